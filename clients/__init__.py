@@ -1,0 +1,1 @@
+"""The client side: what a node does with the messages it gets."""

@@ -1,0 +1,160 @@
+"""The Flower ClientApp: a node's answers to handshake, train and evaluate."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.clientapp import ClientApp
+
+from clients.data import dev_rows, train_rows
+from clients.errors import ClientError, error_reply
+from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.tasks.encoding import Encoded
+from fedpeft.training import When, evaluate, train_cohort
+from fedpeft.vector import decode, encode
+
+app = ClientApp()
+Answer = Callable[[Message, Context], Message]
+
+
+def answering_errors(answer: Answer) -> Answer:
+    """Turn an exception into an error reply, so that one client never ends a run."""
+
+    @functools.wraps(answer)
+    def guarded(message: Message, context: Context) -> Message:
+        try:
+            return answer(message, context)
+        except Exception as error:
+            return error_reply(error, message)
+
+    return guarded
+
+
+@app.query("handshake")
+@answering_errors
+def handshake(message: Message, context: Context) -> Message:
+    """Keep the experiment, and say who is here and what would be used."""
+    toml = str(message.content["config"]["experiment"])
+    runtime = runtime_of(toml)
+    context.state["experiment"] = ConfigRecord({"toml": toml})
+    node = ConfigRecord(
+        {
+            "client": int(context.node_config["partition-id"]),
+            "examples": len(train_rows(context)),
+            **runtime.identity(),
+        }
+    )
+    return Message(RecordDict({"node": node}), reply_to=message)
+
+
+@app.train()
+def train(message: Message, context: Context) -> Message:
+    """Train on this client's examples from the task vector that came."""
+    return train_together([message], [context])[0]
+
+
+@app.evaluate()
+@answering_errors
+def measure(message: Message, context: Context) -> Message:
+    """Evaluate the task vector that came on this client's share of the dev set."""
+    task = Assignment.read(message, context)
+    dev = task.runtime.dev.select(dev_rows(context, len(task.runtime.dev)))
+    found = evaluate(task.runtime.model, task.start, dev)
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({"statistics": Array(found.statistics)}),
+            "metrics": MetricRecord({"loss-sum": found.loss_sum, "examples": len(dev)}),
+        }
+    )
+    return Message(content, reply_to=message)
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """What one message asks of one client."""
+
+    message: Message
+    runtime: Runtime
+    client: int
+    round: int
+    start: np.ndarray  # task vector [P]
+    examples: Encoded
+
+    @classmethod
+    def read(cls, message: Message, context: Context) -> Assignment:
+        """Check a message against the experiment kept at the handshake.
+
+        Raises:
+            ClientError: no handshake came before, or the message belongs to another experiment.
+        """
+        kept = context.state.get("experiment")
+        if kept is None:
+            raise ClientError("no handshake came before this message")
+        runtime = runtime_of(str(kept["toml"]))
+        config = message.content["config"]
+        if config["experiment"] != runtime.experiment.digest:
+            raise ClientError("the message belongs to another experiment than the handshake")
+        model, codec = runtime.model, runtime.experiment.wire.codec
+        array = message.content["arrays"]["vector"].numpy()
+        return cls(
+            message,
+            runtime,
+            int(context.node_config["partition-id"]),
+            int(config["round"]),
+            decode(array, codec, model.layout.size, model.numpy_dtype),
+            runtime.train.select(train_rows(context)),
+        )
+
+    def reply(self, vector: np.ndarray, loss: float) -> Message:
+        """Return the message that carries a trained task vector [P]."""
+        experiment = self.runtime.experiment
+        content = RecordDict(
+            {
+                "arrays": ArrayRecord({"vector": Array(encode(vector, experiment.wire.codec))}),
+                "metrics": MetricRecord({"loss": loss}),
+                "config": ConfigRecord({"experiment": experiment.digest}),
+            }
+        )
+        return Message(content, reply_to=self.message)
+
+
+def train_together(messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
+    """Answer the train messages of several clients of one round, trained in one batch.
+
+    A client whose message or data is at fault gets an error reply; the others are trained.
+    """
+    replies: dict[int, Message] = {}
+    ready: dict[int, Assignment] = {}
+    for place, (message, context) in enumerate(zip(messages, contexts, strict=True)):
+        try:
+            ready[place] = Assignment.read(message, context)
+        except Exception as error:
+            replies[place] = error_reply(error, message)
+    try:
+        replies |= dict(zip(ready, _train([*ready.values()]), strict=True))
+    except Exception as error:
+        replies |= {place: error_reply(error, messages[place]) for place in ready}
+    return [replies[place] for place in range(len(messages))]
+
+
+def _train(assignments: list[Assignment]) -> list[Message]:
+    if not assignments:
+        return []
+    runtime, round = assignments[0].runtime, assignments[0].round
+    experiment = runtime.experiment
+    trained = train_cohort(
+        runtime.model,
+        np.stack([each.start for each in assignments]),
+        [each.examples for each in assignments],
+        [each.client for each in assignments],
+        experiment.local,
+        When(experiment.seed, round, experiment.federation.rounds),
+    )
+    return [
+        each.reply(vector, float(loss))
+        for each, vector, loss in zip(assignments, trained.vectors, trained.losses, strict=True)
+    ]

@@ -1,0 +1,33 @@
+"""What a client tells the server of an error: its class, and only words that are ours."""
+
+from __future__ import annotations
+
+import logging
+import traceback
+
+from flwr.app import Error, Message
+
+from fedpeft.errors import UserError
+
+log = logging.getLogger(__name__)
+_CLIENT_EXCEPTION = 2  # Flower's code for an exception in a ClientApp
+_LONGEST = 200  # characters of a message that travel
+
+
+def error_reply(error: Exception, message: Message) -> Message:
+    """Return the reply that reports ``error`` without anything of the client's data.
+
+    The text of our own errors is written to hold none; of any other error, whose text may
+    quote a client's examples, only the class and the place in the code travel.
+    """
+    name = type(error).__name__
+    frame = traceback.extract_tb(error.__traceback__)[-1]
+    place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"
+    ours = isinstance(error, UserError | ClientError)
+    reason = f"{name}: {error}" if ours else f"{name} at {place}"
+    log.warning("%s", reason)
+    return Message(Error(code=_CLIENT_EXCEPTION, reason=reason[:_LONGEST]), reply_to=message)
+
+
+class ClientError(Exception):
+    """A message this client cannot act on; its text holds no data and may travel."""

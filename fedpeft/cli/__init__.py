@@ -1,0 +1,42 @@
+"""The command line: one file a command group; heavy imports only inside commands."""
+
+from __future__ import annotations
+
+import sys
+
+import click
+import typer
+
+from fedpeft.cli import config, methods, simulate, tasks
+from fedpeft.errors import RunFailed, UserError
+
+app = typer.Typer(
+    name="fedpeft",
+    help="Federated, private, parameter-efficient fine-tuning of frozen transformers.",
+    no_args_is_help=True,
+    pretty_exceptions_enable=False,
+    rich_markup_mode="rich",
+)
+app.command()(simulate.simulate)
+app.command()(methods.methods)
+app.command()(tasks.tasks)
+app.command()(config.config)
+
+
+def main(arguments: list[str] | None = None) -> None:
+    """Run the command line: exit code 2 for a user's mistake, 1 for a run that failed."""
+    try:
+        app(args=arguments, standalone_mode=False)
+    except UserError as error:
+        _end(f"error: {error}", 2)
+    except click.UsageError as error:
+        _end(f"error: {error.format_message()}", 2)
+    except RunFailed as error:
+        _end(f"stopped: {error}", 1)
+    except (KeyboardInterrupt, click.Abort):
+        _end("interrupted; the same command with --out and --resume goes on", 130)
+
+
+def _end(line: str, code: int) -> None:
+    print(line, file=sys.stderr)
+    sys.exit(code)

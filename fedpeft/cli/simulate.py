@@ -1,0 +1,81 @@
+"""``fedpeft simulate``: run a federation on this machine."""
+
+from __future__ import annotations
+
+import logging
+from datetime import datetime
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from fedpeft.cli.options import Overrides
+from fedpeft.config import Experiment
+from fedpeft.errors import UserError
+
+
+def simulate(
+    experiment: Annotated[
+        Path | None, typer.Argument(help="Experiment file (TOML); none = the defaults.")
+    ] = None,
+    overrides: Overrides = None,
+    out: Annotated[
+        Path | None, typer.Option(help="Run folder; default runs/TASK-METHOD-TIME.")
+    ] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+) -> None:
+    """Run a simulated federation and write its run folder.
+
+    Example: fedpeft simulate -s backbone=minilm -s method.d=512 --out runs/first
+    """
+    if resume and out is None:
+        raise UserError("--resume needs --out, the folder of the run to go on with")
+    if resume and experiment is None and not overrides:
+        kept = out / "experiment.toml" if out else None
+        experiment = kept if kept and kept.is_file() else None
+    settings = Experiment.read(experiment, overrides or ())
+    _run(settings, out or _default_folder(settings), resume)
+
+
+def _default_folder(experiment: Experiment) -> Path:
+    name = f"{experiment.task.name.replace('/', '-')}-{experiment.method.name}"
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _run(experiment: Experiment, out: Path, resume: bool) -> None:
+    from rich.console import Console
+
+    console = Console(highlight=False)
+    with console.status("loading backbone and data"):
+        from simulations import plots, run
+        from simulations.display import Display
+
+        logging.getLogger("flwr").setLevel(logging.ERROR)  # its INFO lines would repeat what the display shows
+        folder, runtime = run.prepare(experiment, out, resume)
+    layout, federation = runtime.model.layout, experiment.federation
+    console.print(
+        f"{experiment.task.name} · {experiment.method.name} on {experiment.backbone} · "
+        f"{federation.clients} clients, {experiment.clients_per_round} a round · "
+        f"{layout.size:,} numbers each way ({layout.head_size:,} of them the head)",
+        soft_wrap=True,
+    )
+    with Display(folder, federation.rounds, runtime.task.info.metric, console):
+        result = run.simulate(folder, experiment)
+    if experiment.output.plots:
+        plots.draw_run(folder, runtime)
+    _print_result(console, result, folder.path)
+
+
+def _print_result(console: Any, result: dict[str, Any], path: Path) -> None:
+    from simulations.display import readable_bytes, readable_seconds
+
+    up = result["bytes"]["per_client_round_up"]
+    console.print(
+        f"{result['metric']} {result['score']:.4f} after {result['rounds']} rounds in "
+        f"{readable_seconds(result['seconds'])}; a client sent {up['payload']:,} bytes of numbers "
+        f"a round ({up['message']:,} as a message), all together "
+        f"{readable_bytes(result['bytes']['up']['message'])} up and "
+        f"{readable_bytes(result['bytes']['down']['message'])} down",
+        soft_wrap=True,
+    )
+    console.print(f"results: {path}", soft_wrap=True)

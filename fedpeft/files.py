@@ -1,0 +1,39 @@
+"""Writing files so that a crash leaves either the old content or the new, never half."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+
+def write_atomic(path: Path, data: bytes | str) -> None:
+    """Write ``data`` under a temporary name, fsync it, and rename it to ``path``."""
+    if isinstance(data, str):
+        data = data.encode()
+    temporary = path.with_name(f".{path.name}.tmp")
+    with open(temporary, "wb") as file:
+        file.write(data)
+        file.flush()
+        os.fsync(file.fileno())
+    os.replace(temporary, path)
+    folder = os.open(path.parent, os.O_RDONLY)
+    try:
+        os.fsync(folder)
+    finally:
+        os.close(folder)
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write ``value`` as indented JSON, atomically."""
+    write_atomic(path, json.dumps(value, indent=2) + "\n")
+
+
+def append_lines(path: Path, lines: Iterable[str]) -> None:
+    """Append lines and fsync them."""
+    with open(path, "a", encoding="utf-8") as file:
+        file.writelines(line + "\n" for line in lines)
+        file.flush()
+        os.fsync(file.fileno())

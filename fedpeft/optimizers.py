@@ -1,0 +1,90 @@
+"""Optimisers on task vectors [G, P]: elementwise, so each row is trained as if it were alone."""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+
+import torch
+from torch import Tensor
+
+from fedpeft.config import LocalSection
+
+BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Gupta et al. 2023, appendix C
+
+
+class Optimizer(ABC):
+    """Updates rows of task vectors in place; its state has the same shape [K, P]."""
+
+    @abstractmethod
+    def step(self, vectors: Tensor, gradients: Tensor, lr: Tensor) -> None:
+        """Update the first n rows.
+
+        Args:
+            vectors: [n, P], changed in place; n may shrink from call to call as clients finish.
+            gradients: [n, P].
+            lr: [n, 1], each row its own.
+        """
+
+
+class AdamW(Optimizer):
+    """AdamW (Loshchilov & Hutter 2019) with torch.optim.AdamW's arithmetic."""
+
+    def __init__(self, vectors: Tensor, weight_decay: float):
+        self.mean, self.square = torch.zeros_like(vectors), torch.zeros_like(vectors)
+        self.weight_decay, self.steps = weight_decay, 0
+
+    def step(self, vectors: Tensor, gradients: Tensor, lr: Tensor) -> None:
+        """See Optimizer."""
+        rows = len(vectors)
+        self.steps += 1
+        mean, square = self.mean[:rows], self.square[:rows]
+        vectors.mul_(1 - lr * self.weight_decay)
+        mean.lerp_(gradients, 1 - BETA1)
+        square.mul_(BETA2).addcmul_(gradients, gradients, value=1 - BETA2)
+        scale = (1 - BETA2**self.steps) ** 0.5
+        update = mean / (square.sqrt() / scale).add_(EPSILON)
+        vectors.sub_(lr / (1 - BETA1**self.steps) * update)
+
+
+class SGD(Optimizer):
+    """Gradient descent with momentum and decoupled weight decay."""
+
+    def __init__(self, vectors: Tensor, weight_decay: float, momentum: float):
+        self.velocity = torch.zeros_like(vectors)
+        self.weight_decay, self.momentum = weight_decay, momentum
+
+    def step(self, vectors: Tensor, gradients: Tensor, lr: Tensor) -> None:
+        """See Optimizer."""
+        velocity = self.velocity[: len(vectors)]
+        velocity.mul_(self.momentum).add_(gradients)
+        vectors.mul_(1 - lr * self.weight_decay)
+        vectors.sub_(lr * velocity)
+
+
+def build_optimizer(local: LocalSection, vectors: Tensor) -> Optimizer:
+    """Return the optimiser of ``local`` with state for task vectors [K, P]."""
+    if local.optimizer == "sgd":
+        return SGD(vectors, local.weight_decay, local.momentum)
+    return AdamW(vectors, local.weight_decay)
+
+
+def learning_rate(local: LocalSection, progress: float) -> float:
+    """Return the learning rate when the share ``progress`` in [0, 1) of the whole run is done.
+
+    Rises from 0 during the share ``warmup``, then stays or falls linearly to 0.
+    """
+    if local.lr is None:
+        raise ValueError("local.lr is not filled in; build the experiment with Experiment.load")
+    if progress < local.warmup:
+        return local.lr * progress / local.warmup
+    if local.schedule == "constant":
+        return local.lr
+    return local.lr * (1 - progress) / (1 - local.warmup)
+
+
+def clip_rows(gradients: Tensor, max_norm: float) -> Tensor:
+    """Scale each row [P] of [n, P] down to the L2 norm ``max_norm``; 0 leaves all as they are."""
+    if not max_norm:
+        return gradients
+    norms = gradients.norm(dim=1, keepdim=True)
+    return gradients * (max_norm / (norms + 1e-6)).clamp(max=1.0)

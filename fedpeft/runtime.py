@@ -1,0 +1,82 @@
+"""What an experiment needs in a process, made once and shared by all clients in it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+
+from fedpeft import __version__
+from fedpeft.backbones import Backbone, load_backbone, set_threads
+from fedpeft.config import Experiment
+from fedpeft.methods import build_method
+from fedpeft.model import TaskModel
+from fedpeft.tasks import Task, load_task
+from fedpeft.tasks.encoding import Encoded, encode
+
+
+@dataclass(frozen=True)
+class Runtime:
+    """Backbone, task and model of one experiment; everything is made when first used."""
+
+    experiment: Experiment
+
+    @cached_property
+    def backbone(self) -> Backbone:
+        """The frozen backbone, shared by every experiment of the process that names it."""
+        engine = self.experiment.engine
+        workers = engine.workers if engine.kind == "ray" else 1
+        set_threads(engine.threads, workers)
+        return load_backbone(self.experiment.backbone, engine.device, engine.dtype)
+
+    @cached_property
+    def task(self) -> Task:
+        """The task's examples."""
+        column = self.experiment.partition.column
+        natural = self.experiment.partition.kind == "natural"
+        return load_task(self.experiment.task, self.experiment.seed, column if natural else "")
+
+    @cached_property
+    def model(self) -> TaskModel:
+        """Backbone, method and head."""
+        experiment, backbone = self.experiment, self.backbone
+        method = build_method(experiment.method, backbone.shape, experiment.seed)
+        info = self.task.info
+        return TaskModel(
+            backbone, method, self.task.classes, info.kind, experiment.engine.autocast
+        )
+
+    @cached_property
+    def train(self) -> Encoded:
+        """The tokenised training examples of all clients."""
+        return self._encode("train")
+
+    @cached_property
+    def dev(self) -> Encoded:
+        """The tokenised evaluation examples."""
+        return self._encode("dev")
+
+    def identity(self) -> dict[str, str]:
+        """What two sides must have in common; a node that differs in any of it is refused."""
+        return {
+            "version": __version__,
+            "experiment": self.experiment.digest,
+            "backbone": self.backbone.fingerprint,
+            "projection": self.model.projection_digest,
+            "layout": self.model.layout.digest,
+        }
+
+    def _encode(self, split: str) -> Encoded:
+        experiment = self.experiment
+        assert experiment.representation is not None  # filled in by Experiment
+        return encode(
+            getattr(self.task, split),
+            self.backbone.tokenizer,
+            experiment.representation,
+            experiment.task.max_length,
+        )
+
+
+@lru_cache(maxsize=4)
+def runtime_of(toml: str) -> Runtime:
+    """Return this process's runtime of an experiment's TOML, the same object every time."""
+    return Runtime(Experiment.load(toml))

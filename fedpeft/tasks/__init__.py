@@ -1,0 +1,54 @@
+"""Tasks: named data sets with labels and a metric.
+
+A further family of tasks is a module with ``TASKS`` and ``load``, and one entry in ``_FAMILIES``.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpeft.config import TaskSection
+from fedpeft.errors import UserError, nearest
+from fedpeft.randomness import generator
+from fedpeft.tasks import custom, glue, synthetic
+from fedpeft.tasks.base import Examples, Kind, Task, TaskInfo
+
+__all__ = ["Examples", "Kind", "Task", "TaskInfo", "available_tasks", "load_task"]
+
+_FAMILIES = (synthetic, glue, custom)
+_REGISTRY = {info.name: (info, family.load) for family in _FAMILIES for info in family.TASKS}
+
+
+def available_tasks() -> list[TaskInfo]:
+    """Return what can be named in ``task.name``."""
+    return [info for info, _ in _REGISTRY.values()]
+
+
+def load_task(section: TaskSection, seed: int = 0, owner_column: str = "") -> Task:
+    """Return a task with its data.
+
+    Args:
+        section: the experiment's [task]; ``train_limit`` and ``eval_limit`` keep a random subset
+            that depends on the seed, in the order of the file.
+        seed: the experiment's.
+        owner_column: column that says whose example a row is, if that is wanted.
+
+    Raises:
+        UserError: no such task, or its data is not there or not right.
+    """
+    if section.name not in _REGISTRY:
+        hint = nearest(section.name, _REGISTRY)
+        raise UserError(f"task.name = '{section.name}': unknown task{hint}")
+    info, load = _REGISTRY[section.name]
+    task = load(info, section, seed, owner_column)
+    return Task(
+        task.info,
+        _limit(task.train, section.train_limit, generator(seed, "train-limit")),
+        _limit(task.dev, section.eval_limit, generator(seed, "eval-limit")),
+    )
+
+
+def _limit(examples: Examples, limit: int, random: np.random.Generator) -> Examples:
+    if limit == 0 or limit >= len(examples):
+        return examples
+    return examples.select(np.sort(random.choice(len(examples), limit, replace=False)))

@@ -1,0 +1,126 @@
+"""The GLUE benchmark (Wang et al. 2019, arXiv:1804.07461), from local files or from the hub.
+
+Class indices and names are those of the hub's ``nyu-mll/glue``; metrics are those of the seed
+paper (Gupta et al. 2023, table 1). GLUE's test labels are not public, so its dev set is used.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from fedpeft.config import TaskSection
+from fedpeft.errors import UserError
+from fedpeft.hub import hub_dataset
+from fedpeft.tasks.base import Examples, Kind, Task, TaskInfo
+from fedpeft.tasks.readers import (
+    EXTENSIONS,
+    Columns,
+    check_columns,
+    label_texts,
+    read_table,
+    to_examples,
+)
+
+_NLI = ("entailment", "neutral", "contradiction")
+_TWO = ("entailment", "not_entailment")
+_SAME = ("not_duplicate", "duplicate")
+
+
+def _info(
+    name: str, folder: str, labels: tuple[str, ...], metric: str, pair: bool, description: str
+) -> TaskInfo:
+    kind: Kind = "classes" if labels else "score"
+    return TaskInfo(name, kind, labels, pair, metric, None, description, folder)
+
+
+TASKS = (
+    _info("cola", "CoLA", ("unacceptable", "acceptable"), "matthews", False, "is it good English?"),
+    _info("sst2", "SST-2", ("negative", "positive"), "accuracy", False, "mood of a film review"),
+    _info(
+        "mrpc", "MRPC", ("not_equivalent", "equivalent"), "f1", True, "do two news sentences agree?"
+    ),
+    _info("stsb", "STS-B", (), "pearson", True, "how alike are two sentences, 0 to 5"),
+    _info("qqp", "QQP", _SAME, "f1", True, "are two questions the same?"),
+    _info("mnli", "MNLI", _NLI, "accuracy", True, "inference; evaluated on matched genres"),
+    _info(
+        "mnli_mismatched", "MNLI", _NLI, "accuracy", True, "inference; evaluated on other genres"
+    ),
+    _info("qnli", "QNLI", _TWO, "accuracy", True, "does the sentence answer the question?"),
+    _info("rte", "RTE", _TWO, "accuracy", True, "does one text follow from the other?"),
+    _info("wnli", "WNLI", _TWO[::-1], "accuracy", True, "is the pronoun resolved rightly?"),
+)
+
+#: The hub's own column names where they are not sentence, or sentence1 and sentence2.
+_HUB_COLUMNS = {
+    "QNLI": ("question", "sentence"),
+    "MNLI": ("premise", "hypothesis"),
+    "QQP": ("question1", "question2"),
+}
+
+
+def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
+    """Return a GLUE task from the folder ``section.path``, or from the hub if that is empty.
+
+    Raises:
+        UserError: a file is not there or not right, or the hub is needed and out of reach.
+    """
+    suffix = {"mnli": "_matched", "mnli_mismatched": "_mismatched"}.get(info.name, "")
+    if section.path:
+        train, dev = (
+            _local_file(Path(section.path), info, stem) for stem in ("train", f"dev{suffix}")
+        )
+    else:
+        train, dev = _hub_files(info, f"validation{suffix}")
+    return Task(info, _read(train, info, owner_column), _read(dev, info, owner_column))
+
+
+def _local_file(path: Path, info: TaskInfo, stem: str) -> Path:
+    folders = (path / info.folder, path)
+    for folder in folders:
+        for extension in EXTENSIONS:
+            if (folder / (stem + extension)).is_file():
+                return folder / (stem + extension)
+    looked = " and ".join(f"{folder}/{stem}" for folder in folders)
+    raise UserError(
+        f"task.path = '{path}': no file for task '{info.name}'; looked for {looked} with "
+        f"{', '.join(EXTENSIONS)}"
+    )
+
+
+def _hub_files(info: TaskInfo, dev_split: str) -> tuple[Path, Path]:
+    """Return the Parquet files of two splits.
+
+    Read as files and not through datasets.load_dataset: the cache can be used without a network,
+    and a second copy of the data in datasets' own format is not written.
+    """
+    config = info.folder.replace("-", "").lower()
+    # Test splits are not fetched: their labels are all -1.
+    patterns = [f"{config}/train-*.parquet", f"{config}/{dev_split}-*.parquet"]
+    folder = hub_dataset("nyu-mll/glue", patterns)
+    files = [] if folder is None else [sorted(folder.glob(pattern)) for pattern in patterns]
+    if [len(shards) for shards in files] != [1, 1]:
+        raise UserError(
+            f"task '{info.name}' is not here and the hub cannot be reached: give a local folder "
+            "with task.path=..., or use a synthetic/* task"
+        )
+    return files[0][0], files[1][0]
+
+
+def _read(path: Path, info: TaskInfo, owner_column: str) -> Examples:
+    frame = read_table(path)
+    text, pair = _HUB_COLUMNS.get(info.folder, ("sentence1", "sentence2"))
+    if not {text, pair} <= set(frame.columns):
+        text, pair = "sentence1", "sentence2"
+    if not info.pair:
+        text, pair = "sentence", ""
+    columns = Columns(text, "label", pair, owner_column)
+    check_columns(frame, path, columns)
+    # -1 is the hub's mark of a row without a label
+    frame = frame[[label != "-1" for label in label_texts(frame, path, "label")]]
+    if not len(frame):
+        raise UserError(f"{path}: no row has a label, all are -1; is it a test set?")
+    if info.kind == "score":
+        return to_examples(frame, path, columns, None)
+    codes = {label: index for index, label in enumerate(info.labels)}
+    codes |= {str(index): index for index in codes.values()}
+    return to_examples(frame, path, columns, codes)

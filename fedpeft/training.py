@@ -1,0 +1,125 @@
+"""Local training of a cohort, and evaluation.
+
+A cohort is K clients trained in one batch: row k of the task vectors [K, P] belongs to client k
+and sees only client k's examples, so a cohort equals K single clients up to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import torch
+
+from fedpeft.config import LocalSection
+from fedpeft.model import TaskModel
+from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
+from fedpeft.randomness import generator
+from fedpeft.tasks.encoding import Encoded, batches, collate
+from fedpeft.tasks.metrics import statistics
+
+EVALUATION_BATCH = 64
+
+
+@dataclass(frozen=True)
+class When:
+    """Which round of how many (rounds count from 1), under which seed."""
+
+    seed: int
+    round: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What a cohort learned: task vectors [K, P], mean training loss [K], steps [K]."""
+
+    vectors: np.ndarray
+    losses: np.ndarray
+    steps: np.ndarray
+
+
+@dataclass(frozen=True)
+class Evaluation:
+    """Outputs [n, C] in the order of the examples, summable statistics, summed loss."""
+
+    outputs: np.ndarray
+    statistics: np.ndarray
+    loss_sum: float
+
+
+def train_cohort(
+    model: TaskModel,
+    start: np.ndarray,
+    data: Sequence[Encoded],
+    clients: Sequence[int],
+    local: LocalSection,
+    when: When,
+) -> Trained:
+    """Train K clients for one round in one batch.
+
+    Args:
+        model: the task model they share.
+        start: task vector [P] they start from, or one for each client [K, P].
+        data: each client's examples.
+        clients: each client's id, which its randomness derives from.
+        local: how to train.
+        when: seed and round.
+    """
+    plans = [_plan(client, examples, local, when) for client, examples in
+             zip(clients, data, strict=True)]
+    # Most steps first: the clients still training are then always the first rows.
+    order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
+    steps = np.array([len(plans[k]) for k in order])
+    begin = torch.as_tensor(np.broadcast_to(start, (len(plans), model.layout.size)).copy())
+    begin = begin.to(model.backbone.device, model.dtype)
+    vectors = begin.clone()
+    optimizer = build_optimizer(local, vectors)
+    loss_sums = torch.zeros(len(plans), device=vectors.device, dtype=torch.float64)
+    for step in range(steps.max(initial=0)):
+        rows = int((steps > step).sum())
+        active = order[:rows]
+        batch = collate(
+            [data[k] for k in active],
+            [plans[k][step] for k in active],
+            model.backbone.tokenizer.pad_token_id,
+            vectors.device,
+            model.dtype,
+        )
+        gradients, losses = model.gradients(vectors[:rows], batch)
+        loss_sums[:rows] += losses
+        gradients = gradients + local.proximal_mu * (vectors[:rows] - begin[:rows])
+        progress = (when.round - 1 + step / steps[:rows]) / when.rounds
+        lr = vectors.new_tensor([[learning_rate(local, share)] for share in progress])
+        optimizer.step(vectors[:rows], clip_rows(gradients, local.max_grad_norm), lr)
+    back = np.argsort(order)  # row of client k
+    losses = loss_sums.cpu().numpy() / np.maximum(steps, 1)
+    return Trained(vectors.cpu().numpy()[back], losses[back], steps[back])
+
+
+def _plan(client: int, examples: Encoded, local: LocalSection, when: When) -> list[np.ndarray]:
+    """Return the batches (indices into the client's examples) of one client in one round."""
+    draw = generator(when.seed, "batches", when.round, client)
+    plan: list[np.ndarray] = []
+    epochs = 0
+    while epochs < local.epochs if not local.steps else len(plan) < local.steps:
+        plan += batches(examples.lengths, local.batch_size, draw)
+        epochs += 1
+    return plan[: local.steps or None]
+
+
+def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluation:
+    """Run one task vector [P] over all examples."""
+    vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
+    outputs = np.zeros((len(examples), model.layout.entries[-1][1][0]))
+    loss_sum = 0.0
+    with torch.inference_mode():
+        realised = model.realise(vectors)
+        for rows in batches(examples.lengths, EVALUATION_BATCH, None):
+            pad_id = model.backbone.tokenizer.pad_token_id
+            batch = collate([examples], [rows], pad_id, vectors.device, model.dtype)
+            found = model.outputs(realised, batch)
+            loss_sum += float(model.losses(found, batch).sum())
+            outputs[rows] = found.cpu().numpy()
+    return Evaluation(outputs, statistics(outputs, examples.labels, model.kind), loss_sum)

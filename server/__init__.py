@@ -1,0 +1,1 @@
+"""The server side: rounds, sampling, aggregation, checkpoint, byte ledger."""

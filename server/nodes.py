@@ -1,0 +1,121 @@
+"""Who takes part: waiting for nodes, the handshake, and which client is at which node."""
+
+from __future__ import annotations
+
+import logging
+import time
+from dataclasses import dataclass, field
+
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.serverapp import Grid
+
+from fedpeft.config import Experiment
+from fedpeft.errors import RunFailed
+from server.exchange import exchange
+from server.ledger import ByteLedger
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Node:
+    """A node that passed the handshake."""
+
+    node_id: int
+    examples: int
+
+
+@dataclass
+class Nodes:
+    """The nodes of a run; ``clients`` maps client ids to nodes that passed the handshake."""
+
+    grid: Grid
+    experiment: Experiment
+    identity: dict[str, str]  # what every node must have in common with the server
+    clients: dict[int, Node] = field(default_factory=dict)
+    refused: dict[int, str] = field(default_factory=dict)  # node id -> why
+
+    def wait(self) -> None:
+        """Wait until all clients' nodes are connected.
+
+        Raises:
+            RunFailed: fewer after ``federation.node_wait`` seconds.
+        """
+        federation = self.experiment.federation
+        deadline = time.monotonic() + federation.node_wait
+        while (connected := len(list(self.grid.get_node_ids()))) < federation.clients:
+            if time.monotonic() > deadline:
+                raise RunFailed(
+                    f"only {connected} of {federation.clients} nodes connected within "
+                    f"{federation.node_wait:g} s (federation.node_wait)"
+                )
+            time.sleep(0.1)
+
+    def refresh(self, ledger: ByteLedger) -> None:
+        """Forget nodes that left and shake hands with those that are new.
+
+        Raises:
+            RunFailed: fewer than ``federation.min_success`` clients can take part.
+        """
+        online = set(self.grid.get_node_ids())
+        self.clients = {c: node for c, node in self.clients.items() if node.node_id in online}
+        known = {node.node_id for node in self.clients.values()} | set(self.refused)
+        new = sorted(online - known)
+        if new:
+            self._handshake(new, ledger)
+        if len(self.clients) < self.experiment.federation.min_success:
+            reasons = "; ".join(self.refused.values()) or "none is connected"
+            raise RunFailed(
+                f"{len(self.clients)} clients can take part, federation.min_success is "
+                f"{self.experiment.federation.min_success}: {reasons}"
+            )
+
+    def forget(self, client: int) -> None:
+        """Shake hands again before this client's next round."""
+        self.clients.pop(client, None)
+
+    def _handshake(self, nodes: list[int], ledger: ByteLedger) -> None:
+        # Which client is at a node is not known before it answers: count by place in the list.
+        content = RecordDict({"config": ConfigRecord({"experiment": self.experiment.to_toml()})})
+        places = dict(enumerate(nodes))
+        own = ByteLedger()
+        replies, failed = exchange(
+            self.grid, "handshake", content, places, own, self.experiment.federation.timeout
+        )
+        names: dict[int, int | None] = {}
+        for place, reply in replies.items():
+            names[place] = self._accept(places[place], reply)
+        for place, reason in failed.items():
+            self._refuse(places[place], f"node {places[place]}: {reason}")
+        for (kind, place, direction), sizes in own.entries.items():
+            client = names.get(place)
+            ledger.entries[kind, -1 - place if client is None else client, direction] = sizes
+
+    def _accept(self, node_id: int, reply: Message) -> int | None:
+        """Take a node in and return its client id, or refuse it and return None."""
+        answer = reply.content["node"]
+        client, examples = int(answer["client"]), int(answer["examples"])
+        differing = [key for key, value in self.identity.items() if answer.get(key) != value]
+        if differing:
+            said = "; ".join(
+                f"{key} is {_short(answer.get(key))}, expected {_short(self.identity[key])}"
+                for key in differing
+            )
+            self._refuse(node_id, f"client {client}: {said}")
+        elif client in self.clients:
+            self._refuse(node_id, f"node {node_id}: client {client} is already taken")
+        elif not 0 <= client < self.experiment.federation.clients or examples < 1:
+            self._refuse(node_id, f"client {client} with {examples} examples does not belong here")
+        else:
+            self.clients[client] = Node(node_id, examples)
+            return client
+        return None
+
+    def _refuse(self, node_id: int, reason: str) -> None:
+        self.refused[node_id] = reason
+        log.warning("refused %s", reason)
+
+
+def _short(value: object) -> str:
+    """Return a version whole and a digest by its first 12 digits."""
+    return str(value)[:12]

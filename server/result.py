@@ -1,0 +1,77 @@
+"""What a finished run says of itself: result.json and the description of its task vector."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import platform
+from importlib.metadata import version
+from typing import Any
+
+import numpy as np
+
+from fedpeft.runtime import Runtime
+from server.ledger import total_bytes
+from server.runfolder import Checkpoint
+
+
+def describe_result(
+    runtime: Runtime, rounds: list[dict[str, Any]], state: Checkpoint
+) -> dict[str, Any]:
+    """Return the content of result.json; the design fixes its keys."""
+    experiment, layout = runtime.experiment, runtime.model.layout
+    bytes_total = total_bytes(rounds)
+    clients = sum(line["clients"] for line in rounds)
+    itemsize = np.dtype(experiment.wire.codec).itemsize
+    head = layout.head_size * itemsize
+    up = bytes_total["up"]
+    bytes_total["per_client_round_up"] = {
+        "payload": layout.size * itemsize,
+        "message": round(up["message"] / clients) if clients else 0,
+        "method": layout.size * itemsize - head,
+        "head": head,
+    }
+    identity = runtime.identity()
+    return {
+        "task": experiment.task.name,
+        "method": experiment.method.name,
+        "backbone": experiment.backbone,
+        "metric": runtime.task.info.metric,
+        "score": rounds[-1]["score"],
+        "metrics": rounds[-1]["metrics"],
+        "rounds": state.round,
+        "clients": experiment.federation.clients,
+        "vector_size": layout.size,
+        "head_size": layout.head_size,
+        "bytes": bytes_total,
+        "epsilon": None,
+        "privacy": None,
+        "seconds": state.seconds,
+        "digests": {
+            **{name: identity[name] for name in ("projection", "layout", "backbone", "experiment")},
+            "vector": vector_digest(state.vector),
+        },
+        "versions": _versions(),
+        "seed": experiment.seed,
+    }
+
+
+def describe_vector(runtime: Runtime) -> dict[str, str]:
+    """Return the metadata of vector.safetensors: what is needed to use it, and with what."""
+    experiment = runtime.experiment
+    return {
+        "experiment": experiment.to_toml(),
+        "parameters": json.dumps(runtime.model.layout.entries),
+        "labels": json.dumps(runtime.task.info.labels),
+        **{f"digest.{name}": value for name, value in runtime.identity().items()},
+    }
+
+
+def vector_digest(vector: np.ndarray) -> str:
+    """Return SHA-256 over a task vector's bytes, as hexadecimal text."""
+    return hashlib.sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()
+
+
+def _versions() -> dict[str, str]:
+    names = ("fedpeft", "flwr", "torch", "transformers", "numpy")
+    return {"python": platform.python_version(), **{name: version(name) for name in names}}

@@ -1,0 +1,145 @@
+"""The folder of a run: settings, rounds, checkpoint, result; every file whole after a crash.
+
+``experiment.toml`` is written first and never changed, ``rounds.jsonl`` and ``bytes.jsonl`` grow
+by whole rounds, ``checkpoint.safetensors`` is replaced after each round and decides which round
+was the last: lines of later rounds are dropped when the run goes on.
+"""
+
+from __future__ import annotations
+
+import json
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedpeft.config import Experiment, differing_keys
+from fedpeft.errors import UserError
+from fedpeft.files import append_lines, write_atomic, write_json
+
+EXPERIMENT = "experiment.toml"
+ROUNDS = "rounds.jsonl"
+BYTES = "bytes.jsonl"
+CHECKPOINT = "checkpoint.safetensors"
+RESULT = "result.json"
+VECTOR = "vector.safetensors"
+PROGRESS = "progress.json"
+
+
+@dataclass
+class Checkpoint:
+    """Where a run is: the round done, the task vector [P], the strategy's memory, seconds."""
+
+    round: int
+    vector: np.ndarray
+    strategy: dict[str, np.ndarray] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+@dataclass(frozen=True)
+class RunFolder:
+    """A run's folder, opened."""
+
+    path: Path
+
+    @classmethod
+    def create(cls, path: Path, experiment: Experiment, resume: bool = False) -> RunFolder:
+        """Make the folder of a new run, or open that of the same run to go on with it.
+
+        Raises:
+            UserError: see ``check``.
+        """
+        cls.check(path, experiment, resume)
+        if not (path / EXPERIMENT).exists():
+            path.mkdir(parents=True, exist_ok=True)
+            write_atomic(path / EXPERIMENT, experiment.to_toml(comments=True))
+        return cls(path)
+
+    @staticmethod
+    def check(path: Path, experiment: Experiment, resume: bool = False) -> None:
+        """Make sure that a run may use a folder; writes nothing.
+
+        Raises:
+            UserError: the folder holds another run or other files, or nothing to resume.
+        """
+        if not (path / EXPERIMENT).is_file():
+            if resume:
+                raise UserError(f"nothing to resume in '{path}': it holds no {EXPERIMENT}")
+            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+                raise UserError(f"'{path}' is not empty and holds no run; choose another --out")
+            return
+        kept = Experiment.load((path / EXPERIMENT).read_text(encoding="utf-8"))
+        differing = differing_keys(kept, experiment)
+        if differing:
+            raise UserError(
+                f"'{path}' holds a run of other settings: {', '.join(differing)} (its own and "
+                f"yours); choose another --out"
+            )
+        if not resume:
+            state = "finished" if (path / RESULT).exists() else "unfinished"
+            raise UserError(f"'{path}' holds this run, {state}; add --resume or choose another --out")
+
+    def checkpoint(self) -> Checkpoint | None:
+        """Return the last checkpoint, after dropping what was written for later rounds.
+
+        Raises:
+            UserError: the checkpoint cannot be read.
+        """
+        from safetensors import SafetensorError, safe_open
+
+        path = self.path / CHECKPOINT
+        found = None
+        if path.exists():
+            try:
+                with safe_open(path, framework="numpy") as file:
+                    meta = json.loads(file.metadata()["state"])
+                    arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+            except (SafetensorError, KeyError, TypeError, ValueError) as error:
+                raise UserError(f"'{path}' is damaged ({error}); start again in another --out")
+            vector = arrays.pop("vector")
+            found = Checkpoint(meta["round"], vector, arrays, meta["seconds"])
+        for name in (ROUNDS, BYTES):
+            self._keep_rounds(name, found.round if found else 0)
+        return found
+
+    def save_round(self, line: dict[str, Any], ledger: list[str], state: Checkpoint) -> None:
+        """Write a finished round: its lines first, then the checkpoint that makes them count."""
+        from safetensors.numpy import save
+
+        append_lines(self.path / BYTES, ledger)
+        append_lines(self.path / ROUNDS, [json.dumps(line)])
+        meta = {"state": json.dumps({"round": state.round, "seconds": state.seconds})}
+        arrays = {"vector": state.vector, **state.strategy}
+        write_atomic(self.path / CHECKPOINT, save(arrays, meta))
+
+    def rounds(self) -> list[dict[str, Any]]:
+        """Return the lines of rounds.jsonl; a last line that is still being written is left out."""
+        return _whole_lines(self.path / ROUNDS)
+
+    def finish(self, result: dict[str, Any], vector: np.ndarray, meta: dict[str, str]) -> None:
+        """Write the final task vector with its description, and the result."""
+        from safetensors.numpy import save
+
+        write_atomic(self.path / VECTOR, save({"vector": vector}, meta))
+        write_json(self.path / RESULT, result)
+
+    def report(self, **progress: Any) -> None:
+        """Tell whoever watches the folder where the run is; not durable, only whole."""
+        temporary = self.path / f".{PROGRESS}.tmp"
+        temporary.write_text(json.dumps({"time": time.time(), **progress}))
+        temporary.replace(self.path / PROGRESS)
+
+    def _keep_rounds(self, name: str, last: int) -> None:
+        path = self.path / name
+        if path.exists():
+            kept = [line for line in _whole_lines(path) if line["round"] <= last]
+            write_atomic(path, "".join(json.dumps(line) + "\n" for line in kept))
+
+
+def _whole_lines(path: Path) -> list[dict[str, Any]]:
+    if not path.exists():
+        return []
+    *lines, _ = path.read_text(encoding="utf-8").split("\n")  # what follows the last newline: torn
+    return [json.loads(line) for line in lines]

@@ -1,0 +1,1 @@
+"""Simulated federations: engines, partitioning, progress display, plots."""

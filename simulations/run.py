@@ -1,0 +1,55 @@
+"""A simulated federation from its settings to its result."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from clients.app import app as client_app
+from clients.app import train_together
+from clients.data import PARTITION_FILE
+from fedpeft.config import Experiment
+from fedpeft.runtime import Runtime, runtime_of
+from server.app import app as server_app
+from server.runfolder import RESULT, RunFolder
+from simulations import partitioning
+from simulations.local import NodeConfig, run_local
+from simulations.ray import run_ray
+
+PARTITION = "partition.json"
+
+
+def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[RunFolder, Runtime]:
+    """Load and check everything a run needs, then make its folder with the partition in it.
+
+    Raises:
+        UserError: anything that would stop the run later; nothing is written then.
+    """
+    RunFolder.check(out, experiment, resume)
+    runtime = runtime_of(experiment.to_toml())
+    rows = partitioning.partition(runtime.task, experiment)
+    runtime.model.layout  # noqa: B018  (loads the backbone and builds the method)
+    folder = RunFolder.create(out, experiment, resume)
+    partitioning.save(out / PARTITION, rows, experiment.partition.kind)
+    return folder, runtime
+
+
+def simulate(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
+    """Run a prepared experiment on its engine; return the content of result.json.
+
+    Raises:
+        RunFailed: too few clients succeeded in a round; the folder can be resumed.
+    """
+    run_config: NodeConfig = {"experiment": experiment.to_toml(), "out": str(folder.path)}
+    clients, engine = experiment.federation.clients, experiment.engine
+    shared: NodeConfig = {PARTITION_FILE: str((folder.path / PARTITION).resolve())}
+    if engine.kind == "ray":
+        run_ray(server_app, client_app, clients, engine.workers, shared, run_config)
+    else:
+        nodes = [
+            {"partition-id": client, "num-partitions": clients, **shared}
+            for client in range(clients)
+        ]
+        run_local(server_app, client_app, nodes, run_config, engine.cohort, train_together)
+    return json.loads((folder.path / RESULT).read_text(encoding="utf-8"))
