@@ -47,6 +47,14 @@ class Backbone:
     fingerprint: str  # SHA-256 over weights and tokenizer, as hexadecimal text
     device: torch.device
 
+    @property
+    def longest(self) -> int:
+        """The most tokens a text may have."""
+        config = self.model.config
+        # RoBERTa's positions start behind the padding token's.
+        start = config.pad_token_id + 1 if self.shape.family == "roberta" else 0
+        return config.max_position_embeddings - start
+
 
 def choose_device(device: str) -> torch.device:
     """Return the device of ``engine.device``; ``auto`` takes cuda, then mps, then cpu.

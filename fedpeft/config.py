@@ -240,7 +240,9 @@ class Experiment(Section):
                 f"{self.clients_per_round} clients are asked each round"
             )
         if self.engine.kind == "ray" and self.engine.cohort > 1:
-            raise UserError(f"engine.cohort = {self.engine.cohort}: only engine 'local' has cohorts")
+            raise UserError(
+                f"engine.cohort = {self.engine.cohort}: only engine 'local' has cohorts"
+            )
         if self.local.lr is None:
             local = self.local.model_copy(update={"lr": default_lr(self.method.name)})
             object.__setattr__(self, "local", local)
@@ -293,7 +295,7 @@ class Experiment(Section):
     def to_toml(self, comments: bool = False) -> str:
         """Return the complete experiment as TOML, each key with its comment if asked."""
         top, sections = [], []
-        for name, field in type(self).model_fields.items():
+        for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, Section):
                 lines = [_toml_line(value, key, comments) for key in type(value).model_fields]

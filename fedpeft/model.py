@@ -131,26 +131,18 @@ class TaskModel:
         example's gradient in its own copy; ``realise`` itself is differentiated row by row
         (its vector-Jacobian product), never through the backbone.
         """
-        rows = len(batch.read) // len(vectors)
-        keys = [f"{index}" for index in range(len(self.realise(vectors).tensors()))]
-
-        def realise(one: Tensor) -> dict[str, Tensor]:
-            return dict(zip(keys, self.realise(one).tensors(), strict=True))
-
-        realised, pull_back = torch.func.vjp(realise, vectors.detach())
-        copies = [
-            tensor.detach().repeat_interleave(rows, dim=0).requires_grad_()
-            for tensor in realised.values()
-        ]
-        pending = iter(copies)
-        expanded = self.realise(vectors.detach()).map(lambda _: next(pending))
+        groups, rows = len(vectors), len(batch.read) // len(vectors)
+        start = vectors.detach()
+        expanded = self.realise(start).map(
+            lambda tensor: tensor.repeat_interleave(rows, dim=0).requires_grad_()
+        )
         losses = self.losses(self.outputs(expanded, batch), batch)
-        found = torch.autograd.grad((losses * batch.weights).sum(), copies)
-        # [G * rows, ...] -> [rows, G, ...]: one cotangent of ``realise`` for each row of a group.
-        cotangents = {
-            key: gradient.view(len(vectors), rows, *gradient.shape[1:]).transpose(0, 1)
-            for key, gradient in zip(keys, found, strict=True)
-        }
+        found = torch.autograd.grad((losses * batch.weights).sum(), expanded.tensors())
+        # One cotangent of ``realise`` for each of the rows of a group.
+        cotangents = [
+            gradient.view(groups, rows, *gradient.shape[1:]).transpose(0, 1) for gradient in found
+        ]
+        _, pull_back = torch.func.vjp(lambda one: self.realise(one).tensors(), start)
         (gradients,) = torch.func.vmap(pull_back)(cotangents)  # [rows, G, P]
         return gradients.transpose(0, 1).reshape(len(losses), -1), losses.detach()
 
@@ -168,9 +160,7 @@ class TaskModel:
             else torch.autocast(device, dtype=getattr(torch, self._autocast))
         )
         with precision, applied(self.backbone.model, self.method.shape.family, modifications):
-            result = self.backbone.model(
-                input_ids=batch.input_ids, attention_mask=mask, **extra
-            )
+            result = self.backbone.model(input_ids=batch.input_ids, attention_mask=mask, **extra)
         return result.last_hidden_state.to(self.dtype)
 
     def _read(self, states: Tensor, batch: Batch, prompts: int) -> Tensor:

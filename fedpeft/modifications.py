@@ -125,9 +125,7 @@ def prompt_length(modifications: Sequence[Modification]) -> int:
 
 
 @contextmanager
-def applied(
-    model: nn.Module, family: str, modifications: Sequence[Modification]
-) -> Iterator[None]:
+def applied(model: nn.Module, family: str, modifications: Sequence[Modification]) -> Iterator[None]:
     """Hook the modifications into a transformers encoder while the context is open."""
     places: dict[tuple[nn.Module, str], list[Modification]] = defaultdict(list)
     for modification in modifications:

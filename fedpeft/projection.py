@@ -8,7 +8,8 @@ prefix of a larger one.
 The stream: Philox 4x64-10, key = first 16 bytes of SHA-256 of
 ``fedpeft-projection-v1|{seed}|{name}``, counter 0; words are read little-endian as four 16-bit
 samples u, low half-word first; a table turns u into a number of unit variance:
-normal ``float32(ndtri((u + 0.5) / 65536))``, uniform ``float32(((u + 0.5) / 65536 - 0.5) sqrt 12)``.
+normal ``float32(ndtri((u + 0.5) / 65536))``,
+uniform ``float32(((u + 0.5) / 65536 - 0.5) * sqrt(12))``.
 """
 
 from __future__ import annotations

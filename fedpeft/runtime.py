@@ -8,6 +8,7 @@ from functools import cached_property, lru_cache
 from fedpeft import __version__
 from fedpeft.backbones import Backbone, load_backbone, set_threads
 from fedpeft.config import Experiment
+from fedpeft.errors import UserError
 from fedpeft.methods import build_method
 from fedpeft.model import TaskModel
 from fedpeft.tasks import Task, load_task
@@ -41,9 +42,7 @@ class Runtime:
         experiment, backbone = self.experiment, self.backbone
         method = build_method(experiment.method, backbone.shape, experiment.seed)
         info = self.task.info
-        return TaskModel(
-            backbone, method, self.task.classes, info.kind, experiment.engine.autocast
-        )
+        return TaskModel(backbone, method, self.task.classes, info.kind, experiment.engine.autocast)
 
     @cached_property
     def train(self) -> Encoded:
@@ -66,12 +65,16 @@ class Runtime:
         }
 
     def _encode(self, split: str) -> Encoded:
-        experiment = self.experiment
-        assert experiment.representation is not None  # filled in by Experiment
+        experiment, longest = self.experiment, self.backbone.longest
+        if experiment.task.max_length > longest:
+            raise UserError(
+                f"task.max_length = {experiment.task.max_length}: '{experiment.backbone}' reads at "
+                f"most {longest} tokens"
+            )
         return encode(
             getattr(self.task, split),
             self.backbone.tokenizer,
-            experiment.representation,
+            str(experiment.representation),
             experiment.task.max_length,
         )
 

@@ -62,4 +62,3 @@ def tiny_tokenizer() -> PreTrainedTokenizerBase:
         model_max_length=128,
         **names,
     )
-

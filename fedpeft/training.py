@@ -67,8 +67,9 @@ def train_cohort(
         local: how to train.
         when: seed and round.
     """
-    plans = [_plan(client, examples, local, when) for client, examples in
-             zip(clients, data, strict=True)]
+    plans = [
+        _plan(client, examples, local, when) for client, examples in zip(clients, data, strict=True)
+    ]
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
     steps = np.array([len(plans[k]) for k in order])

@@ -60,5 +60,5 @@ def exchange(
         progress(len(replies) + len(failed), len(clients))
         if not arrived:
             time.sleep(_POLL)
-    failed |= {client: f"no reply within {timeout:g} s" for client in pending.values()}
+    failed |= dict.fromkeys(pending.values(), f"no reply within {timeout:g} s")
     return dict(sorted(replies.items())), dict(sorted(failed.items()))

@@ -26,7 +26,10 @@ def payload_bytes(message: Message) -> int:
 
 @dataclass
 class ByteLedger:
-    """The bytes of one round, measured message by message; a client below 0 is a node that was refused."""
+    """The bytes of one round, measured message by message.
+
+    A client below 0 is a node that was refused before its client was known.
+    """
 
     entries: dict[tuple[str, int, str], Sizes] = field(default_factory=dict)
 

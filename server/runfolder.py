@@ -79,7 +79,9 @@ class RunFolder:
             )
         if not resume:
             state = "finished" if (path / RESULT).exists() else "unfinished"
-            raise UserError(f"'{path}' holds this run, {state}; add --resume or choose another --out")
+            raise UserError(
+                f"'{path}' holds this run, {state}; add --resume or choose another --out"
+            )
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the last checkpoint, after dropping what was written for later rounds.
@@ -97,7 +99,9 @@ class RunFolder:
                     meta = json.loads(file.metadata()["state"])
                     arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
             except (SafetensorError, KeyError, TypeError, ValueError) as error:
-                raise UserError(f"'{path}' is damaged ({error}); start again in another --out")
+                raise UserError(
+                    f"'{path}' is damaged ({error}); start again in another --out"
+                ) from None
             vector = arrays.pop("vector")
             found = Checkpoint(meta["round"], vector, arrays, meta["seconds"])
         for name in (ROUNDS, BYTES):

@@ -28,6 +28,8 @@ def readable_bytes(count: float) -> str:
 
 def readable_seconds(seconds: float) -> str:
     """Return a duration for people: ``2 min 05 s``."""
+    if seconds < 10:
+        return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
 
@@ -108,7 +110,7 @@ class Display:
             BarColumn(40), TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.description}")
         )
         text = f"{text}  {self._time_left(done)}" if done else text
-        bar.add_task(text, total=self.rounds, completed=done + 0.9 * part)
+        bar.add_task(text, total=100, completed=round(100 * (done + 0.9 * part) / self.rounds))
         return bar
 
     def _status(self) -> dict[str, Any] | None:
@@ -136,4 +138,3 @@ class Display:
         recent = [line["seconds"] for line in self._lines if line["round"] <= done][-5:]
         left = (self.rounds - done) * sum(recent) / max(len(recent), 1)
         return f"{readable_seconds(left)} left" if done < self.rounds else "done"
-

@@ -10,11 +10,11 @@ from __future__ import annotations
 import uuid
 from collections.abc import Callable, Iterable, Sequence
 
-from flwr.app import Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from server.flower import CLIENT_EXCEPTION, from_wire, new_run, to_wire
+from server.flower import CLIENT_EXCEPTION, Run, from_wire, new_run, to_wire
 
 TrainTogether = Callable[[Sequence[Message], Sequence[Context]], list[Message]]
 NodeConfig = dict[str, int | float | str | bool]
@@ -43,7 +43,7 @@ class LocalGrid(Grid):
         """Grids of other engines are told their run; this one has made it."""
 
     @property
-    def run(self) -> object:
+    def run(self) -> Run:
         """The run that messages belong to."""
         return self._run
 
@@ -72,7 +72,7 @@ class LocalGrid(Grid):
         chosen = [i for i in message_ids if i in self._waiting][: self._cohort]
         messages = [from_wire(self._waiting.pop(message_id)) for message_id in chosen]
         contexts = [self._contexts[message.metadata.dst_node_id] for message in messages]
-        if len(messages) > 1 and messages[0].metadata.message_type == "train":
+        if self._train_together and len(messages) > 1 and _trains(messages[0]):
             replies = self._train_together(messages, contexts)
         else:
             replies = [self._call(m, c) for m, c in zip(messages, contexts, strict=True)]
@@ -94,6 +94,10 @@ class LocalGrid(Grid):
         except Exception as error:  # as Flower's runtimes do
             reason = type(error).__name__
             return Message(Error(code=CLIENT_EXCEPTION, reason=reason), reply_to=message)
+
+
+def _trains(message: Message) -> bool:
+    return message.metadata.message_type == MessageType.TRAIN
 
 
 def run_local(

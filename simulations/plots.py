@@ -37,18 +37,26 @@ def draw_curves(path: Path, rounds: Sequence[dict[str, Any]], metric: str, title
     """Draw score and training loss against rounds and against bytes sent so far."""
     from matplotlib.figure import Figure
 
-    numbers = [line["round"] for line in rounds]
-    sent = np.cumsum([line["bytes"]["up"]["message"] + line["bytes"]["down"]["message"]
-                      for line in rounds]) / 1e6
+    numbers = np.array([line["round"] for line in rounds])
+    sent = (
+        np.cumsum(
+            [line["bytes"]["up"]["message"] + line["bytes"]["down"]["message"] for line in rounds]
+        )
+        / 1e6
+    )
     figure = Figure(figsize=(9, 6.5), layout="constrained")
     figure.suptitle(title)
     axes = figure.subplots(2, 2, sharex="col", sharey="row")
     for column, (x, label) in enumerate(((numbers, "round"), (sent, "training traffic, MB"))):
-        scored = [(at, line["score"]) for at, line in zip(x, rounds, strict=True)
-                  if line["score"] is not None]
+        scored = [
+            (at, line["score"])
+            for at, line in zip(x, rounds, strict=True)
+            if line["score"] is not None
+        ]
         axes[0, column].plot(*zip(*scored, strict=True), "o-", markersize=4, color="tab:blue")
-        axes[1, column].plot(x, [line["loss"] for line in rounds], "o-", markersize=4,
-                             color="tab:orange")
+        axes[1, column].plot(
+            x, [line["loss"] for line in rounds], "o-", markersize=4, color="tab:orange"
+        )
         axes[1, column].set_xlabel(label)
     axes[0, 0].set_ylabel(metric)
     axes[1, 0].set_ylabel("training loss")

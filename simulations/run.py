@@ -29,7 +29,7 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
     RunFolder.check(out, experiment, resume)
     runtime = runtime_of(experiment.to_toml())
     rows = partitioning.partition(runtime.task, experiment)
-    runtime.model.layout  # noqa: B018  (loads the backbone and builds the method)
+    _ = runtime.model, runtime.train, runtime.dev  # made here, so that a mistake in them shows now
     folder = RunFolder.create(out, experiment, resume)
     partitioning.save(out / PARTITION, rows, experiment.partition.kind)
     return folder, runtime

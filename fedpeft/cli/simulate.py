@@ -50,7 +50,9 @@ def _run(experiment: Experiment, out: Path, resume: bool) -> None:
         from simulations import plots, run
         from simulations.display import Display
 
-        logging.getLogger("flwr").setLevel(logging.ERROR)  # its INFO lines would repeat what the display shows
+        logging.getLogger("flwr").setLevel(
+            logging.ERROR
+        )  # its INFO lines would repeat what the display shows
         folder, runtime = run.prepare(experiment, out, resume)
     layout, federation = runtime.model.layout, experiment.federation
     console.print(

@@ -68,8 +68,10 @@ class Slash(Method[SlashSettings]):
         return {"z": (self.settings.d,)}
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw z from the distribution of W: variance 1/d (the bound that appendix B.2 prints for the
-        uniform one contradicts its own variance; the released code does not).
+        """Draw z from the distribution of W, variance 1/d.
+
+        The bound that appendix B.2 prints for the uniform one contradicts that variance; the
+        released code keeps the variance, and so does this.
         """
         return {"z": draw_z(generator, self.settings.d, self.settings.init)}
 

@@ -6,10 +6,10 @@ same text: so the best possible score is 1.0, by applying the rule.
 
 - sentiment: a word of praise or blame, which "not" or "hardly" turns round; neither the word
   nor the negation alone gives the label.
-- inference: the premise states two of (place, time, thing), the hypothesis a generalisation of
-  one of the three. Stated and of the same sort: entailment; stated and of the other sort
-  (indoors or outdoors, early or late, food or tool): contradiction; not stated: neutral. All
-  hypotheses are equally frequent in every class, so one has to look at both texts.
+- inference: the premise states place and time. A hypothesis that generalises one of them
+  (indoors or outdoors, early or late) is an entailment if it is of the same sort, else a
+  contradiction, so one has to look at both texts; one that adds what the premise does not say
+  is neutral.
 - similarity: 5 minus the number of the five slots in which the two sentences differ.
 """
 
@@ -88,7 +88,9 @@ _PERSONS = (
     "baker", "lawyer", "student", "driver", "singer",
 )  # fmt: skip
 _VERBS = ("waited", "sang", "rested", "smiled", "talked", "laughed")
-_LEADS = ("there was somebody who", "there was a person who", "it was someone who", "we met one who")
+_LEADS = (
+    "there was somebody who", "there was a person who", "it was someone who", "we met one who",
+)  # fmt: skip
 #: Two aspects, each with five specific phrases of either sort: (specific, general).
 _ASPECTS = (
     (
@@ -141,7 +143,7 @@ def _sentiment(label: int, digits: Sequence[int]) -> tuple[str, str, float]:
 def _inference(label: int, digits: Sequence[int]) -> tuple[str, str, float]:
     person, verb, lead, pick, *values = digits
     specific = [phrases[value] for (phrases, _), value in zip(_ASPECTS, values, strict=True)]
-    if label == 1:
+    if label == 1:  # neutral
         said = _ADDITIONS[pick]
     else:
         sort = values[pick] // 5

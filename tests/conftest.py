@@ -1,0 +1,42 @@
+"""What all tests share: quick experiments on the tiny backbone, and the shared data."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+# One thread: tests run side by side, and results to the bit depend on the number of threads.
+os.environ["OMP_NUM_THREADS"] = "1"
+os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+
+from fedpeft.config import Experiment
+
+QUICK = [
+    "backbone=tiny",
+    "task.train_limit=120",
+    "task.eval_limit=40",
+    "method.d=16",
+    "federation.clients=3",
+    "federation.rounds=2",
+    "local.batch_size=8",
+    "engine.threads=1",
+    "output.plots=false",
+]
+
+
+@pytest.fixture
+def quick() -> Callable[..., Experiment]:
+    """Return a maker of small experiments: ``quick("federation.rounds=3")``."""
+    return lambda *overrides: Experiment.load("", [*QUICK, *overrides])
+
+
+@pytest.fixture(scope="session")
+def glue() -> Path:
+    """The folder of GLUE files beside the checkout."""
+    path = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "glue"
+    if not path.is_dir():
+        pytest.skip(f"no GLUE files at {path}")
+    return path

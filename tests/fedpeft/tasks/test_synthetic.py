@@ -1,0 +1,163 @@
+import numpy as np
+import pytest
+
+from fedpeft.config import TaskSection
+from fedpeft.errors import UserError
+from fedpeft.tasks import load_task
+from fedpeft.tasks.synthetic import TASKS, examples, space_size, vocabulary
+
+NAMES = [info.name for info in TASKS]
+PRAISE = set(
+    "wonderful great lovely excellent delightful superb pleasant good brilliant amazing charming "
+    "splendid perfect fantastic fine beautiful".split()
+)
+SORTS = {
+    "indoors": ("kitchen", "library", "bedroom", "office", "hallway"),
+    "outdoors": ("garden", "beach", "forest", "river", "hill"),
+    "early": ("before breakfast", "dawn", "sunrise", "eight", "waking"),
+    "late": ("after dinner", "midnight", "dusk", "sunset", "going to bed"),
+}
+OPPOSITE = {"indoors": "outdoors", "outdoors": "indoors", "early": "late", "late": "early"}
+
+
+def sentiment_rule(text, _):
+    words = text.split()
+    return (words[-1] in PRAISE) != (words[-2] in {"not", "hardly"})
+
+
+def inference_rule(premise, hypothesis):
+    said = set(hypothesis.split()) & SORTS.keys()
+    if not said:
+        return 1
+    (sort,) = said
+    same = any(phrase in premise for phrase in SORTS[sort])
+    other = any(phrase in premise for phrase in SORTS[OPPOSITE[sort]])
+    assert same != other
+    return 0 if same else 2
+
+
+def similarity_rule(one, other):
+    """5 slots of which each has its own words: count the phrases that are not shared."""
+    nouns = "nurse farmer teacher painter sailor baker lawyer student".split()
+    verbs = "carried painted dropped bought found sold".split()
+    things = "lamp chair boat coat box ring door kite".split()
+    places = "kitchen beach market bridge school stairs forest train".split()
+    times = "noon midnight winter monday dinner storm".split()
+    slots = [nouns, verbs, things, places, times]
+    return sum(set(one.split()) & set(slot) == set(other.split()) & set(slot) for slot in slots)
+
+
+RULES = dict(zip(NAMES, (sentiment_rule, inference_rule, similarity_rule), strict=True))
+
+
+def keys(part):
+    return set(zip(part.text, part.text_pair or part.text, strict=True))
+
+
+def synthetic(name, train=0, dev=0, seed=0):
+    return load_task(TaskSection(name=name, train_limit=train, eval_limit=dev), seed)
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_all_texts_of_a_grammar_are_different_and_plain(name):
+    size = space_size(name)
+    assert size >= 100_000
+    everything = examples(name, np.arange(size))
+    assert len(keys(everything)) == size
+    some = everything.select(np.arange(0, size, 97))
+    for text in some.text + (some.text_pair or []):
+        assert 6 <= len(text.split()) <= 20, text
+        assert text == text.lower()
+        assert text.replace(" ", "").isalpha()
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_the_rule_that_is_promised_gives_every_label(name):
+    task = synthetic(name)
+    assert task.info.best == 1.0
+    for part in (task.train, task.dev):
+        seconds = part.text_pair or part.text
+        found = [RULES[name](*row) for row in zip(part.text, seconds, strict=True)]
+        assert np.array_equal(np.array(found, dtype=float), part.labels.astype(float))
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_text_is_a_function_of_its_index(name):
+    indices = np.array([5, 77_777, 5, space_size(name) - 1])
+    together = examples(name, indices)
+    for row, index in enumerate(indices):
+        alone = examples(name, np.array([index]))
+        assert keys(alone) == keys(together.select(np.array([row])))
+        assert alone.labels[0] == together.labels[row]
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_default_sizes_seed_and_order(name):
+    task, same, other = synthetic(name), synthetic(name), synthetic(name, seed=1)
+    assert (len(task.train), len(task.dev)) == (4000, 1000)
+    assert task.train.text == same.train.text
+    assert len(keys(task.train) & keys(other.train)) < 400
+    assert len(keys(task.train)) == 4000
+
+
+@pytest.mark.parametrize("name", NAMES)
+def test_train_and_dev_have_no_text_in_common_for_any_seeds_and_sizes(name):
+    train, dev = set(), set()
+    for seed, (more, less) in enumerate([(20_000, 10_000), (3, 7), (15_000, 500)]):
+        task = synthetic(name, more, less, seed)
+        assert (len(task.train), len(task.dev)) == (more, less)
+        train |= keys(task.train)
+        dev |= keys(task.dev)
+    assert not train & dev
+
+
+@pytest.mark.parametrize("name", NAMES[:2])
+@pytest.mark.parametrize("size", [4000, 1000, 100, 7])
+def test_classes_are_balanced_to_one_example_and_mixed(name, size):
+    labels = synthetic(name, size).train.labels
+    assert labels.dtype == np.int64
+    assert np.ptp(np.bincount(labels, minlength=labels.max() + 1)) <= 1
+    assert (np.diff(labels) != 0).sum() > size // 4  # not sorted by class
+
+
+def test_dev_has_the_words_of_train_in_like_frequency():
+    """The split must not hold back a word: each appears in dev about as often as in train."""
+    task = synthetic("synthetic/sentiment", 16_000, 16_000)
+    counts = []
+    for part in (task.train, task.dev):
+        words, number = np.unique(" ".join(part.text).split(), return_counts=True)
+        counts.append(dict(zip(words.tolist(), number.tolist(), strict=True)))
+    assert counts[0].keys() == counts[1].keys()
+    ratios = [counts[1][word] / counts[0][word] for word in counts[0]]
+    assert 0.8 < min(ratios) and max(ratios) < 1.25
+
+
+def test_no_single_word_gives_the_label_away():
+    """The best guess from one word is far from 1: a word of praise is negated in a third."""
+    train = synthetic("synthetic/sentiment", 8000).train
+    for word in ["not", "hardly", "wonderful", "awful"]:
+        has = train.labels[[word in text.split() for text in train.text]]
+        assert 0.2 < has.mean() < 0.8, word
+
+
+def test_similarity_has_all_six_scores():
+    labels = synthetic("synthetic/similarity").train.labels
+    assert labels.dtype == np.float64
+    assert sorted(set(labels.tolist())) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
+
+
+def test_vocabulary_is_exactly_the_words_of_the_grammars():
+    used = set()
+    for name in NAMES:
+        part = examples(name, np.arange(0, space_size(name), 7))
+        used.update(*(text.split() for text in part.text + (part.text_pair or [])))
+    assert vocabulary() == sorted(used)
+
+
+def test_more_than_there_is_and_owner_columns_are_refused():
+    with pytest.raises(UserError, match=r"task.train_limit = 999999: .* has \d+ different"):
+        synthetic("synthetic/sentiment", 999_999)
+    with pytest.raises(UserError, match=r"task.eval_limit = 999999: .* has \d+ different"):
+        synthetic("synthetic/sentiment", 10, 999_999)
+    with pytest.raises(UserError, match="'synthetic/sentiment' has no columns"):
+        load_task(TaskSection(), owner_column="who")
