@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
@@ -62,6 +64,7 @@ class Runtime:
             "backbone": self.backbone.fingerprint,
             "projection": self.model.projection_digest,
             "layout": self.model.layout.digest,
+            "labels": hashlib.sha256(json.dumps(self.task.info.labels).encode()).hexdigest(),
         }
 
     def _encode(self, split: str) -> Encoded:

@@ -73,8 +73,8 @@ def train_cohort(
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
     steps = np.array([len(plans[k]) for k in order])
-    begin = torch.as_tensor(np.broadcast_to(start, (len(plans), model.layout.size)).copy())
-    begin = begin.to(model.backbone.device, model.dtype)
+    starts = np.broadcast_to(start, (len(plans), model.layout.size))[order]
+    begin = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
     vectors = begin.clone()
     optimizer = build_optimizer(local, vectors)
     loss_sums = torch.zeros(len(plans), device=vectors.device, dtype=torch.float64)

@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
@@ -32,6 +32,7 @@ from server.strategies import aggregate, build_strategy, restore_strategy, strat
 
 log = logging.getLogger(__name__)
 app = ServerApp()
+Checked = TypeVar("Checked")
 
 
 @app.main()
@@ -138,12 +139,7 @@ def train(
         RunFailed: fewer good updates than ``federation.min_success``.
     """
     replies, failed = run.ask("train", vector, asked)
-    good = {}
-    for client, reply in replies.items():
-        try:
-            good[client] = check_update(run.runtime, reply, vector)
-        except (KeyError, TypeError, ValueError) as error:
-            failed[client] = f"refused: {error}"
+    good = check_all(replies, failed, lambda reply: check_update(run.runtime, reply, vector))
     for client, reason in sorted(failed.items()):
         log.warning("round %d: client %d failed: %s", run.number, client, reason)
     needed = run.runtime.experiment.federation.min_success
@@ -154,6 +150,21 @@ def train(
             f"federation.min_success is {needed} ({reasons})"
         )
     return good, failed
+
+
+def check_all(
+    replies: Mapping[int, Message], failed: dict[int, str], check: Callable[[Message], Checked]
+) -> dict[int, Checked]:
+    """Return what ``check`` makes of the replies; a client it refuses goes to ``failed``."""
+    good = {}
+    for client, reply in replies.items():
+        try:
+            good[client] = check(reply)
+        except ValueError as error:
+            failed[client] = f"refused: {error}"
+        except Exception as error:  # a reply may hold anything
+            failed[client] = f"refused: {type(error).__name__}: {error}"
+    return good
 
 
 def check_update(runtime: Runtime, reply: Message, start: np.ndarray) -> Update:
@@ -212,17 +223,31 @@ def measure_at_clients(
     Raises:
         RunFailed: no client answered.
     """
+    kind = run.runtime.task.info.kind
+    numbers = run.runtime.task.classes**2 if kind == "classes" else 6
     replies, failed = run.ask("evaluate", vector, clients)
-    for client, reason in failed.items():
+    good = check_all(replies, failed, lambda reply: check_measured(reply, numbers))
+    for client, reason in sorted(failed.items()):
         log.warning("round %d: client %d did not evaluate: %s", run.number, client, reason)
-    if not replies:
+    if not good:
         raise RunFailed(f"round {run.number}: no client evaluated")
-    contents = [reply.content for reply in replies.values()]
-    statistics = sum(content["arrays"]["statistics"].numpy() for content in contents)
-    loss_sum = sum(float(content["metrics"]["loss-sum"]) for content in contents)
-    examples = sum(int(content["metrics"]["examples"]) for content in contents)
+    statistics = sum(found[0] for found in good.values())
+    loss_sum = sum(found[1] for found in good.values())
+    examples = sum(found[2] for found in good.values())
     # Spearman needs all the pairs in one place.
-    extra: dict[str, float | None] = (
-        {"spearman": None} if run.runtime.task.info.kind == "score" else {}
-    )
+    extra: dict[str, float | None] = {"spearman": None} if kind == "score" else {}
     return np.asarray(statistics), loss_sum / max(examples, 1), extra
+
+
+def check_measured(reply: Message, numbers: int) -> tuple[np.ndarray, float, int]:
+    """Return (statistics, summed loss, examples) of a client's evaluation.
+
+    Raises:
+        ValueError: not so many statistics, or one that is not finite.
+    """
+    metrics = reply.content["metrics"]
+    statistics = decode(reply.content["arrays"]["statistics"].numpy(), "float64", numbers, "float64")
+    loss_sum, examples = float(metrics["loss-sum"]), int(metrics["examples"])
+    if not np.isfinite(loss_sum):
+        raise ValueError(f"evaluation loss is {loss_sum}")
+    return statistics, loss_sum, examples

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any
 
-from flwr.app import Message
+from flwr.app import Array, Message
 
 from server.flower import message_bytes
 
@@ -21,7 +21,14 @@ def payload_bytes(message: Message) -> int:
     if not message.has_content():
         return 0
     records = message.content.array_records.values()
-    return sum(array.numpy().nbytes for record in records for array in record.values())
+    return sum(_array_bytes(array) for record in records for array in record.values())
+
+
+def _array_bytes(array: Array) -> int:
+    try:
+        return array.numpy().nbytes
+    except Exception:  # a client may send anything; the reply is refused later
+        return len(array.data)
 
 
 @dataclass

@@ -34,6 +34,7 @@ class Nodes:
     identity: dict[str, str]  # what every node must have in common with the server
     clients: dict[int, Node] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)  # node id -> why
+    silent: dict[int, str] = field(default_factory=dict)  # the same; asked again next round
 
     def wait(self) -> None:
         """Wait until all clients' nodes are connected.
@@ -58,13 +59,16 @@ class Nodes:
             RunFailed: fewer than ``federation.min_success`` clients can take part.
         """
         online = set(self.grid.get_node_ids())
+        self.refused = {node: why for node, why in self.refused.items() if node in online}
+        self.silent = {}
         self.clients = {c: node for c, node in self.clients.items() if node.node_id in online}
         known = {node.node_id for node in self.clients.values()} | set(self.refused)
         new = sorted(online - known)
         if new:
             self._handshake(new, ledger)
         if len(self.clients) < self.experiment.federation.min_success:
-            reasons = "; ".join(self.refused.values()) or "none is connected"
+            why = [*self.refused.values(), *self.silent.values()]
+            reasons = "; ".join(why) or "none is connected"
             raise RunFailed(
                 f"{len(self.clients)} clients can take part, federation.min_success is "
                 f"{self.experiment.federation.min_success}: {reasons}"
@@ -84,9 +88,13 @@ class Nodes:
         )
         names: dict[int, int | None] = {}
         for place, reply in replies.items():
-            names[place] = self._accept(places[place], reply)
+            try:
+                names[place] = self._accept(places[place], reply)
+            except Exception as error:  # a reply may hold anything
+                self._refuse(places[place], f"node {places[place]}: {type(error).__name__}: {error}")
         for place, reason in failed.items():
-            self._refuse(places[place], f"node {places[place]}: {reason}")
+            self.silent[places[place]] = f"node {places[place]}: {reason}"
+            log.warning("no handshake: node %d: %s", places[place], reason)
         for (kind, place, direction), sizes in own.entries.items():
             client = names.get(place)
             ledger.entries[kind, -1 - place if client is None else client, direction] = sizes

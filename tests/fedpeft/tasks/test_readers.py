@@ -140,7 +140,9 @@ def test_an_unknown_label_is_named_with_the_valid_ones(tmp_path):
     expected = f"{path} row 2: label = 'maybe' is none of the labels; valid: no, yes"
     assert refusal(path) == expected
     many = {f"l{i}": i for i in range(12)}
-    assert refusal(path, codes=many).endswith("valid: l0, l1, l2, l3, l4, l5, l6, l7, l8, l9 and 2 more")
+    assert refusal(path, codes=many).endswith(
+        "valid: l0, l1, l2, l3, l4, l5, l6, l7, l8, l9 and 2 more"
+    )
 
 
 def test_an_empty_owner_is_refused(tmp_path):

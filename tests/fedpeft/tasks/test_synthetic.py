@@ -7,13 +7,13 @@ from fedpeft.tasks import load_task
 from fedpeft.tasks.synthetic import TASKS, examples, space_size, vocabulary
 
 NAMES = [info.name for info in TASKS]
-PRAISE = set(
+PRAISE = (
     "wonderful great lovely excellent delightful superb pleasant good brilliant amazing charming "
-    "splendid perfect fantastic fine beautiful".split()
+    "splendid perfect fantastic fine beautiful"
 )
 SORTS = {
     "indoors": ("kitchen", "library", "bedroom", "office", "hallway"),
-    "outdoors": ("garden", "beach", "forest", "river", "hill"),
+    "outdoors": ("garden", "beach", "forest", "by the river", "hill"),
     "early": ("before breakfast", "dawn", "sunrise", "eight", "waking"),
     "late": ("after dinner", "midnight", "dusk", "sunset", "going to bed"),
 }
@@ -22,7 +22,7 @@ OPPOSITE = {"indoors": "outdoors", "outdoors": "indoors", "early": "late", "late
 
 def sentiment_rule(text, _):
     words = text.split()
-    return (words[-1] in PRAISE) != (words[-2] in {"not", "hardly"})
+    return (words[-1] in PRAISE.split()) != (words[-2] in {"not", "hardly"})
 
 
 def inference_rule(premise, hypothesis):
@@ -37,14 +37,16 @@ def inference_rule(premise, hypothesis):
 
 
 def similarity_rule(one, other):
-    """5 slots of which each has its own words: count the phrases that are not shared."""
-    nouns = "nurse farmer teacher painter sailor baker lawyer student".split()
-    verbs = "carried painted dropped bought found sold".split()
-    things = "lamp chair boat coat box ring door kite".split()
-    places = "kitchen beach market bridge school stairs forest train".split()
-    times = "noon midnight winter monday dinner storm".split()
-    slots = [nouns, verbs, things, places, times]
-    return sum(set(one.split()) & set(slot) == set(other.split()) & set(slot) for slot in slots)
+    """5 slots of which each has its own words: count those that agree."""
+    slots = [
+        "nurse farmer teacher painter sailor baker lawyer student",
+        "carried painted dropped bought found sold",
+        "lamp chair boat coat box ring",
+        "kitchen beach market bridge stairs train",
+        "noon midnight winter monday dinner storm",
+    ]
+    shared = [set(text.split()) for text in (one, other)]
+    return sum(shared[0] & words == shared[1] & words for words in map(set, map(str.split, slots)))
 
 
 RULES = dict(zip(NAMES, (sentiment_rule, inference_rule, similarity_rule), strict=True))
@@ -129,7 +131,7 @@ def test_dev_has_the_words_of_train_in_like_frequency():
         counts.append(dict(zip(words.tolist(), number.tolist(), strict=True)))
     assert counts[0].keys() == counts[1].keys()
     ratios = [counts[1][word] / counts[0][word] for word in counts[0]]
-    assert 0.8 < min(ratios) and max(ratios) < 1.25
+    assert min(ratios) > 0.8 and max(ratios) < 1.25
 
 
 def test_no_single_word_gives_the_label_away():
@@ -149,7 +151,7 @@ def test_similarity_has_all_six_scores():
 def test_vocabulary_is_exactly_the_words_of_the_grammars():
     used = set()
     for name in NAMES:
-        part = examples(name, np.arange(0, space_size(name), 7))
+        part = examples(name, np.arange(0, space_size(name), 31))
         used.update(*(text.split() for text in part.text + (part.text_pair or [])))
     assert vocabulary() == sorted(used)
 

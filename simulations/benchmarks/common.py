@@ -1,0 +1,176 @@
+"""What the benchmarks share: timing in turns, ratios, the machine, and the files of results.
+
+``results/NAME.json`` holds the report of each case of a benchmark (a backbone, say) with the
+command, machine and versions that produced it; ``results/NAME.md`` shows the same to people.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import os
+import platform
+import shlex
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+from statistics import median
+from typing import Any, TypeVar
+
+from fedpeft.files import write_atomic, write_json
+
+RESULTS = Path(__file__).parent / "results"
+PACKAGES = ("fedpeft", "flwr", "torch", "transformers", "numpy", "ray")
+
+Row = dict[str, Any]
+ResultT = TypeVar("ResultT")
+
+
+@dataclass(frozen=True)
+class Timing:
+    """Wall-clock and CPU seconds of one call; CPU seconds are those of all threads together."""
+
+    wall: float
+    cpu: float
+
+
+@dataclass(frozen=True)
+class Report:
+    """One case of a benchmark: what ran, its table, single facts, and every measurement."""
+
+    settings: dict[str, Any]
+    table: list[Row]
+    facts: dict[str, Any]
+    raw: dict[str, Any]
+
+
+def arguments_of(doc: str | None) -> argparse.ArgumentParser:
+    """Return a parser with the options of every benchmark; ``doc`` is the script's docstring."""
+    parser = argparse.ArgumentParser(
+        description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--repeats", type=int, default=5, help="measurements of each side (5)")
+    parser.add_argument(
+        "--results", type=Path, default=RESULTS, help="folder of the JSON and Markdown files"
+    )
+    return parser
+
+
+def timed(call: Callable[[], ResultT]) -> tuple[Timing, ResultT]:
+    """Call once; return how long it took, and its result."""
+    wall, cpu = time.perf_counter(), time.process_time()
+    result = call()
+    return Timing(time.perf_counter() - wall, time.process_time() - cpu), result
+
+
+def alternate(
+    one: Callable[[], ResultT], other: Callable[[], ResultT], repeats: int
+) -> tuple[list[ResultT], list[ResultT]]:
+    """Call both in turns, so that a change in the machine's load meets both alike."""
+    pairs = [(one(), other()) for _ in range(repeats)]
+    return [first for first, _ in pairs], [second for _, second in pairs]
+
+
+def compare(
+    figure: str, names: tuple[str, str], above: Sequence[float], below: Sequence[float]
+) -> Row:
+    """Return a row of the table: both medians, and the median, least and largest ratio of pairs."""
+    ratios = [a / b for a, b in zip(above, below, strict=True)]
+    return {
+        "figure": figure,
+        names[0]: round(median(above), 4),
+        names[1]: round(median(below), 4),
+        "ratio": round(median(ratios), 4),
+        "least": round(min(ratios), 4),
+        "largest": round(max(ratios), 4),
+    }
+
+
+def record(name: str, case: str, report: Report, arguments: Sequence[str], folder: Path) -> None:
+    """Print a report, and put it into the files of its benchmark in place of the case's last."""
+    path = folder / f"{name}.json"
+    cases = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    cases[case] = {
+        "command": shlex.join(["python", "-m", f"simulations.benchmarks.{name}", *arguments]),
+        "date": datetime.now(UTC).strftime("%Y-%m-%d %H:%M UTC"),
+        "machine": machine(),
+        "versions": versions(),
+        **asdict(report),
+    }
+    folder.mkdir(parents=True, exist_ok=True)
+    write_json(path, cases)
+    write_atomic(folder / f"{name}.md", markdown(name, cases))
+    print(markdown(name, {case: cases[case]}))
+
+
+def machine() -> dict[str, Any]:
+    """Return what the figures depend on; the load shows whether something else was running."""
+    return {
+        "cpu": _cpu_model(),
+        "cores": os.cpu_count(),
+        "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
+        "system": platform.platform(),
+        "load": [round(load, 2) for load in os.getloadavg()],  # of 1, 5 and 15 minutes, at the end
+    }
+
+
+def versions() -> dict[str, str]:
+    """Return the versions of Python and of the packages that are installed."""
+    found = {"python": platform.python_version()}
+    for package in PACKAGES:
+        try:
+            found[package] = version(package)
+        except PackageNotFoundError:
+            continue
+    return found
+
+
+def markdown(name: str, cases: Mapping[str, Mapping[str, Any]]) -> str:
+    """Return the cases of a benchmark as Markdown."""
+    parts = [f"# {name}"]
+    for case, report in cases.items():
+        parts += [f"## {case}", _table(report["table"]), _list(report["facts"])]
+        about = {
+            "command": f"`{report['command']}`",
+            "date": report["date"],
+            "machine": _line(report["machine"]),
+            "versions": _line(report["versions"]),
+            "settings": _line(report["settings"]),
+        }
+        parts.append(_list(about))
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(rows: Sequence[Row]) -> str:
+    lines = [[*rows[0]], ["---"] * len(rows[0]), *([*row.values()] for row in rows)]
+    return "\n".join(f"| {' | '.join(map(_cell, line))} |" for line in lines)
+
+
+def _cell(value: Any) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+def _list(values: Mapping[str, Any]) -> str:
+    return "\n".join(f"- {key}: {_cell(value)}" for key, value in values.items())
+
+
+def _line(values: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {_cell(value)}" for key, value in values.items())
+
+
+def _cpu_model() -> str:
+    path = Path("/proc/cpuinfo")
+    if path.exists():
+        for line in path.read_text(encoding="utf-8").splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()
+
+
+def child(code: str, *arguments: str) -> list[str]:
+    """Return the command of a fresh Python process that runs ``code``."""
+    return [sys.executable, "-c", code, *arguments]

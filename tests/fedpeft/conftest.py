@@ -1,0 +1,19 @@
+"""Backbones for the tests of the core, in float64."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpeft.backbones import Backbone, load_backbone
+
+
+@pytest.fixture(params=["tiny", "minilm"])
+def backbone(request: pytest.FixtureRequest) -> Backbone:
+    """A RoBERTa and a BERT."""
+    return load_backbone(request.param, "cpu", "float64")
+
+
+@pytest.fixture
+def tiny() -> Backbone:
+    """The tiny RoBERTa."""
+    return load_backbone("tiny", "cpu", "float64")

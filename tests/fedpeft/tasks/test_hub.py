@@ -1,0 +1,59 @@
+import socket
+import threading
+import time
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import pytest
+from huggingface_hub import constants
+
+from fedpeft.hub import hub_reachable
+
+
+class Answer(BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.send_response(404)
+        self.end_headers()
+
+    def log_message(self, *_):
+        pass
+
+
+@contextmanager
+def running_server():
+    server = HTTPServer(("127.0.0.1", 0), Answer)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield f"http://127.0.0.1:{server.server_port}"
+    finally:
+        server.shutdown()
+        thread.join()
+        server.server_close()
+
+
+@pytest.fixture(autouse=True)
+def online(monkeypatch):
+    monkeypatch.setattr(constants, "HF_HUB_OFFLINE", False)
+
+
+def test_a_server_that_answers_is_reachable_unless_offline_is_asked_for(monkeypatch):
+    with running_server() as address:
+        monkeypatch.setattr(constants, "ENDPOINT", address)
+        assert hub_reachable()
+        monkeypatch.setattr(constants, "HF_HUB_OFFLINE", True)
+        assert not hub_reachable()
+
+
+def test_a_silent_server_is_given_up_after_the_timeout(monkeypatch):
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        monkeypatch.setattr(constants, "ENDPOINT", f"http://127.0.0.1:{silent.getsockname()[1]}")
+        start = time.monotonic()
+        assert not hub_reachable(timeout=0.2)
+        assert time.monotonic() - start < 2
+
+
+@pytest.mark.parametrize("address", ["http://127.0.0.1:1", "http://no.such.host.invalid", "x:y"])
+def test_no_server_is_not_reachable(monkeypatch, address):
+    monkeypatch.setattr(constants, "ENDPOINT", address)
+    assert not hub_reachable(timeout=1.0)

@@ -1,0 +1,76 @@
+import subprocess
+import sys
+
+import numpy as np
+import pytest
+
+from fedpeft.config import TaskSection
+from fedpeft.errors import UserError
+from fedpeft.randomness import generator
+from fedpeft.tasks import Examples, available_tasks, load_task
+
+METRICS = {"cola": "matthews", "stsb": "pearson", "mrpc": "f1", "qqp": "f1"}
+
+
+def test_all_tasks_are_listed_with_the_papers_metrics():
+    tasks = {info.name: info for info in available_tasks()}
+    glue = ["cola", "sst2", "mrpc", "stsb", "qqp"]
+    glue += ["mnli", "mnli_mismatched", "qnli", "rte", "wnli"]
+    made = ["synthetic/sentiment", "synthetic/inference", "synthetic/similarity"]
+    assert list(tasks) == [*made, *glue, "custom"]
+    assert {name: tasks[name].metric for name in glue} == dict.fromkeys(glue, "accuracy") | METRICS
+    for info in tasks.values():
+        assert (info.best == 1.0) == info.name.startswith("synthetic/")
+        assert bool(info.labels) == (info.kind == "classes" and info.name != "custom")
+        assert info.description and "\n" not in info.description
+
+
+def test_an_unknown_name_is_refused_with_the_nearest():
+    with pytest.raises(UserError) as caught:
+        load_task(TaskSection(name="sst3"))
+    assert str(caught.value).startswith("task.name = 'sst3': unknown task; did you mean 'sst2'")
+
+
+def write_custom(folder, count):
+    rows = "".join(f"text {i},{i % 3},owner {i}\n" for i in range(count))
+    (folder / "all.csv").write_text("text,label,who\n" + rows)
+    return {"name": "custom", "path": str(folder), "train": "all.csv", "dev": "all.csv"}
+
+
+def test_limits_take_a_seeded_subset_in_the_order_of_the_file(tmp_path):
+    keys = write_custom(tmp_path, 50)
+    section = TaskSection(**keys, train_limit=10, eval_limit=20)
+    task = load_task(section, seed=3, owner_column="who")
+    rows = [int(text.split()[1]) for text in task.train.text]
+    assert rows == sorted(rows) and len(set(rows)) == 10
+    expected = generator(3, "train-limit").choice(50, 10, replace=False)
+    assert rows == sorted(expected.tolist())
+    assert task.train.labels.tolist() == [row % 3 for row in rows]
+    assert task.train.owners == [f"owner {row}" for row in rows]
+    assert len(task.dev) == 20
+    assert load_task(section, seed=3).train.text == task.train.text
+    assert load_task(section, seed=4).train.text != task.train.text
+
+
+def test_a_limit_above_the_size_takes_all(tmp_path):
+    keys = write_custom(tmp_path, 12)
+    task = load_task(TaskSection(**keys, train_limit=13, eval_limit=12))
+    assert (len(task.train), len(task.dev)) == (12, 12)
+
+
+def test_select_keeps_the_columns_together():
+    examples = Examples(["a", "b", "c"], ["x", "y", "z"], np.array([0, 1, 2]), ["p", "q", "r"])
+    chosen = examples.select(np.array([2, 0]))
+    assert (chosen.text, chosen.text_pair, chosen.owners) == (["c", "a"], ["z", "x"], ["r", "p"])
+    assert chosen.labels.tolist() == [2, 0]
+    assert examples.select(np.array([], dtype=np.int64)).text == []
+
+
+def test_importing_the_tasks_is_cheap():
+    program = (
+        "import sys, fedpeft.tasks, fedpeft.tasks.encoding, fedpeft.tasks.metrics, fedpeft.hub\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'datasets', 'scipy', 'huggingface_hub'}\n"
+        "print(sorted(heavy & sys.modules.keys()))"
+    )
+    reply = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)
+    assert reply.stdout == "[]\n", reply.stderr

@@ -1,0 +1,78 @@
+"""Our elementwise optimisers against torch.optim, row by row."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedpeft.config import LocalSection
+from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
+
+STEPS, ROWS, SIZE = 7, 3, 11
+
+
+def torch_optimizer(local: LocalSection, row: torch.Tensor) -> torch.optim.Optimizer:
+    if local.optimizer == "adamw":
+        return torch.optim.AdamW([row], lr=1.0, weight_decay=local.weight_decay)
+    return torch.optim.SGD([row], lr=1.0, momentum=local.momentum)
+
+
+@pytest.mark.parametrize(
+    "local",
+    [
+        LocalSection(optimizer="adamw", lr=0.1),
+        LocalSection(optimizer="adamw", lr=0.1, weight_decay=0.3),
+        LocalSection(optimizer="sgd", lr=0.1),
+        LocalSection(optimizer="sgd", lr=0.1, momentum=0.9),
+    ],
+)
+def test_each_row_is_trained_as_by_torch(local: LocalSection) -> None:
+    draw = torch.Generator().manual_seed(0)
+    start = torch.randn(ROWS, SIZE, generator=draw, dtype=torch.float64)
+    gradients = torch.randn(STEPS, ROWS, SIZE, generator=draw, dtype=torch.float64)
+    rates = torch.rand(STEPS, ROWS, 1, generator=draw, dtype=torch.float64)
+    vectors = start.clone()
+    optimizer = build_optimizer(local, vectors)
+    for step in range(STEPS):
+        optimizer.step(vectors, gradients[step], rates[step])
+    for row in range(ROWS):
+        expected = start[row].clone().requires_grad_()
+        other = torch_optimizer(local, expected)
+        for step in range(STEPS):
+            other.param_groups[0]["lr"] = float(rates[step, row])
+            expected.grad = gradients[step, row].clone()
+            other.step()
+        torch.testing.assert_close(vectors[row], expected.detach(), rtol=1e-12, atol=1e-14)
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_rows_that_have_finished_stay(name: str) -> None:
+    local = LocalSection(optimizer=name, lr=0.1, momentum=0.5, weight_decay=0.1)
+    vectors = torch.ones(3, 4, dtype=torch.float64)
+    optimizer = build_optimizer(local, vectors)
+    gradient, lr = torch.ones(3, 4).double(), torch.full((3, 1), 0.1).double()
+    optimizer.step(vectors, gradient, lr)
+    kept = vectors.clone()
+    optimizer.step(vectors[:2], gradient[:2], lr[:2])
+    assert torch.equal(vectors[2], kept[2])
+    assert (vectors[:2] != kept[:2]).all()
+
+
+def test_clipping_is_torchs_for_each_row() -> None:
+    gradients = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
+    clipped = clip_rows(gradients, 1.0)
+    for row in range(2):
+        expected = gradients[row].clone().requires_grad_()
+        expected.grad = gradients[row].clone()
+        torch.nn.utils.clip_grad_norm_([expected], 1.0)
+        torch.testing.assert_close(clipped[row], expected.grad)
+    assert torch.equal(clip_rows(gradients, 0.0), gradients)
+
+
+def test_schedule_rises_during_warmup_and_falls_to_zero() -> None:
+    local = LocalSection(lr=0.5, warmup=0.2)
+    shares = [0.0, 0.1, 0.2, 0.6, 1.0]
+    rates = [learning_rate(local, share) for share in shares]
+    assert rates == pytest.approx([0.0, 0.25, 0.5, 0.25, 0.0])
+    constant = LocalSection(lr=0.5, schedule="constant")
+    assert [learning_rate(constant, share) for share in shares] == [0.5] * 5

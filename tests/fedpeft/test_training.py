@@ -1,0 +1,130 @@
+"""Local training against a loop in plain PyTorch, and a cohort against single clients."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+import torch
+from models import METHODS, build_model, encoded
+
+from fedpeft.backbones import Backbone
+from fedpeft.config import LocalSection
+from fedpeft.model import TaskModel
+from fedpeft.randomness import generator
+from fedpeft.tasks.encoding import Encoded, batches, collate
+from fedpeft.training import When, evaluate, train_cohort
+
+WHEN = When(seed=5, round=2, rounds=4)
+SIZES = [9, 20, 4]  # ragged: 3, 5 and 1 steps of 4 examples
+
+
+def clients_of(examples: Encoded, sizes: Sequence[int]) -> list[Encoded]:
+    ends = np.cumsum([0, *sizes])
+    return [examples.select(np.arange(a, b)) for a, b in zip(ends, ends[1:], strict=False)]
+
+
+def plain_loop(
+    model: TaskModel, start: np.ndarray, data: Encoded, client: int, local: LocalSection
+) -> np.ndarray:
+    """Train one client with torch.optim and autograd through everything."""
+    vector = torch.from_numpy(start.copy())[None].requires_grad_()
+    begin = vector.detach().clone()
+    optimizer = torch.optim.AdamW([vector], lr=local.lr, weight_decay=local.weight_decay)
+    draw = generator(WHEN.seed, "batches", WHEN.round, client)
+    plan = [
+        rows for _ in range(local.epochs) for rows in batches(data.lengths, local.batch_size, draw)
+    ]
+    for step, rows in enumerate(plan):
+        batch = collate([data], [rows], model.backbone.tokenizer.pad_token_id, "cpu", model.dtype)
+        loss = model.losses(model.outputs(model.realise(vector), batch), batch).mean()
+        loss = loss + local.proximal_mu / 2 * ((vector - begin) ** 2).sum()
+        optimizer.zero_grad()
+        loss.backward()
+        if local.max_grad_norm:
+            torch.nn.utils.clip_grad_norm_([vector], local.max_grad_norm)
+        share = (WHEN.round - 1 + step / len(plan)) / WHEN.rounds
+        optimizer.param_groups[0]["lr"] = local.lr * (1 - share)
+        optimizer.step()
+    return vector.detach().numpy()[0]
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_one_client_is_trained_as_by_a_plain_loop(tiny: Backbone, name: str) -> None:
+    model = build_model(tiny, name)
+    data = encoded(tiny, "synthetic/sentiment", "mask", 22)
+    local = LocalSection(lr=0.02, epochs=2, batch_size=4, weight_decay=0.1, proximal_mu=0.3)
+    start = model.initial(0)
+    expected = plain_loop(model, start, data, 7, local)
+    found = train_cohort(model, start, [data], [7], local, WHEN)
+    assert found.steps.tolist() == [12]
+    np.testing.assert_allclose(found.vectors[0], expected, rtol=0, atol=1e-10)
+    assert np.abs(expected - start).max() > 0.01
+
+
+@pytest.mark.parametrize("name", METHODS)
+def test_a_ragged_cohort_equals_single_clients(tiny: Backbone, name: str) -> None:
+    model = build_model(tiny, name)
+    data = clients_of(encoded(tiny, "synthetic/sentiment", "mask", sum(SIZES)), SIZES)
+    local = LocalSection(lr=0.02, batch_size=4)
+    start = np.stack([model.initial(seed) for seed in range(3)])
+    together = train_cohort(model, start, data, [4, 8, 2], local, WHEN)
+    assert together.steps.tolist() == [3, 5, 1]
+    for k, client in enumerate([4, 8, 2]):
+        alone = train_cohort(model, start[k], [data[k]], [client], local, WHEN)
+        np.testing.assert_allclose(together.vectors[k], alone.vectors[0], rtol=0, atol=1e-11)
+        assert together.losses[k] == pytest.approx(alone.losses[0], abs=1e-11)
+
+
+def test_steps_replace_epochs(tiny: Backbone) -> None:
+    model = build_model(tiny, "linear")
+    data = encoded(tiny, "synthetic/sentiment", "mask", 10)
+    local = LocalSection(lr=0.02, batch_size=4, steps=8)  # an epoch has 3
+    assert train_cohort(model, model.initial(0), [data], [0], local, WHEN).steps.tolist() == [8]
+
+
+def test_training_depends_on_seed_round_and_client(tiny: Backbone) -> None:
+    model = build_model(tiny, "slash")
+    data = encoded(tiny, "synthetic/sentiment", "mask", 16)
+    local = LocalSection(lr=0.02, batch_size=4, schedule="constant")
+
+    def run(client: int, when: When) -> bytes:
+        return train_cohort(
+            model, model.initial(0), [data], [client], local, when
+        ).vectors.tobytes()
+
+    results = {
+        run(0, When(5, 2, 4)),
+        run(1, When(5, 2, 4)),
+        run(0, When(6, 2, 4)),
+        run(0, When(5, 3, 4)),
+    }
+    assert len(results) == 4
+    assert run(0, When(5, 2, 4)) == run(0, When(5, 2, 4))
+
+
+def test_loss_falls(tiny: Backbone) -> None:
+    model = build_model(tiny, "slash", d=200)
+    data = encoded(tiny, "synthetic/sentiment", "mask", 64)
+    local = LocalSection(lr=0.05, epochs=20, schedule="constant")
+    trained = train_cohort(model, model.initial(0), [data], [0], local, WHEN)
+    before = evaluate(model, model.initial(0), data).loss_sum
+    assert evaluate(model, trained.vectors[0], data).loss_sum < 0.7 * before
+
+
+def test_evaluation_keeps_the_order_of_the_examples(tiny: Backbone) -> None:
+    model = build_model(tiny, "slash", classes=3)
+    data = encoded(tiny, "synthetic/inference", "cls", 70)
+    vector = model.initial(3)
+    found = evaluate(model, vector, data)
+    losses = []
+    for row in range(len(data)):
+        batch = collate(
+            [data], [np.array([row])], model.backbone.tokenizer.pad_token_id, "cpu", model.dtype
+        )
+        outputs = model.outputs(model.realise(torch.from_numpy(vector)[None]), batch)
+        np.testing.assert_allclose(found.outputs[row], outputs[0].detach(), atol=1e-10)
+        losses.append(float(model.losses(outputs, batch)))
+    assert found.loss_sum == pytest.approx(sum(losses))
+    assert found.statistics.sum() == 70
