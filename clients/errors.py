@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import traceback
+from pathlib import Path
 
 from flwr.app import Error, Message
 
@@ -17,13 +18,15 @@ _LONGEST = 200  # characters of a message that travel
 def error_reply(error: Exception, message: Message) -> Message:
     """Return the reply that reports ``error`` without anything of the client's data.
 
-    The text of our own errors is written to hold none; of any other error, whose text may
-    quote a client's examples, only the class and the place in the code travel.
+    The text of our own errors is written to hold none, but for those of reading a task's files,
+    which name the value at fault. Of these and of any other error, whose text may quote a
+    client's examples, only the class and the place in the code travel.
     """
     name = type(error).__name__
-    frame = traceback.extract_tb(error.__traceback__)[-1]
-    place = f"{frame.filename.rsplit('/', 1)[-1]}:{frame.lineno}"
-    ours = isinstance(error, UserError | ClientError)
+    files = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    place = f"{files[-1][0].name}:{files[-1][1]}"
+    reading = any(file.parent.name == "tasks" for file, _ in files)
+    ours = isinstance(error, ClientError) or (isinstance(error, UserError) and not reading)
     reason = f"{name}: {error}" if ours else f"{name} at {place}"
     log.warning("%s", reason)
     return Message(Error(code=_CLIENT_EXCEPTION, reason=reason[:_LONGEST]), reply_to=message)

@@ -23,7 +23,7 @@ if TYPE_CHECKING:
 
 #: Sizes of well-known backbones, so that tables need no download; without pooler.
 KNOWN_SHAPES = {
-    "tiny": BackboneShape("roberta", 2, 32, 64, 0),
+    "tiny": BackboneShape("roberta", 2, 32, 64, 31_808),
     "minilm": BackboneShape("bert", 6, 384, 1536, 22_565_376),
     "roberta-base": BackboneShape("roberta", 12, 768, 3072, 124_055_040),
     "roberta-large": BackboneShape("roberta", 24, 1024, 4096, 354_310_144),
@@ -93,11 +93,6 @@ def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Ba
         model, tokenizer = tiny_backbone()
     else:
         model, tokenizer = _from_pretrained(name)
-    family = model.config.model_type
-    if family not in FAMILIES:
-        raise UserError(
-            f"backbone '{name}' is a {family} model; supported: {', '.join(sorted(FAMILIES))}"
-        )
     fingerprint = _fingerprint(model, tokenizer)
     model = model.to(where, getattr(torch, dtype)).eval().requires_grad_(False)
     return Backbone(name, model, tokenizer, shape_of_model(model), fingerprint, where)
@@ -121,11 +116,15 @@ def shape_of_model(model: PreTrainedModel) -> BackboneShape:
 
 
 def _from_pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from transformers import AutoModel, AutoTokenizer
+    from transformers import AutoConfig, AutoModel, AutoTokenizer
 
     source, local = _source(name)
     try:
         with _quiet():
+            family = AutoConfig.from_pretrained(source, local_files_only=local).model_type
+            if family not in FAMILIES:
+                supported = ", ".join(sorted(FAMILIES))
+                raise UserError(f"backbone '{name}' is a {family} model; supported: {supported}")
             model = AutoModel.from_pretrained(
                 source, add_pooling_layer=False, dtype="float32", local_files_only=local
             )

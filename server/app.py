@@ -245,8 +245,8 @@ def check_measured(reply: Message, numbers: int) -> tuple[np.ndarray, float, int
     Raises:
         ValueError: not so many statistics, or one that is not finite.
     """
-    metrics = reply.content["metrics"]
-    statistics = decode(reply.content["arrays"]["statistics"].numpy(), "float64", numbers, "float64")
+    array, metrics = reply.content["arrays"]["statistics"], reply.content["metrics"]
+    statistics = decode(array.numpy(), "float64", numbers, "float64")
     loss_sum, examples = float(metrics["loss-sum"]), int(metrics["examples"])
     if not np.isfinite(loss_sum):
         raise ValueError(f"evaluation loss is {loss_sum}")

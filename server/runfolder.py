@@ -67,7 +67,9 @@ class RunFolder:
         if not (path / EXPERIMENT).is_file():
             if resume:
                 raise UserError(f"nothing to resume in '{path}': it holds no {EXPERIMENT}")
-            if path.exists() and (not path.is_dir() or any(path.iterdir())):
+            # What a crash while the folder was made leaves behind is not in the way.
+            own = {f".{EXPERIMENT}.tmp"}
+            if path.exists() and (not path.is_dir() or {f.name for f in path.iterdir()} - own):
                 raise UserError(f"'{path}' is not empty and holds no run; choose another --out")
             return
         kept = Experiment.load((path / EXPERIMENT).read_text(encoding="utf-8"))

@@ -109,10 +109,11 @@ def _pathological(
         raise UserError(
             f"partition.classes = {section.classes}: task '{task.info.name}' has {task.classes}"
         )
-    if clients * section.classes < task.classes:
+    if clients < task.classes and section.classes < task.classes:
         raise UserError(
-            f"partition.classes = {section.classes}: {clients} clients would not hold all "
-            f"{task.classes} classes"
+            f"partition.kind = 'pathological': federation.clients = {clients} with "
+            f"{section.classes} classes each need not hold all {task.classes} of "
+            f"'{task.info.name}'; use at least {task.classes} clients"
         )
     from flwr_datasets.partitioner import PathologicalPartitioner
 
@@ -190,7 +191,10 @@ def _by_flower(
 
     order = draw.permutation(len(labels))
     partitioner.dataset = Dataset.from_dict({"row": order, "label": labels[order]})
-    return [
-        np.asarray(partitioner.load_partition(client)["row"], dtype=np.int64)
-        for client in range(clients)
-    ]
+    try:
+        return [
+            np.asarray(partitioner.load_partition(client)["row"], dtype=np.int64)
+            for client in range(clients)
+        ]
+    except ValueError as error:  # too few examples of a class, scores that are all the same
+        raise UserError(f"the examples cannot be spread so: {error}") from None

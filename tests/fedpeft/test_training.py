@@ -104,13 +104,13 @@ def test_training_depends_on_seed_round_and_client(tiny: Backbone) -> None:
     assert run(0, When(5, 2, 4)) == run(0, When(5, 2, 4))
 
 
-def test_loss_falls(tiny: Backbone) -> None:
-    model = build_model(tiny, "slash", d=200)
+def test_a_client_can_learn_its_examples(tiny: Backbone) -> None:
+    model = build_model(tiny, "lora", rank=4)
     data = encoded(tiny, "synthetic/sentiment", "mask", 64)
-    local = LocalSection(lr=0.05, epochs=20, schedule="constant")
+    local = LocalSection(lr=0.01, epochs=30, schedule="constant")
     trained = train_cohort(model, model.initial(0), [data], [0], local, WHEN)
     before = evaluate(model, model.initial(0), data).loss_sum
-    assert evaluate(model, trained.vectors[0], data).loss_sum < 0.7 * before
+    assert evaluate(model, trained.vectors[0], data).loss_sum < 0.1 * before
 
 
 def test_evaluation_keeps_the_order_of_the_examples(tiny: Backbone) -> None:

@@ -1,0 +1,159 @@
+"""The command line as a person uses it: output, exit codes, and what is not overwritten."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from fedpeft.cli import main
+from fedpeft.config import Experiment
+
+QUICK = """
+backbone = "tiny"
+[task]
+train_limit = 60
+eval_limit = 20
+[method]
+name = "slash"
+d = 8
+[federation]
+clients = 2
+rounds = 2
+[engine]
+threads = 1
+"""
+
+
+@pytest.fixture
+def run(capsys: pytest.CaptureFixture[str]):
+    """Return a function that runs a command and returns (exit code, stdout, stderr)."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        code = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def experiment(tmp_path: Path) -> Path:
+    """A quick experiment's file."""
+    path = tmp_path / "quick.toml"
+    path.write_text(QUICK)
+    return path
+
+
+def test_simulate_prints_every_round_and_writes_the_run(
+    run, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    code, printed, errors = run("simulate", experiment, "--out", out)
+    assert (code, errors) == (0, "")
+    assert [f"round {n}/2" in printed for n in (1, 2)] == [True, True]
+    result = json.loads((out / "result.json").read_text())
+    assert f"{result['score']:.4f}" in printed
+    assert (out / "plots" / "curves.png").stat().st_size > 10_000
+    assert (out / "plots" / "partition.png").stat().st_size > 5_000
+
+
+def test_a_finished_run_is_not_overwritten(run, experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run("simulate", experiment, "--out", out)
+    before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
+    code, _, errors = run("simulate", experiment, "--out", out)
+    assert code == 2 and "holds this run, finished" in errors
+    code, _, errors = run("simulate", experiment, "-s", "method.d=9", "--out", out, "--resume")
+    assert code == 2 and "method.d (8 and 9)" in errors
+    assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
+
+
+def test_resume_takes_the_folders_own_experiment(run, experiment: Path, tmp_path: Path) -> None:
+    out = tmp_path / "run"
+    run("simulate", experiment, "--out", out)
+    digest = json.loads((out / "result.json").read_text())["digests"]["vector"]
+    code, _, errors = run("simulate", "--out", out, "--resume")
+    assert (code, errors) == (0, "")
+    assert json.loads((out / "result.json").read_text())["digests"]["vector"] == digest
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["simulate", "--resume"], "--resume needs --out"),
+        (["simulate", "nowhere.toml"], "no experiment file 'nowhere.toml'"),
+        (["simulate", "-s", "task.name=sst3"], "did you mean 'sst2'"),
+        (["simulate", "-s", "method.name=slsh"], "did you mean 'slash'"),
+        (["simulate", "-s", "backbone=minilmm"], "did you mean 'minilm'"),
+        (
+            ["simulate", "-s", "federation.clients=500", "-s", "task.train_limit=100"],
+            "federation.clients = 500",
+        ),
+        (["simulate", "-s", "task.name=sst2", "-s", "task.path=/nowhere"], "/nowhere"),
+        (["simulate", "-s", "task.max_length=600"], "task.max_length = 600"),
+        (["simulate", "--nonsense"], "--nonsense"),
+        (["methods", "-s", "method.nonsense=1"], "no method has this setting"),
+        (["methods", "--backbone", "./nowhere"], "no such folder"),
+    ],
+)
+def test_mistakes_end_with_code_2_and_one_line(
+    run, arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    code, _, errors = run(*arguments)
+    assert code == 2 and words in errors
+    assert errors.count("\n") == 1
+    assert not list(tmp_path.iterdir()), "nothing may be written"
+
+
+def test_config_prints_a_complete_experiment(run) -> None:
+    code, printed, _ = run("config", "-s", "method.name=lora")
+    assert code == 0
+    assert Experiment.load(printed) == Experiment.load("", ["method.name=lora"])
+
+
+def test_methods_table_as_json(run) -> None:
+    code, printed, _ = run(
+        "methods", "--backbone", "roberta-large", "--classes", "3", "-s", "method.d=2048", "--json"
+    )
+    rows = {row["method"]: row for row in json.loads(printed)}
+    assert code == 0
+    assert rows["slash"]["parameters"] == 2048 and rows["slash"]["head"] == 3075
+    assert rows["slash"]["payload_bytes"] == 4 * 5123
+    assert rows["slash"]["settings"]["d"] == rows["jr_warp"]["settings"]["d"] == 2048
+    assert rows["lora"]["parameters"] == 98_304
+
+
+def test_methods_and_tasks_as_tables(run) -> None:
+    for command in ("methods", "tasks"):
+        code, printed, _ = run(command)
+        assert code == 0 and len(printed.splitlines()) > 4
+    code, printed, _ = run("tasks", "--json")
+    assert {"name", "kind", "metric", "best"} <= set(json.loads(printed)[0])
+
+
+def test_every_command_has_help_with_an_example(run) -> None:
+    for command in ("simulate", "methods", "tasks", "config"):
+        code, printed, _ = run(command, "--help")
+        assert code == 0 and "Example: fedpeft" in printed
+
+
+def test_help_needs_no_torch() -> None:
+    code = (
+        "import sys; from fedpeft.cli import main\n"
+        "try: main(['--help'])\n"
+        "except SystemExit: pass\n"
+        "heavy = {'torch', 'transformers', 'flwr', 'datasets', 'pandas'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

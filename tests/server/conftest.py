@@ -1,0 +1,87 @@
+"""Whole federations in this process, with clients that misbehave as a test says."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from clients.app import app as client_app
+from fedpeft.config import Experiment
+from server.app import app as server_app
+from server.flower import new_run
+from server.runfolder import RunFolder
+from simulations.local import NodeConfig, run_local
+from simulations.run import PARTITION, prepare
+
+Spoil = Callable[[Message], Message]
+Federate = Callable[..., RunFolder]
+
+
+class Spoiled(ClientApp):
+    """The real client app, but some of its replies pass through ``spoil``, which may raise.
+
+    Without ``client`` the replies of all are spoiled, without ``rounds`` those of every round.
+    """
+
+    def __init__(self, spoil: Spoil, kind: str, client: int | None, rounds: Sequence[int]):
+        super().__init__()
+        self.spoil, self.kind, self.client, self.rounds = spoil, kind, client, rounds
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        reply = client_app(message, context)
+        meant = (
+            message.metadata.message_type == self.kind
+            and self.client in (None, context.node_config["partition-id"])
+            and (not self.rounds or message.content["config"]["round"] in self.rounds)
+        )
+        return self.spoil(reply) if meant else reply
+
+
+@pytest.fixture
+def federate(tmp_path: Path) -> Federate:
+    """Return a runner of an experiment in ``tmp_path/run``; it returns the run's folder."""
+
+    def run(
+        experiment: Experiment,
+        spoil: Spoil = lambda reply: reply,
+        kind: str = "train",
+        client: int | None = None,
+        rounds: Sequence[int] = (),
+        partitions: Sequence[int] | None = None,
+        resume: bool = False,
+        out: str = "run",
+    ) -> RunFolder:
+        folder, _ = prepare(experiment, tmp_path / out, resume)
+        clients = experiment.federation.clients
+        shared: NodeConfig = {
+            "num-partitions": clients,
+            "partition-file": str(folder.path / PARTITION),
+        }
+        nodes = range(clients) if partitions is None else partitions
+        run_local(
+            server_app,
+            Spoiled(spoil, kind, client, rounds),
+            [{"partition-id": node, **shared} for node in nodes],
+            {"experiment": experiment.to_toml(), "out": str(folder.path)},
+        )
+        return folder
+
+    return run
+
+
+@pytest.fixture
+def read_lines() -> Callable[[Path], list[dict[str, Any]]]:
+    """Return a reader of a file with one JSON object a line."""
+    return lambda path: [json.loads(line) for line in path.read_text().splitlines()]
+
+
+@pytest.fixture
+def flower_run() -> int:
+    """Start a run, so that messages can be made; return its id."""
+    return new_run().run_id

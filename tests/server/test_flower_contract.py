@@ -1,0 +1,153 @@
+"""What server/flower.py and simulations/ray.py rely on in this version of Flower.
+
+When one of these fails after an upgrade, the place to look is named in the test.
+"""
+
+from __future__ import annotations
+
+import inspect
+from importlib.metadata import version
+
+import numpy as np
+import pytest
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Error,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
+from flwr.clientapp import ClientApp
+from flwr.common.constant import ErrorCode
+from flwr.serverapp import Grid, ServerApp
+
+from server.flower import CLIENT_EXCEPTION, from_wire, message_bytes, new_run, to_wire
+
+
+def full_message() -> Message:
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({"vector": Array(np.arange(5, dtype=np.float32))}),
+            "metrics": MetricRecord({"loss": 0.1, "counts": [1, 2]}),
+            "config": ConfigRecord({"text": "żółć", "flag": True, "raw": b"\x00\xff"}),
+        }
+    )
+    return Message(content, dst_node_id=7, message_type="train", group_id="3")
+
+
+def test_the_version_is_the_one_all_this_was_tested_with() -> None:
+    assert version("flwr").startswith("1.41.")
+
+
+def test_the_wire_keeps_content_to_the_bit(flower_run: int) -> None:
+    sent = full_message()
+    received = from_wire(to_wire(sent)).content
+    assert np.array_equal(received["arrays"]["vector"].numpy(), np.arange(5, dtype=np.float32))
+    assert received["arrays"]["vector"].numpy().dtype == np.float32
+    assert dict(received["metrics"]) == dict(sent.content["metrics"])
+    assert dict(received["config"]) == dict(sent.content["config"])
+
+
+def test_the_wire_keeps_metadata(flower_run: int) -> None:
+    sent = full_message()
+    received = from_wire(to_wire(sent, "the-id")).metadata
+    names = ("run_id", "message_id", "src_node_id", "dst_node_id", "message_type", "group_id")
+    for name in (*names, "created_at", "ttl", "reply_to_message_id"):
+        assert getattr(received, name) == getattr(sent.metadata, name), name
+
+
+def test_a_received_message_shares_no_memory_with_the_one_sent(flower_run: int) -> None:
+    sent = full_message()
+    received = from_wire(to_wire(sent))
+    sent.content["metrics"]["loss"] = 9.0
+    assert received.content["metrics"]["loss"] == 0.1
+
+
+def test_the_wire_keeps_errors(flower_run: int) -> None:
+    reply = from_wire(to_wire(Message(Error(2, "why"), reply_to=full_message())))
+    assert reply.has_error()
+    assert not reply.has_content()
+    assert (reply.error.code, reply.error.reason) == (2, "why")
+
+
+def test_a_message_id_can_be_set_and_a_reply_names_it(flower_run: int) -> None:
+    message = from_wire(to_wire(full_message(), "the-id"))
+    reply = from_wire(to_wire(Message(RecordDict(), reply_to=message)))
+    assert reply.metadata.reply_to_message_id == "the-id"
+    assert reply.metadata.src_node_id == 7
+    assert reply.metadata.message_type == "train"
+
+
+def test_messages_carry_the_id_of_the_run_that_was_started() -> None:
+    first, second = new_run(), new_run()
+    assert first.run_id != second.run_id
+    assert full_message().metadata.run_id == second.run_id
+
+
+def test_message_bytes_is_the_length_of_what_is_serialised(flower_run: int) -> None:
+    message = full_message()
+    assert message_bytes(message) == len(to_wire(message)) > 5 * 4
+
+
+def test_the_number_for_a_client_exception_is_flowers() -> None:
+    assert CLIENT_EXCEPTION == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+
+
+def test_message_types_are_the_names_the_server_sends() -> None:
+    assert MessageType.TRAIN == "train"
+    assert MessageType.EVALUATE == "evaluate"
+    assert MessageType.QUERY == "query"
+
+
+def test_a_query_with_a_name_reaches_its_function(flower_run: int) -> None:
+    app = ClientApp()
+
+    @app.query("handshake")
+    def handshake(message: Message, context: Context) -> Message:
+        return Message(RecordDict({"yes": ConfigRecord()}), reply_to=message)
+
+    message = Message(RecordDict(), dst_node_id=1, message_type="query.handshake")
+    reply = app(from_wire(to_wire(message, "id")), Context(1, 1, {}, RecordDict(), {}))
+    assert "yes" in reply.content
+
+
+def test_an_app_is_a_function_of_grid_and_context() -> None:
+    assert list(inspect.signature(ServerApp.__call__).parameters) == ["self", "grid", "context"]
+    assert list(inspect.signature(ClientApp.__call__).parameters) == ["self", "message", "context"]
+
+
+def test_a_context_holds_what_the_apps_read() -> None:
+    context = Context(1, 2, {"partition-id": 3}, RecordDict(), {"out": "x"})
+    assert (context.run_id, context.node_id) == (1, 2)
+    assert context.node_config["partition-id"] == 3
+    assert context.run_config["out"] == "x"
+    context.run_config.update({"experiment": "y"})  # as simulations/ray.py does
+    assert context.run_config["experiment"] == "y"
+
+
+def test_a_grid_has_the_methods_that_ours_and_the_strategies_use() -> None:
+    assert {"get_node_ids", "push_messages", "pull_messages"} <= Grid.__abstractmethods__
+    assert Grid.__abstractmethods__ <= {
+        "set_run",
+        "run",
+        "create_message",
+        "get_node_ids",
+        "get_nodes",
+        "push_messages",
+        "pull_messages",
+        "send_and_receive",
+    }
+
+
+def test_run_simulation_takes_what_the_ray_engine_gives_it() -> None:
+    pytest.importorskip("ray")
+    from flwr.simulation import run_simulation
+
+    parameters = inspect.signature(run_simulation).parameters
+    assert list(parameters)[:3] == ["server_app", "client_app", "num_supernodes"]
+    assert "backend_config" in parameters
+    assert "run_config" not in parameters  # once it is there, our wrapper can go

@@ -1,0 +1,72 @@
+"""Which clients are asked in a round."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeft.config import Experiment
+from server.app import sample
+from server.nodes import Node
+from server.runfolder import RunFolder
+
+CLIENTS = {client: Node(1000 + client, 5) for client in range(12)}
+
+
+def test_a_seed_and_a_round_fix_the_clients() -> None:
+    one = sample(CLIENTS, seed=3, number=4, count=5)
+    shuffled = dict(sorted(CLIENTS.items(), key=lambda item: -item[0]))
+    assert sample(shuffled, seed=3, number=4, count=5) == one
+    assert sample(CLIENTS, seed=3, number=5, count=5) != one
+    assert sample(CLIENTS, seed=4, number=4, count=5) != one
+
+
+def test_clients_come_in_order_with_their_own_nodes() -> None:
+    chosen = sample(CLIENTS, seed=0, number=1, count=7)
+    assert list(chosen) == sorted(chosen)
+    assert len(chosen) == 7
+    assert all(node.node_id == 1000 + client for client, node in chosen.items())
+
+
+def test_every_client_gets_its_turns() -> None:
+    turns = dict.fromkeys(CLIENTS, 0)
+    for number in range(1, 401):
+        for client in sample(CLIENTS, seed=1, number=number, count=3):
+            turns[client] += 1
+    # 100 expected, standard deviation sqrt(400 * 1/4 * 3/4) = 8.7
+    assert min(turns.values()) > 60
+    assert max(turns.values()) < 140
+
+
+def test_no_more_are_chosen_than_there_are() -> None:
+    assert sample(CLIENTS, seed=0, number=1, count=50) == CLIENTS
+
+
+@pytest.mark.parametrize(
+    ("settings", "asked"),
+    [(("federation.fraction=0.5",), 2), (("federation.per_round=3",), 3), ((), 4)],
+)
+def test_a_run_asks_the_clients_that_sample_names(
+    quick: Callable[..., Experiment],
+    federate: Callable[..., RunFolder],
+    read_lines: Callable[[Path], list[dict[str, Any]]],
+    settings: tuple[str, ...],
+    asked: int,
+) -> None:
+    experiment = quick("federation.clients=4", *settings)
+    folder = federate(experiment)
+    assert experiment.clients_per_round == asked
+    lines = read_lines(folder.path / "bytes.jsonl")
+    for line in folder.rounds():
+        trained = [
+            entry["client"]
+            for entry in lines
+            if entry["round"] == line["round"] and entry["kind"] == "train"
+        ]
+        pool = {client: Node(0, 1) for client in range(4)}
+        expected = sample(pool, experiment.seed, line["round"], asked)
+        assert trained == list(expected)
+        assert line["clients"] == asked

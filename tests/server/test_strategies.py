@@ -1,0 +1,207 @@
+"""Flower's strategies as fedpeft uses them, against the formulas of their papers.
+
+The adaptive ones follow Reddi et al. 2021 (arXiv 2003.00295), algorithm 2, with
+beta_1 = 0.9, beta_2 = 0.99 and v before the first round = 0 (the paper: tau^2 or more). Flower's
+FedAdam also scales the step by Adam's bias correction (Kingma & Ba 2015), as if one round more
+had passed; the test says so in its own formula.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import get_args
+
+import numpy as np
+import pytest
+from flwr.app import Message, RecordDict
+from flwr.serverapp.strategy import FedAvg
+
+from fedpeft.config import Experiment, FederationSection, Strategy
+from server.app import weight
+from server.nodes import Node
+from server.runfolder import Checkpoint, RunFolder
+from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
+
+Quick = Callable[..., Experiment]
+STRATEGIES = get_args(Strategy)
+ADAPTIVE = ("fedadam", "fedyogi", "fedadagrad")
+BETA1, BETA2 = 0.9, 0.99
+
+pytestmark = pytest.mark.usefixtures("flower_run")
+
+
+def settings(quick: Quick, *overrides: str) -> FederationSection:
+    return quick(*(f"federation.{override}" for override in overrides)).federation
+
+
+def step(
+    strategy: FedAvg, number: int, current: np.ndarray, vectors: np.ndarray, weights: np.ndarray
+) -> np.ndarray:
+    """One round's aggregation of the rows of ``vectors`` [K, P]."""
+    question = Message(RecordDict(), dst_node_id=1, message_type="train")
+    replies = [
+        (Message(RecordDict(), reply_to=question), vector, float(each))
+        for vector, each in zip(vectors, weights, strict=True)
+    ]
+    return aggregate(strategy, number, current, replies)
+
+
+def draw(seed: int, clients: int = 5, size: int = 7, dtype: str = "float64") -> np.ndarray:
+    return np.random.default_rng(seed).normal(size=(clients, size)).astype(dtype)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_every_strategy_gives_a_finite_vector_of_the_same_kind(
+    quick: Quick, name: str, dtype: str
+) -> None:
+    strategy = build_strategy(settings(quick, f"strategy={name}"))
+    current, vectors = draw(0, dtype=dtype)[0], draw(1, dtype=dtype)
+    new = step(strategy, 1, current, vectors, np.ones(5))
+    assert new.shape == current.shape
+    assert new.dtype == current.dtype
+    assert np.isfinite(new).all()
+    assert not np.array_equal(new, current)
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_one_client_that_stays_leaves_every_strategy_where_it_is(quick: Quick, name: str) -> None:
+    strategy = build_strategy(settings(quick, f"strategy={name}"))
+    current = draw(0)[0]
+    assert np.array_equal(step(strategy, 1, current, current[None], np.ones(1)), current)
+
+
+def test_fedavg_is_the_mean_weighted_by_examples(quick: Quick) -> None:
+    strategy = build_strategy(settings(quick, "strategy=fedavg"))
+    vectors = np.array([[0.0, 4.0], [1.0, 0.0], [10.0, 8.0]])
+    new = step(strategy, 1, np.zeros(2), vectors, np.array([1, 2, 1]))
+    assert new.tolist() == [3.0, 3.0]  # (0 + 2 * 1 + 10) / 4, (4 + 0 + 8) / 4
+
+
+def test_uniform_weighting_makes_it_the_plain_mean(quick: Quick) -> None:
+    nodes = [Node(1, 10), Node(2, 30)]
+    assert [weight(node, "examples") for node in nodes] == [10.0, 30.0]
+    assert [weight(node, "uniform") for node in nodes] == [1.0, 1.0]
+
+
+def test_fedavg_goes_the_share_server_lr_of_the_way(quick: Quick) -> None:
+    strategy = build_strategy(settings(quick, "strategy=fedavg", "server_lr=0.25"))
+    current = draw(0)[0]
+    for number in (1, 2):  # it remembers nothing
+        vectors = draw(number)
+        new = step(strategy, number, current, vectors, np.ones(5))
+        np.testing.assert_allclose(new, current + 0.25 * (vectors.mean(0) - current), rtol=1e-12)
+        current = new
+
+
+def test_fedavgm_is_gradient_descent_with_momentum(quick: Quick) -> None:
+    """Hsu et al. 2019 (arXiv 1909.06335): v <- beta v + delta; x <- x - lr v."""
+    choice = settings(quick, "strategy=fedavgm", "server_lr=0.5", "server_momentum=0.8")
+    strategy = build_strategy(choice)
+    current, velocity = draw(0)[0], np.zeros(7)
+    for number in (1, 2, 3):
+        vectors = draw(number)
+        new = step(strategy, number, current, vectors, np.ones(5))
+        velocity = 0.8 * velocity + (current - vectors.mean(0))
+        np.testing.assert_allclose(new, current - 0.5 * velocity, rtol=1e-10)
+        current = new
+
+
+@pytest.mark.parametrize("name", ADAPTIVE)
+def test_adaptive_strategies_follow_reddi_et_al(quick: Quick, name: str) -> None:
+    lr, tau = 0.05, 0.01
+    strategy = build_strategy(
+        settings(quick, f"strategy={name}", f"server_lr={lr}", f"tau={tau}")
+    )
+    current, mean, square = draw(0)[0], np.zeros(7), np.zeros(7)
+    beta1 = 0.0 if name == "fedadagrad" else BETA1
+    for number in (1, 2):
+        vectors, weights = draw(number), np.array([1.0, 2, 3, 4, 5])
+        new = step(strategy, number, current, vectors, weights)
+        delta = weights @ vectors / weights.sum() - current
+        mean = beta1 * mean + (1 - beta1) * delta
+        if name == "fedadagrad":
+            square = square + delta**2
+        elif name == "fedyogi":
+            square = square - (1 - BETA2) * delta**2 * np.sign(square - delta**2)
+        else:
+            square = BETA2 * square + (1 - BETA2) * delta**2
+        size = lr
+        if name == "fedadam":
+            size *= np.sqrt(1 - BETA2 ** (number + 1)) / (1 - BETA1 ** (number + 1))
+        expected = current + size * mean / (np.sqrt(square) + tau)
+        np.testing.assert_allclose(new, expected, rtol=1e-10)
+        current = new
+
+
+@pytest.mark.parametrize(("clients", "middle"), [(5, [2]), (4, [1, 2])])
+def test_fedmedian_is_the_middle_of_every_coordinate(
+    quick: Quick, clients: int, middle: list[int]
+) -> None:
+    strategy = build_strategy(settings(quick, "strategy=fedmedian"))
+    vectors = draw(3, clients)
+    weights = np.arange(1.0, clients + 1)  # it does not weigh
+    new = step(strategy, 1, np.zeros(7), vectors, weights)
+    np.testing.assert_allclose(new, np.sort(vectors, axis=0)[middle].mean(0), rtol=1e-12)
+
+
+def test_fedtrimmedavg_cuts_both_ends_of_every_coordinate(quick: Quick) -> None:
+    strategy = build_strategy(settings(quick, "strategy=fedtrimmedavg", "trim=0.25"))
+    vectors = draw(4, clients=9)
+    vectors[3] = 1e6  # is cut everywhere
+    new = step(strategy, 1, np.zeros(7), vectors, np.ones(9))
+    np.testing.assert_allclose(new, np.sort(vectors, axis=0)[2:-2].mean(0), rtol=1e-12)
+
+
+def krum(vectors: np.ndarray, byzantine: int) -> int:
+    """Blanchard et al. 2017: the vector with the nearest n - f - 2 neighbours."""
+    scores = []
+    for row, vector in enumerate(vectors):
+        others = np.delete(vectors, row, axis=0)
+        distances = np.sort(((others - vector) ** 2).sum(1))
+        scores.append(distances[: len(vectors) - byzantine - 2].sum())
+    return int(np.argmin(scores))
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_krum_takes_one_honest_vector_whole(quick: Quick, seed: int) -> None:
+    strategy = build_strategy(settings(quick, "strategy=krum", "byzantine=1"))
+    vectors = draw(seed, clients=6)
+    outlier = seed % 6
+    vectors[outlier] += 25.0
+    new = step(strategy, 1, np.zeros(7), vectors, np.arange(1.0, 7.0))
+    chosen = krum(vectors, byzantine=1)
+    assert chosen != outlier
+    assert np.array_equal(new, vectors[chosen])
+
+
+@pytest.mark.parametrize("name", STRATEGIES)
+def test_memory_survives_a_checkpoint_on_disk(
+    quick: Quick, name: str, tmp_path: Path
+) -> None:
+    choice = settings(quick, f"strategy={name}")
+    current, folder = draw(0, dtype="float32")[0], RunFolder(tmp_path)
+    steady, stopped = build_strategy(choice), build_strategy(choice)
+    first = step(steady, 1, current, draw(1, dtype="float32"), np.ones(5))
+    step(stopped, 1, current, draw(1, dtype="float32"), np.ones(5))
+    folder.save_round({"round": 1}, [], Checkpoint(1, first, strategy_state(stopped)))
+    resumed, kept = build_strategy(choice), folder.checkpoint()
+    assert kept is not None
+    restore_strategy(resumed, kept.strategy)
+    for number in (2, 3):
+        vectors = draw(number, dtype="float32")
+        first = step(steady, number, first, vectors, np.ones(5))
+        kept.vector = step(resumed, number, kept.vector, vectors, np.ones(5))
+        assert np.array_equal(first, kept.vector)
+
+
+@pytest.mark.parametrize("name", ["fedavgm", *ADAPTIVE])
+def test_a_strategy_with_memory_goes_elsewhere_without_it(quick: Quick, name: str) -> None:
+    """Else the test above could not fail."""
+    choice = settings(quick, f"strategy={name}")
+    steady = build_strategy(choice)
+    first = step(steady, 1, draw(0)[0], draw(1), np.ones(5))
+    assert strategy_state(steady)
+    forgetful = step(build_strategy(choice), 2, first, draw(2), np.ones(5))
+    assert not np.allclose(step(steady, 2, first, draw(2), np.ones(5)), forgetful)
