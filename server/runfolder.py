@@ -89,7 +89,7 @@ class RunFolder:
         """Return the last checkpoint, after dropping what was written for later rounds.
 
         Raises:
-            UserError: the checkpoint cannot be read.
+            UserError: the checkpoint or a line before it cannot be read.
         """
         from safetensors import SafetensorError, safe_open
 
@@ -100,12 +100,12 @@ class RunFolder:
                 with safe_open(path, framework="numpy") as file:
                     meta = json.loads(file.metadata()["state"])
                     arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+                vector = arrays.pop("vector")
+                found = Checkpoint(meta["round"], vector, arrays, meta["seconds"])
             except (SafetensorError, KeyError, TypeError, ValueError) as error:
                 raise UserError(
                     f"'{path}' is damaged ({error}); start again in another --out"
                 ) from None
-            vector = arrays.pop("vector")
-            found = Checkpoint(meta["round"], vector, arrays, meta["seconds"])
         for name in (ROUNDS, BYTES):
             self._keep_rounds(name, found.round if found else 0)
         return found
@@ -148,4 +148,12 @@ def _whole_lines(path: Path) -> list[dict[str, Any]]:
     if not path.exists():
         return []
     *lines, _ = path.read_text(encoding="utf-8").split("\n")  # what follows the last newline: torn
-    return [json.loads(line) for line in lines]
+    found = []
+    for number, line in enumerate(lines, start=1):
+        try:
+            found.append(json.loads(line))
+        except ValueError:
+            raise UserError(
+                f"'{path}' line {number} is damaged; start again in another --out"
+            ) from None
+    return found

@@ -30,19 +30,20 @@ def methods(
         print(json.dumps(rows, indent=2))
         return
     table = Table(box=None, padding=(0, 2, 0, 0), title=f"{backbone}, {classes} outputs")
-    for title in ("method", "parameters", "head", "payload", "of backbone", "sites", "source"):
-        justify: Any = "right" if title in ("parameters", "head", "payload") else "left"
-        table.add_column(title, justify=justify)
+    numbers = ("numbers", "+ head", "bytes", "share")
+    for title in ("method", *numbers, "source"):
+        justify: Any = "right" if title in numbers else "left"
+        table.add_column(title, justify=justify, no_wrap=title != "source")
     for row in rows:
         share = row["share"]
-        settings = ", ".join(f"{key}={value}" for key, value in row["settings"].items())
+        # Only what decides the size; --json has all settings.
+        sizes = [f"{key}={value}" for key, value in row["settings"].items() if type(value) is int]
         table.add_row(
-            f"{row['method']} {settings}".strip(),
+            " ".join([row["method"], *sizes]),
             f"{row['parameters']:,}",
             f"{row['head']:,}",
-            f"{row['payload_bytes']:,} B",
+            f"{row['payload_bytes']:,}",
             f"{share:.4%}" if share else "-",
-            row["sites"],
             row["source"],
         )
     Console().print(table)

@@ -25,7 +25,7 @@ class Linear(Method[LinearSettings]):
     Settings = LinearSettings
     lr = 1e-2
     sites = "none"
-    source = "linear probing; Gupta et al. 2023, table 2"
+    source = "Gupta et al. 2023, table 2"
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """No parameters besides the head."""

@@ -21,9 +21,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any, TypeVar
 
+import numpy as np
+
 from fedpeft.files import write_atomic, write_json
 
 RESULTS = Path(__file__).parent / "results"
+CLOSE = 1e-3  # largest ``difference`` of two sides that trained the same
 PACKAGES = ("fedpeft", "flwr", "torch", "transformers", "numpy", "ray")
 
 Row = dict[str, Any]
@@ -67,6 +70,11 @@ def timed(call: Callable[[], ResultT]) -> tuple[Timing, ResultT]:
     return Timing(time.perf_counter() - wall, time.process_time() - cpu), result
 
 
+def child(code: str, *arguments: str) -> list[str]:
+    """Return the command of a fresh Python process that runs ``code``."""
+    return [sys.executable, "-c", code, *arguments]
+
+
 def alternate(
     one: Callable[[], ResultT], other: Callable[[], ResultT], repeats: int
 ) -> tuple[list[ResultT], list[ResultT]]:
@@ -88,6 +96,11 @@ def compare(
         "least": round(min(ratios), 4),
         "largest": round(max(ratios), 4),
     }
+
+
+def difference(found: np.ndarray, expected: np.ndarray, start: np.ndarray) -> float:
+    """Return the distance of two task vectors relative to the way from ``start``."""
+    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected - start))
 
 
 def record(name: str, case: str, report: Report, arguments: Sequence[str], folder: Path) -> None:
@@ -169,8 +182,3 @@ def _cpu_model() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
-
-
-def child(code: str, *arguments: str) -> list[str]:
-    """Return the command of a fresh Python process that runs ``code``."""
-    return [sys.executable, "-c", code, *arguments]

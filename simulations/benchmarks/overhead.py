@@ -38,11 +38,13 @@ from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.tasks.encoding import Encoded
 from server.runfolder import VECTOR
 from simulations.benchmarks.common import (
+    CLOSE,
     Report,
     Timing,
     alternate,
     arguments_of,
     compare,
+    difference,
     record,
     timed,
 )
@@ -50,7 +52,6 @@ from simulations.partitioning import partition
 from simulations.run import prepare, simulate
 
 TARGET = 1.10  # engine / bare loop, wall clock, with minilm
-CLOSE = 1e-3  # largest difference of the two vectors, relative to the norm of the update
 EVALUATED = 64  # dev examples: one batch, so that the evaluation both do hides nothing
 
 
@@ -175,11 +176,6 @@ def experiment_of(options: argparse.Namespace) -> Experiment:
             "output.plots=false",
         ],
     )
-
-
-def difference(found: np.ndarray, expected: np.ndarray, start: np.ndarray) -> float:
-    """Return the distance of two vectors relative to the way from ``start``."""
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected - start))
 
 
 def measure(experiment: Experiment, repeats: int) -> Report:

@@ -44,7 +44,25 @@ class Spoiled(ClientApp):
 
 
 @pytest.fixture
-def federate(tmp_path: Path) -> Federate:
+def node_configs(tmp_path: Path) -> Callable[..., list[NodeConfig]]:
+    """Return a maker of an experiment's node configs, all clients' or those of some partitions."""
+
+    def make(
+        experiment: Experiment, partitions: Sequence[int] | None = None, out: str = "run"
+    ) -> list[NodeConfig]:
+        folder = tmp_path / out
+        if not folder.exists():
+            prepare(experiment, folder)
+        clients = experiment.federation.clients
+        shared: NodeConfig = {"num-partitions": clients, "partition-file": str(folder / PARTITION)}
+        nodes = range(clients) if partitions is None else partitions
+        return [{"partition-id": node, **shared} for node in nodes]
+
+    return make
+
+
+@pytest.fixture
+def federate(tmp_path: Path, node_configs: Callable[..., list[NodeConfig]]) -> Federate:
     """Return a runner of an experiment in ``tmp_path/run``; it returns the run's folder."""
 
     def run(
@@ -58,16 +76,10 @@ def federate(tmp_path: Path) -> Federate:
         out: str = "run",
     ) -> RunFolder:
         folder, _ = prepare(experiment, tmp_path / out, resume)
-        clients = experiment.federation.clients
-        shared: NodeConfig = {
-            "num-partitions": clients,
-            "partition-file": str(folder.path / PARTITION),
-        }
-        nodes = range(clients) if partitions is None else partitions
         run_local(
             server_app,
             Spoiled(spoil, kind, client, rounds),
-            [{"partition-id": node, **shared} for node in nodes],
+            node_configs(experiment, partitions, out),
             {"experiment": experiment.to_toml(), "out": str(folder.path)},
         )
         return folder

@@ -82,7 +82,7 @@ BAD = {
     "no array": (on_record("arrays", MetricRecord({"vector": 1.0})), "AttributeError"),
     "empty data": (on_array(data=b""), "EOFError"),
     "noise": (on_array(data=b"PK\x03\x04 no zip"), "BadZipFile"),
-    "pickle": (on_array(data=b"\x80\x04N."), "pickled data"),
+    "pickle": (on_array(data=b"\x80\x04N."), "pickled"),
     "another library's": (on_array(stype="torch.tensor"), "TypeError"),
     "exception": (raising, r"^error 2: ValueError$"),
 }

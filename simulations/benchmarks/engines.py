@@ -1,0 +1,165 @@
+"""The local engine beside Ray: how long a run takes to start, and how long a round takes.
+
+Each run is a fresh ``fedpeft simulate``, as a user starts it. Both engines use all cores: local
+with one process and its threads, Ray with one worker a core. Both must end in the same vector.
+Of each run, from its folder and the clock:
+
+- first round s: from the start of the process until round 1 begins.
+- start-up s: all the time until the result but for ``rounds`` ordinary rounds, so the handshake,
+  the loading of the backbone in Ray's workers and whatever makes round 1 slow are in it.
+- a round s: median of the rounds after the first.
+- whole s: until the process has ended.
+
+Example:
+    python -m simulations.benchmarks.engines
+    python -m simulations.benchmarks.engines --backbone tiny --rounds 10
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from statistics import median
+
+import numpy as np
+from safetensors.numpy import load_file
+
+from fedpeft.config import Experiment
+from fedpeft.runtime import runtime_of
+from server.runfolder import RESULT, VECTOR, RunFolder
+from simulations.benchmarks.common import (
+    CLOSE,
+    Report,
+    alternate,
+    arguments_of,
+    child,
+    compare,
+    difference,
+    record,
+)
+
+FIGURES = {
+    "first round s": "first_round",
+    "start-up s": "start_up",
+    "a round s": "round",
+    "whole s": "whole",
+}
+#: Nothing is sent or asked outside, which would be timed too.
+QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
+
+
+@dataclass(frozen=True)
+class Run:
+    """What one run took, in seconds, and the task vector [P] it ended in."""
+
+    first_round: float
+    start_up: float
+    round: float
+    whole: float
+    vector: np.ndarray
+
+
+def run(overrides: Sequence[str], folder: Path) -> Run:
+    """Run ``fedpeft simulate`` in a fresh process and read its times.
+
+    Raises:
+        RuntimeError: it failed; the message holds the end of what it printed.
+    """
+    settings = [part for override in overrides for part in ("-s", override)]
+    command = child("from fedpeft.cli import main; main()", "simulate", *settings)
+    began = time.time()
+    done = subprocess.run(
+        [*command, "--out", str(folder)], capture_output=True, text=True, env=os.environ | QUIET
+    )
+    whole = time.time() - began
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(overrides)}: {(done.stdout + done.stderr)[-2000:]}")
+    until_result = (folder / RESULT).stat().st_mtime - began
+    seconds = [line["seconds"] for line in RunFolder(folder).rounds()]
+    ordinary = median(seconds[1:])
+    return Run(
+        until_result - sum(seconds),
+        until_result - len(seconds) * ordinary,
+        ordinary,
+        whole,
+        load_file(folder / VECTOR)["vector"],
+    )
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Run both engines in turns.
+
+    Raises:
+        SystemExit: they do not end in the same vector.
+    """
+    overrides = overrides_of(options)
+    with tempfile.TemporaryDirectory() as scratch:
+        folders = (Path(scratch) / str(number) for number in count())
+        ray, local = alternate(
+            lambda: run([*overrides, "engine.kind=ray"], next(folders)),
+            lambda: run([*overrides, "engine.kind=local"], next(folders)),
+            options.repeats,
+        )
+    experiment = Experiment.load("", overrides)
+    start = runtime_of(experiment.to_toml()).model.initial(experiment.seed)
+    apart = max(difference(a.vector, b.vector, start) for a, b in zip(ray, local, strict=True))
+    if not apart <= CLOSE:
+        raise SystemExit(f"the engines end {apart:.2g} apart: not the same training")
+    table = [
+        compare(
+            figure,
+            ("ray", "local"),
+            [getattr(r, key) for r in ray],
+            [getattr(r, key) for r in local],
+        )
+        for figure, key in FIGURES.items()
+    ]
+    raw = {
+        name: [{key: getattr(each, key) for key in FIGURES.values()} for each in runs]
+        for name, runs in (("ray", ray), ("local", local))
+    }
+    facts = {"the vectors differ, relative to the update, by at most": apart}
+    return Report({"repeats": options.repeats, "overrides": " ".join(overrides)}, table, facts, raw)
+
+
+def overrides_of(options: argparse.Namespace) -> list[str]:
+    """Return the settings that both engines run with."""
+    return [
+        f"backbone={options.backbone}",
+        f"task.train_limit={options.clients * options.examples}",
+        "task.eval_limit=64",
+        f"federation.clients={options.clients}",
+        f"federation.rounds={options.rounds}",
+        f"engine.workers={options.workers}",  # of Ray only
+        "output.plots=false",
+    ]
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Report]:
+    """Run the benchmark from its command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = arguments_of(__doc__)
+    parser.add_argument("--backbone", action="append", help="repeat for more (tiny and minilm)")
+    parser.add_argument("--clients", type=int, default=10)
+    parser.add_argument("--examples", type=int, default=64, help="of each client (64)")
+    parser.add_argument("--rounds", type=int, default=5, help="at least 2 (5)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="of Ray (cores)")
+    options = parser.parse_args(arguments)
+    reports = []
+    for backbone in options.backbone or ["tiny", "minilm"]:
+        options.backbone = backbone
+        reports.append(measure(options))
+        record("engines", backbone, reports[-1], arguments, options.results)
+    return reports
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,179 @@
+"""Memory of a simulation: how much further clients need, and that the backbone is there once.
+
+Every figure is the peak resident memory of a fresh process that trains one step at each client in
+one round. First part: several numbers of clients on the tiny backbone, with the same examples
+spread over them; the slope is what 100 further clients cost. Second part: a real backbone,
+right after loading and with 10 and 100 clients: a copy a client would show at once.
+
+Example:
+    python -m simulations.benchmarks.memory
+    python -m simulations.benchmarks.memory --full
+"""
+
+from __future__ import annotations
+
+import json
+import logging
+import resource
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+
+from fedpeft.config import Experiment
+from simulations.benchmarks.common import Report, Row, arguments_of, child, record
+from simulations.run import prepare, simulate
+
+TARGET = 5.0  # MB for 100 further clients
+FEW, MANY = 10, 100  # clients of the second part
+EXAMPLES = 4000  # of all clients together, whatever their number
+
+Measurement = dict[str, float]
+
+
+def measure_process(arguments: Sequence[str]) -> None:
+    """Run one simulation in this process and print its memory in MB as JSON."""
+    backbone, clients, examples = arguments
+    logging.getLogger("flwr").setLevel(logging.ERROR)  # as fedpeft.cli does
+    experiment = Experiment.load(
+        "",
+        [
+            f"backbone={backbone}",
+            f"task.train_limit={examples}",
+            "task.eval_limit=16",
+            f"federation.clients={clients}",
+            "federation.rounds=1",
+            "local.steps=1",
+            "engine.threads=1",
+            "output.plots=false",
+        ],
+    )
+    with tempfile.TemporaryDirectory() as scratch:
+        folder, runtime = prepare(experiment, Path(scratch) / "run")
+        loaded = resident("VmRSS")
+        simulate(folder, experiment)
+    weights = sum(p.numel() * p.element_size() for p in runtime.backbone.model.parameters())
+    found = {"loaded": loaded, "peak": resident("VmHWM"), "backbone": weights / 1e6}
+    print(json.dumps(found))
+
+
+def resident(key: str) -> float:
+    """Return VmRSS (now) or VmHWM (peak) of this process in MB.
+
+    Not ``ru_maxrss`` where there is another way: on Linux it starts from the parent's peak.
+    """
+    status = Path("/proc/self/status")
+    if status.exists():
+        lines = status.read_text(encoding="utf-8").splitlines()
+        (line,) = (line for line in lines if line.startswith(f"{key}:"))
+        return int(line.split()[1]) * 1024 / 1e6
+    peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+    return peak / 1e6 if sys.platform == "darwin" else peak * 1024 / 1e6
+
+
+def in_processes(
+    backbone: str, sizes: Sequence[int], examples: int, repeats: int
+) -> dict[int, list[Measurement]]:
+    """Return the measurements of each number of clients, taken in turns."""
+    code = "import sys; from simulations.benchmarks import memory; memory.measure_process(sys.argv[1:])"
+    found: dict[int, list[Measurement]] = {size: [] for size in sizes}
+    for _ in range(repeats):
+        for size in sizes:
+            command = child(code, backbone, str(size), str(examples))
+            done = subprocess.run(command, capture_output=True, text=True)
+            if done.returncode:
+                raise RuntimeError(f"{size} clients on {backbone}: {done.stderr[-2000:]}")
+            found[size].append(json.loads(done.stdout.splitlines()[-1]))
+    return found
+
+
+def slope(peaks: dict[int, float]) -> float:
+    """Return the MB that 100 further clients cost, by least squares."""
+    return float(100 * np.polyfit([*peaks], [*peaks.values()], 1)[0])
+
+
+def clients_report(backbone: str, sizes: Sequence[int], examples: int, repeats: int) -> Report:
+    """Measure how memory grows with the number of clients."""
+    found = in_processes(backbone, sizes, examples, repeats)
+    table = rows(found)
+    per_100 = slope({row["clients"]: row["peak MB"] for row in table})
+    facts = {
+        "MB for 100 further clients": per_100,
+        "target": f"at most {TARGET:g} MB, ratio {per_100 / TARGET:.2f}",
+    }
+    return Report(_settings(backbone, examples, repeats), table, facts, _raw(found))
+
+
+def backbone_report(
+    backbone: str, examples: int, repeats: int, few: int = FEW, many: int = MANY
+) -> Report:
+    """Measure that further clients bring no further backbone."""
+    found = in_processes(backbone, (few, many), examples, repeats)
+    table = rows(found)
+    size = found[few][0]["backbone"]
+    further = table[1]["peak MB"] - table[0]["peak MB"]
+    facts = {
+        "MB of the backbone's weights": size,
+        f"MB of {many - few} further clients": further,
+        "in backbones (a copy a client would be their number)": further / size,
+    }
+    return Report(_settings(backbone, examples, repeats), table, facts, _raw(found))
+
+
+def rows(found: dict[int, list[Measurement]]) -> list[Row]:
+    """Return a row of medians for each number of clients; the ratio is that to the first row."""
+    peaks = {size: [each["peak"] for each in many] for size, many in found.items()}
+    first = median(next(iter(peaks.values())))
+    return [
+        {
+            "clients": size,
+            "loaded MB": round(median(each["loaded"] for each in found[size]), 1),
+            "peak MB": round(median(values), 1),
+            "least": round(min(values), 1),
+            "largest": round(max(values), 1),
+            "ratio": round(median(values) / first, 4),
+        }
+        for size, values in peaks.items()
+    ]
+
+
+def _settings(backbone: str, examples: int, repeats: int) -> dict[str, Any]:
+    return {
+        "backbone": backbone,
+        "task": "synthetic/sentiment",
+        "examples": examples,
+        "rounds": 1,
+        "local steps": 1,
+        "torch threads": 1,
+        "repeats": repeats,
+    }
+
+
+def _raw(found: dict[int, list[Measurement]]) -> dict[str, Any]:
+    return {f"{size} clients": many for size, many in found.items()}
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Report]:
+    """Run the benchmark from its command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = arguments_of(__doc__)
+    parser.add_argument("--sizes", type=int, nargs="+", default=[100, 200, 400])
+    parser.add_argument("--full", action="store_true", help="1,000 clients as well")
+    parser.add_argument("--backbone", default="minilm", help="of the second part (minilm)")
+    parser.add_argument("--examples", type=int, default=EXAMPLES, help="of all clients together")
+    options = parser.parse_args(arguments)
+    sizes = [*options.sizes, 1000] if options.full else options.sizes
+    first = clients_report("tiny", sizes, options.examples, options.repeats)
+    record("memory", "further clients, tiny", first, arguments, options.results)
+    second = backbone_report(options.backbone, options.examples, options.repeats)
+    record("memory", f"one backbone, {options.backbone}", second, arguments, options.results)
+    return [first, second]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,51 @@
+"""Metrics from the clients' sums are those of the whole dev set."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from fedpeft.config import Experiment
+from server.runfolder import RunFolder
+
+Quick = Callable[..., Experiment]
+Federate = Callable[..., RunFolder]
+
+
+@pytest.mark.parametrize("task", ["synthetic/sentiment", "synthetic/inference"])
+@pytest.mark.parametrize("clients", [3, 7])
+def test_evaluation_at_clients_gives_exactly_the_servers_metrics(
+    quick: Quick, federate: Federate, task: str, clients: int
+) -> None:
+    settings = (f"task.name={task}", f"federation.clients={clients}", "local.lr=0.05")
+    there = federate(quick(*settings, "federation.evaluation=clients"), out="there").rounds()
+    here = federate(quick(*settings), out="here").rounds()
+    assert [line["loss"] for line in there] == [line["loss"] for line in here]  # the same training
+    assert [line["metrics"] for line in there] == [line["metrics"] for line in here]
+    assert [line["score"] for line in there] == [line["metrics"]["accuracy"] for line in here]
+    for one, other in zip(there, here, strict=True):
+        assert one["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-5)
+
+
+def test_of_a_score_clients_give_pearson_and_only_the_server_spearman(
+    quick: Quick, federate: Federate
+) -> None:
+    settings = ("task.name=synthetic/similarity", "local.lr=0.01", "engine.dtype=float64")
+    there = federate(quick(*settings, "federation.evaluation=clients"), out="there").rounds()
+    here = federate(quick(*settings), out="here").rounds()
+    for one, other in zip(there, here, strict=True):
+        assert one["metrics"]["spearman"] is None
+        assert -1 <= other["metrics"]["spearman"] <= 1
+        assert other["metrics"]["spearman"] != 0
+        assert one["score"] == pytest.approx(other["score"], rel=1e-9)
+        assert other["score"] == other["metrics"]["pearson"] != 0
+
+
+def test_rounds_between_are_not_evaluated_but_the_last_is(quick: Quick, federate: Federate) -> None:
+    folder = federate(quick("federation.rounds=5", "output.eval_every=2"))
+    scores = [line["score"] for line in folder.rounds()]
+    assert [score is not None for score in scores] == [False, True, False, True, True]
+    between = folder.rounds()[0]
+    assert between["eval_loss"] is between["metrics"] is None
+    assert between["loss"] > 0

@@ -1,0 +1,126 @@
+"""Sending one message to each of some clients: order, failures by client, and time."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.clientapp import ClientApp
+
+from server.exchange import exchange
+from server.ledger import ByteLedger
+from simulations.local import LocalGrid
+
+Answer = Callable[[int], None]
+
+
+class Echo(ClientApp):
+    """Replies with the client's number, after ``act`` has done something with it."""
+
+    def __init__(self, act: Answer):
+        super().__init__()
+        self.act, self.asked = act, list[int]()
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        client = int(context.node_config["partition-id"])
+        self.asked.append(client)
+        self.act(client)
+        content = RecordDict({"client": ConfigRecord({"number": client})})
+        return Message(content, reply_to=message)
+
+
+def ask(
+    act: Answer,
+    clients: list[int],
+    timeout: float = 60,
+    progress: Callable[[int, int], None] = lambda done, total: None,
+) -> tuple[dict[int, int], dict[int, str], ByteLedger]:
+    """Ask clients; return what each replied, why others did not, and the ledger."""
+    grid = LocalGrid(Echo(act), [{"partition-id": client} for client in range(6)])
+    ledger = ByteLedger()
+    replies, failed = exchange(
+        grid,
+        "train",
+        RecordDict(),
+        {client: 1000 + client for client in clients},
+        ledger,
+        timeout,
+        progress,
+    )
+    numbers = {c: int(reply.content["client"]["number"]) for c, reply in replies.items()}
+    return numbers, failed, ledger
+
+
+def nothing(client: int) -> None: ...
+
+
+def test_replies_come_in_client_order_each_from_its_own_node() -> None:
+    numbers, failed, _ = ask(nothing, [4, 0, 2])
+    assert list(numbers.items()) == [(0, 0), (2, 2), (4, 4)]
+    assert failed == {}
+
+
+def test_an_exception_is_a_failure_of_that_client_without_its_text() -> None:
+    def act(client: int) -> None:
+        if client == 2:
+            raise RuntimeError("the film was awful")
+
+    numbers, failed, _ = ask(act, [1, 2, 3])
+    assert list(numbers) == [1, 3]
+    assert failed == {2: "error 2: RuntimeError"}
+
+
+def test_progress_counts_up_to_all() -> None:
+    seen: list[tuple[int, int]] = []
+    ask(nothing, [0, 1, 2], progress=lambda done, total: seen.append((done, total)))
+    assert seen == [(1, 3), (2, 3), (3, 3)]
+
+
+def test_what_comes_too_late_does_not_count() -> None:
+    def act(client: int) -> None:
+        if client == 1:
+            time.sleep(0.6)
+
+    numbers, failed, ledger = ask(act, [0, 1, 2], timeout=0.5)
+    assert list(numbers) == [0]
+    assert failed == dict.fromkeys([1, 2], "no reply within 0.5 s")
+    assert ("train", 1, "down") in ledger.entries
+    assert ("train", 1, "up") not in ledger.entries
+
+
+def test_a_failure_is_a_reply_with_bytes() -> None:
+    def act(client: int) -> None:
+        raise KeyError(client)
+
+    _, failed, ledger = ask(act, [5])
+    assert failed == {5: "error 2: KeyError"}
+    assert ledger.entries["train", 5, "up"]["message"] > 0
+
+
+def test_a_grid_that_never_replies_is_left_in_time() -> None:
+    class Silent(LocalGrid):
+        def pull_messages(self, message_ids: object) -> list[Message]:
+            return []
+
+    grid = Silent(Echo(nothing), [{"partition-id": 0}])
+    started = time.monotonic()
+    replies, failed = exchange(grid, "train", RecordDict(), {0: 1000}, ByteLedger(), timeout=0.3)
+    assert not replies
+    assert failed == {0: "no reply within 0.3 s"}
+    assert 0.3 <= time.monotonic() - started < 3
+
+
+@pytest.mark.parametrize("cohort", [1, 2, 4])
+def test_a_cohort_of_any_size_gets_each_message_once(cohort: int) -> None:
+    app = Echo(nothing)
+
+    def together(messages: list[Message], contexts: list[Context]) -> list[Message]:
+        assert 1 < len(messages) <= cohort
+        return [app(message, context) for message, context in zip(messages, contexts, strict=True)]
+
+    grid = LocalGrid(app, [{"partition-id": client} for client in range(5)], cohort, together)
+    nodes = {client: 1000 + client for client in range(5)}
+    replies, _ = exchange(grid, "train", RecordDict(), nodes, ByteLedger(), timeout=60)
+    assert list(replies) == sorted(app.asked) == [0, 1, 2, 3, 4]

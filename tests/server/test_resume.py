@@ -1,0 +1,127 @@
+"""A run that was interrupted anywhere goes on to the same bits.
+
+Here the interruption is an exception that no part of the server may swallow, raised in every
+place of a run; tests/simulations/test_kill.py kills real processes.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from safetensors.numpy import load_file
+
+from fedpeft.config import Experiment, Strategy
+from server.runfolder import RunFolder
+
+Quick = Callable[..., Experiment]
+Federate = Callable[..., RunFolder]
+TIMES = {"seconds"}
+
+
+def interrupt(reply: Message) -> Message:
+    raise KeyboardInterrupt
+
+
+def vector(folder: RunFolder) -> np.ndarray:
+    return load_file(folder.path / "vector.safetensors")["vector"]
+
+
+def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Return lines without what cannot be the same in two runs."""
+    return [
+        {key: value for key, value in line.items() if key not in (*TIMES, "bytes")}
+        for line in lines
+    ]
+
+
+def assert_same_run(one: RunFolder, other: RunFolder) -> None:
+    assert vector(one).tobytes() == vector(other).tobytes()
+    assert without_times(one.rounds()) == without_times(other.rounds())
+    results = [json.loads((f.path / "result.json").read_text()) for f in (one, other)]
+    assert results[0]["digests"] == results[1]["digests"]
+    assert results[0]["score"] == results[1]["score"]
+
+
+@pytest.mark.parametrize("strategy", get_args(Strategy))
+def test_a_run_interrupted_twice_ends_with_the_same_bits(
+    quick: Quick, federate: Federate, strategy: str
+) -> None:
+    experiment = quick(
+        f"federation.strategy={strategy}",
+        "federation.rounds=4",
+        "federation.clients=4",
+        "federation.fraction=0.75",
+    )
+    whole = federate(experiment, out="whole")
+    with pytest.raises(KeyboardInterrupt):
+        federate(experiment, interrupt, rounds=[2])
+    with pytest.raises(KeyboardInterrupt):
+        federate(experiment, interrupt, rounds=[4], resume=True)
+    assert_same_run(federate(experiment, resume=True), whole)
+
+
+@pytest.mark.parametrize("client", [0, 1, 2])
+@pytest.mark.parametrize("kind", ["train", "evaluate"])
+def test_it_does_not_matter_where_in_a_round_it_was(
+    quick: Quick, federate: Federate, kind: str, client: int
+) -> None:
+    experiment = quick("federation.evaluation=clients", "federation.strategy=fedadam")
+    whole = federate(experiment, out="whole")
+    for number in (1, 2):
+        out = f"run{number}"
+        with pytest.raises(KeyboardInterrupt):
+            federate(experiment, interrupt, kind, client, rounds=[number], out=out)
+        assert_same_run(federate(experiment, resume=True, out=out), whole)
+
+
+def test_a_crash_between_the_lines_and_the_checkpoint_repeats_the_round(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    """The lines of round 2 are written, its checkpoint is not."""
+    experiment = quick("federation.strategy=fedavgm", "federation.rounds=3")
+
+    def keep_checkpoint(reply: Message) -> Message:
+        shutil.copy(tmp_path / "whole" / "checkpoint.safetensors", tmp_path / "of-round-1")
+        return reply
+
+    whole = federate(experiment, keep_checkpoint, client=0, rounds=[2], out="whole")
+    shutil.copytree(whole.path, tmp_path / "run")
+    folder = RunFolder(tmp_path / "run")
+    shutil.copy(tmp_path / "of-round-1", folder.path / "checkpoint.safetensors")
+    (folder.path / "vector.safetensors").unlink()
+    (folder.path / "result.json").unlink()
+    rounds = folder.path / "rounds.jsonl"
+    rounds.write_text("".join(rounds.read_text().splitlines(keepends=True)[:2]) + '{"round": 3, ')
+    assert_same_run(federate(experiment, resume=True), whole)
+    ledger = (folder.path / "bytes.jsonl").read_text().splitlines()
+    trained = [json.loads(line) for line in ledger if json.loads(line)["kind"] == "train"]
+    assert [(line["round"], line["client"]) for line in trained] == [
+        (number, client) for number in (1, 2, 3) for client in range(3)
+    ]
+
+
+def test_resuming_a_finished_run_changes_nothing_of_it(quick: Quick, federate: Federate) -> None:
+    folder = federate(quick())
+    names = ("rounds.jsonl", "bytes.jsonl", "result.json", "experiment.toml", "partition.json")
+    before = {name: (folder.path / name).read_bytes() for name in names}
+    bits = vector(folder).tobytes()
+    federate(quick(), interrupt, resume=True)  # no client is asked anything
+    assert {name: (folder.path / name).read_bytes() for name in names} == before
+    assert vector(folder).tobytes() == bits
+
+
+def test_seconds_go_on_over_an_interruption(quick: Quick, federate: Federate) -> None:
+    with pytest.raises(KeyboardInterrupt):
+        federate(quick(), interrupt, rounds=[2])
+    folder = federate(quick(), resume=True)
+    total = json.loads((folder.path / "result.json").read_text())["seconds"]
+    rounds = [line["seconds"] for line in folder.rounds()]
+    assert total == pytest.approx(sum(rounds), abs=0.1)
+    assert total > rounds[-1]
