@@ -45,7 +45,7 @@ def handshake(message: Message, context: Context) -> Message:
         {
             "client": int(context.node_config["partition-id"]),
             "examples": len(train_rows(context)),
-            **runtime.identity(),
+            **runtime.identity,
         }
     )
     return Message(RecordDict({"node": node}), reply_to=message)

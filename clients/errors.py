@@ -23,7 +23,9 @@ def error_reply(error: Exception, message: Message) -> Message:
     client's examples, only the class and the place in the code travel.
     """
     name = type(error).__name__
-    files = [(Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)]
+    files = [
+        (Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
+    ]
     place = f"{files[-1][0].name}:{files[-1][1]}"
     reading = any(file.parent.name == "tasks" for file, _ in files)
     ours = isinstance(error, ClientError) or (isinstance(error, UserError) and not reading)

@@ -56,11 +56,17 @@ class Runtime:
         """The tokenised evaluation examples."""
         return self._encode("dev")
 
+    @cached_property
+    def digest(self) -> str:
+        """The experiment's digest."""
+        return self.experiment.digest
+
+    @cached_property
     def identity(self) -> dict[str, str]:
         """What two sides must have in common; a node that differs in any of it is refused."""
         return {
             "version": __version__,
-            "experiment": self.experiment.digest,
+            "experiment": self.digest,
             "backbone": self.backbone.fingerprint,
             "projection": self.model.projection_digest,
             "layout": self.model.layout.digest,

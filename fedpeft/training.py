@@ -68,7 +68,8 @@ def train_cohort(
         when: seed and round.
     """
     plans = [
-        _plan(client, examples, local, when) for client, examples in zip(clients, data, strict=True)
+        plan_batches(client, examples, local, when)
+        for client, examples in zip(clients, data, strict=True)
     ]
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
@@ -90,7 +91,8 @@ def train_cohort(
         )
         gradients, losses = model.gradients(vectors[:rows], batch)
         loss_sums[:rows] += losses
-        gradients = gradients + local.proximal_mu * (vectors[:rows] - begin[:rows])
+        if local.proximal_mu:  # FedProx (Li et al. 2020, arXiv 1812.06127)
+            gradients += local.proximal_mu * (vectors[:rows] - begin[:rows])
         progress = (when.round - 1 + step / steps[:rows]) / when.rounds
         lr = vectors.new_tensor([[learning_rate(local, share)] for share in progress])
         optimizer.step(vectors[:rows], clip_rows(gradients, local.max_grad_norm), lr)
@@ -99,7 +101,9 @@ def train_cohort(
     return Trained(vectors.cpu().numpy()[back], losses[back], steps[back])
 
 
-def _plan(client: int, examples: Encoded, local: LocalSection, when: When) -> list[np.ndarray]:
+def plan_batches(
+    client: int, examples: Encoded, local: LocalSection, when: When
+) -> list[np.ndarray]:
     """Return the batches (indices into the client's examples) of one client in one round."""
     draw = generator(when.seed, "batches", when.round, client)
     plan: list[np.ndarray] = []

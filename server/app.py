@@ -44,7 +44,7 @@ def main(grid: Grid, context: Context) -> None:
     strategy = build_strategy(experiment.federation)
     state = folder.checkpoint() or Checkpoint(0, runtime.model.initial(experiment.seed))
     restore_strategy(strategy, state.strategy)
-    nodes = Nodes(grid, experiment, runtime.identity())
+    nodes = Nodes(grid, experiment, runtime.identity)
     nodes.wait()
     for number in range(state.round + 1, experiment.federation.rounds + 1):
         started = time.monotonic()

@@ -91,7 +91,9 @@ class Nodes:
             try:
                 names[place] = self._accept(places[place], reply)
             except Exception as error:  # a reply may hold anything
-                self._refuse(places[place], f"node {places[place]}: {type(error).__name__}: {error}")
+                self._refuse(
+                    places[place], f"node {places[place]}: {type(error).__name__}: {error}"
+                )
         for place, reason in failed.items():
             self.silent[places[place]] = f"node {places[place]}: {reason}"
             log.warning("no handshake: node %d: %s", places[place], reason)

@@ -31,7 +31,7 @@ def describe_result(
         "method": layout.size * itemsize - head,
         "head": head,
     }
-    identity = runtime.identity()
+    identity = runtime.identity
     return {
         "task": experiment.task.name,
         "method": experiment.method.name,
@@ -63,7 +63,7 @@ def describe_vector(runtime: Runtime) -> dict[str, str]:
         "experiment": experiment.to_toml(),
         "parameters": json.dumps(runtime.model.layout.entries),
         "labels": json.dumps(runtime.task.info.labels),
-        **{f"digest.{name}": value for name, value in runtime.identity().items()},
+        **{f"digest.{name}": value for name, value in runtime.identity.items()},
     }
 
 

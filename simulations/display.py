@@ -100,7 +100,7 @@ class Display:
 
     def _bar(self) -> Progress:
         done = self._lines[-1]["round"] if self._lines else 0
-        part, text = 0.0, "starting"
+        part, text = 0.0, "" if done else "starting"
         status = self._status()
         if status and status["round"] > done:
             part = status["done"] / max(status["total"], 1) * (status["phase"] == "train")
@@ -109,7 +109,7 @@ class Display:
         bar = Progress(
             BarColumn(40), TextColumn("{task.percentage:3.0f} %"), TextColumn("{task.description}")
         )
-        text = f"{text}  {self._time_left(done)}" if done else text
+        text = f"{text}  {self._time_left(done)}".strip() if done else text
         bar.add_task(text, total=100, completed=round(100 * (done + 0.9 * part) / self.rounds))
         return bar
 

@@ -7,7 +7,7 @@ train messages of that many clients are answered together, in one batch.
 
 from __future__ import annotations
 
-import uuid
+import secrets
 from collections.abc import Callable, Iterable, Sequence
 
 from flwr.app import Context, Error, Message, MessageType, RecordDict
@@ -63,7 +63,7 @@ class LocalGrid(Grid):
         """Serialise messages and keep them; what an earlier round left waiting is dropped."""
         self._waiting = {}
         for message in messages:
-            message_id = uuid.uuid4().hex
+            message_id = _new_id()
             self._waiting[message_id] = to_wire(message, message_id)
         return list(self._waiting)
 
@@ -76,7 +76,7 @@ class LocalGrid(Grid):
             replies = self._train_together(messages, contexts)
         else:
             replies = [self._call(m, c) for m, c in zip(messages, contexts, strict=True)]
-        return [from_wire(to_wire(reply)) for reply in replies]
+        return [from_wire(to_wire(reply, _new_id())) for reply in replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -94,6 +94,11 @@ class LocalGrid(Grid):
         except Exception as error:  # as Flower's runtimes do
             reason = type(error).__name__
             return Message(Error(code=CLIENT_EXCEPTION, reason=reason), reply_to=message)
+
+
+def _new_id() -> str:
+    """Return a message id as long as a deployment's, which is a SHA-256 in hexadecimal."""
+    return secrets.token_hex(32)
 
 
 def _trains(message: Message) -> bool:

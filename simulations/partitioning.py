@@ -86,18 +86,21 @@ def _quantity(
 def _dirichlet(
     task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
 ) -> Rows:
-    """Each class is spread by its own Dirichlet draw (Hsu et al. 2019, arXiv 1909.06335).
-
-    Flower's partitioner draws until every client has enough, and gives up with small alpha.
-    """
+    """Each class is spread by its own Dirichlet draw (Yurochkin et al. 2019, arXiv 1905.12022)."""
     _need_classes(task, section)
-    pieces: list[list[np.ndarray]] = [[] for _ in range(clients)]
-    for label in range(task.classes):
-        order = draw.permutation(np.flatnonzero(task.train.labels == label))
-        shares = draw.dirichlet(np.full(clients, section.alpha))
-        for client, piece in enumerate(_cut(order, shares)):
-            pieces[client].append(piece)
-    return [np.concatenate(each) for each in pieces]
+    from flwr_datasets.partitioner import DirichletPartitioner
+
+    # No minimum here: the partitioner would draw until it is met, and give up with small alpha.
+    partitioner = DirichletPartitioner(
+        clients,
+        "label",
+        section.alpha,
+        min_partition_size=0,
+        self_balancing=False,
+        shuffle=False,
+        seed=int(draw.integers(2**31)),
+    )
+    return _by_flower(partitioner, task.train.labels, clients, draw)
 
 
 def _pathological(

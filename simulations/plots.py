@@ -36,6 +36,7 @@ def draw_run(folder: RunFolder, runtime: Runtime) -> None:
 def draw_curves(path: Path, rounds: Sequence[dict[str, Any]], metric: str, title: str) -> None:
     """Draw score and training loss against rounds and against bytes sent so far."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     numbers = np.array([line["round"] for line in rounds])
     sent = (
@@ -58,6 +59,7 @@ def draw_curves(path: Path, rounds: Sequence[dict[str, Any]], metric: str, title
             x, [line["loss"] for line in rounds], "o-", markersize=4, color="tab:orange"
         )
         axes[1, column].set_xlabel(label)
+    axes[1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0, 0].set_ylabel(metric)
     axes[1, 0].set_ylabel("training loss")
     for axis in axes.flat:

@@ -26,7 +26,8 @@ import numpy as np
 from fedpeft.files import write_atomic, write_json
 
 RESULTS = Path(__file__).parent / "results"
-CLOSE = 1e-3  # largest ``difference`` of two sides that trained the same
+APART = "difference of the final vectors, relative to the update"
+CLOSE = 1e-3  # the most that this may be where both sides trained the same
 PACKAGES = ("fedpeft", "flwr", "torch", "transformers", "numpy", "ray")
 
 Row = dict[str, Any]

@@ -4,15 +4,15 @@ Each run is a fresh ``fedpeft simulate``, as a user starts it. Both engines use 
 with one process and its threads, Ray with one worker a core. Both must end in the same vector.
 Of each run, from its folder and the clock:
 
-- first round s: from the start of the process until round 1 begins.
-- start-up s: all the time until the result but for ``rounds`` ordinary rounds, so the handshake,
-  the loading of the backbone in Ray's workers and whatever makes round 1 slow are in it.
+- until round 1 s: from the start of the process until round 1 begins.
+- start-up s: until round 1 ends, less an ordinary round: with the handshake, in which Ray's workers
+  load the backbone, and whatever else makes round 1 slow.
 - a round s: median of the rounds after the first.
 - whole s: until the process has ended.
 
 Example:
     python -m simulations.benchmarks.engines
-    python -m simulations.benchmarks.engines --backbone tiny --rounds 10
+    python -m simulations.benchmarks.engines --backbone tiny --rounds 10 --repeats 3
 """
 
 from __future__ import annotations
@@ -36,6 +36,7 @@ from fedpeft.config import Experiment
 from fedpeft.runtime import runtime_of
 from server.runfolder import RESULT, VECTOR, RunFolder
 from simulations.benchmarks.common import (
+    APART,
     CLOSE,
     Report,
     alternate,
@@ -47,7 +48,7 @@ from simulations.benchmarks.common import (
 )
 
 FIGURES = {
-    "first round s": "first_round",
+    "until round 1 s": "first_round",
     "start-up s": "start_up",
     "a round s": "round",
     "whole s": "whole",
@@ -82,25 +83,25 @@ def run(overrides: Sequence[str], folder: Path) -> Run:
     whole = time.time() - began
     if done.returncode:
         raise RuntimeError(f"{' '.join(overrides)}: {(done.stdout + done.stderr)[-2000:]}")
-    until_result = (folder / RESULT).stat().st_mtime - began
     seconds = [line["seconds"] for line in RunFolder(folder).rounds()]
+    first_round = (folder / RESULT).stat().st_mtime - sum(seconds) - began
     ordinary = median(seconds[1:])
     return Run(
-        until_result - sum(seconds),
-        until_result - len(seconds) * ordinary,
+        first_round,
+        first_round + seconds[0] - ordinary,
         ordinary,
         whole,
         load_file(folder / VECTOR)["vector"],
     )
 
 
-def measure(options: argparse.Namespace) -> Report:
+def measure(backbone: str, options: argparse.Namespace) -> Report:
     """Run both engines in turns.
 
     Raises:
         SystemExit: they do not end in the same vector.
     """
-    overrides = overrides_of(options)
+    overrides = overrides_of(backbone, options)
     with tempfile.TemporaryDirectory() as scratch:
         folders = (Path(scratch) / str(number) for number in count())
         ray, local = alternate(
@@ -126,14 +127,14 @@ def measure(options: argparse.Namespace) -> Report:
         name: [{key: getattr(each, key) for key in FIGURES.values()} for each in runs]
         for name, runs in (("ray", ray), ("local", local))
     }
-    facts = {"the vectors differ, relative to the update, by at most": apart}
+    facts = {"ratio": "ray / local, of each pair of runs", APART: apart}
     return Report({"repeats": options.repeats, "overrides": " ".join(overrides)}, table, facts, raw)
 
 
-def overrides_of(options: argparse.Namespace) -> list[str]:
+def overrides_of(backbone: str, options: argparse.Namespace) -> list[str]:
     """Return the settings that both engines run with."""
     return [
-        f"backbone={options.backbone}",
+        f"backbone={backbone}",
         f"task.train_limit={options.clients * options.examples}",
         "task.eval_limit=64",
         f"federation.clients={options.clients}",
@@ -147,16 +148,17 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
-    parser.add_argument("--backbone", action="append", help="repeat for more (tiny and minilm)")
+    parser.add_argument("--backbone", nargs="+", default=["tiny", "minilm"])
     parser.add_argument("--clients", type=int, default=10)
     parser.add_argument("--examples", type=int, default=64, help="of each client (64)")
     parser.add_argument("--rounds", type=int, default=5, help="at least 2 (5)")
     parser.add_argument("--workers", type=int, default=os.cpu_count(), help="of Ray (cores)")
     options = parser.parse_args(arguments)
+    if options.rounds < 2:
+        parser.error("--rounds: expected at least 2, because the first is not an ordinary one")
     reports = []
-    for backbone in options.backbone or ["tiny", "minilm"]:
-        options.backbone = backbone
-        reports.append(measure(options))
+    for backbone in options.backbone:
+        reports.append(measure(backbone, options))
         record("engines", backbone, reports[-1], arguments, options.results)
     return reports
 

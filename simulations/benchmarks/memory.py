@@ -50,6 +50,7 @@ def measure_process(arguments: Sequence[str]) -> None:
             "federation.rounds=1",
             "local.steps=1",
             "engine.threads=1",
+            "engine.device=cpu",
             "output.plots=false",
         ],
     )
@@ -80,7 +81,10 @@ def in_processes(
     backbone: str, sizes: Sequence[int], examples: int, repeats: int
 ) -> dict[int, list[Measurement]]:
     """Return the measurements of each number of clients, taken in turns."""
-    code = "import sys; from simulations.benchmarks import memory; memory.measure_process(sys.argv[1:])"
+    code = (
+        "import sys; from simulations.benchmarks.memory import measure_process; "
+        "measure_process(sys.argv[1:])"
+    )
     found: dict[int, list[Measurement]] = {size: [] for size in sizes}
     for _ in range(repeats):
         for size in sizes:

@@ -31,7 +31,8 @@ def test_evaluation_at_clients_gives_exactly_the_servers_metrics(
 def test_of_a_score_clients_give_pearson_and_only_the_server_spearman(
     quick: Quick, federate: Federate
 ) -> None:
-    settings = ("task.name=synthetic/similarity", "local.lr=0.01", "engine.dtype=float64")
+    exact = ("engine.dtype=float64", "wire.codec=float64")
+    settings = ("task.name=synthetic/similarity", "local.lr=0.01", *exact)
     there = federate(quick(*settings, "federation.evaluation=clients"), out="there").rounds()
     here = federate(quick(*settings), out="here").rounds()
     for one, other in zip(there, here, strict=True):

@@ -149,6 +149,16 @@ def test_lines_after_the_checkpoint_are_dropped_torn_or_whole(
     assert [line["round"] for line in folder.rounds()] == [1, 2, 3]
 
 
+@pytest.mark.parametrize("name", ["rounds.jsonl", "bytes.jsonl"])
+def test_the_checkpoint_comes_last(quick: Quick, tmp_path: Path, name: str) -> None:
+    """A round whose lines could not be written does not count."""
+    made = RunFolder.create(tmp_path / "run", quick())
+    (made.path / name).mkdir()
+    with pytest.raises(IsADirectoryError):
+        save_rounds(made, 1)
+    assert not (made.path / CHECKPOINT).exists()
+
+
 def test_without_a_checkpoint_no_round_counts(folder: RunFolder) -> None:
     (folder.path / CHECKPOINT).unlink()
     assert folder.checkpoint() is None
@@ -173,9 +183,7 @@ def test_temporary_files_of_a_crash_change_nothing(folder: RunFolder, name: str)
 
 
 @pytest.mark.parametrize("keep", [0, 4, 100, -1])
-def test_a_damaged_checkpoint_is_an_error_and_stays_as_it_is(
-    folder: RunFolder, keep: int
-) -> None:
+def test_a_damaged_checkpoint_is_an_error_and_stays_as_it_is(folder: RunFolder, keep: int) -> None:
     path = folder.path / CHECKPOINT
     path.write_bytes(path.read_bytes()[:keep])
     before = contents(folder.path)

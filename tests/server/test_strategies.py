@@ -111,9 +111,7 @@ def test_fedavgm_is_gradient_descent_with_momentum(quick: Quick) -> None:
 @pytest.mark.parametrize("name", ADAPTIVE)
 def test_adaptive_strategies_follow_reddi_et_al(quick: Quick, name: str) -> None:
     lr, tau = 0.05, 0.01
-    strategy = build_strategy(
-        settings(quick, f"strategy={name}", f"server_lr={lr}", f"tau={tau}")
-    )
+    strategy = build_strategy(settings(quick, f"strategy={name}", f"server_lr={lr}", f"tau={tau}"))
     current, mean, square = draw(0)[0], np.zeros(7), np.zeros(7)
     beta1 = 0.0 if name == "fedadagrad" else BETA1
     for number in (1, 2):
@@ -177,9 +175,7 @@ def test_krum_takes_one_honest_vector_whole(quick: Quick, seed: int) -> None:
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_memory_survives_a_checkpoint_on_disk(
-    quick: Quick, name: str, tmp_path: Path
-) -> None:
+def test_memory_survives_a_checkpoint_on_disk(quick: Quick, name: str, tmp_path: Path) -> None:
     choice = settings(quick, f"strategy={name}")
     current, folder = draw(0, dtype="float32")[0], RunFolder(tmp_path)
     steady, stopped = build_strategy(choice), build_strategy(choice)

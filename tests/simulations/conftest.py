@@ -1,0 +1,61 @@
+"""Runs of the engines, in this process and as `fedpeft simulate` in others."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from safetensors.numpy import load_file
+
+from fedpeft.config import Experiment
+from server.runfolder import RunFolder
+from simulations.run import prepare, simulate
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> Callable[..., tuple[RunFolder, dict[str, Any]]]:
+    """Return a runner: experiment -> (folder ``tmp_path/name``, result)."""
+
+    def make(experiment: Experiment, name: str = "run") -> tuple[RunFolder, dict[str, Any]]:
+        folder, _ = prepare(experiment, tmp_path / name)
+        return folder, simulate(folder, experiment)
+
+    return make
+
+
+@pytest.fixture
+def final_vector() -> Callable[[Path], np.ndarray]:
+    """Return a reader of the final task vector of a run folder."""
+    return lambda path: load_file(path / "vector.safetensors")["vector"]
+
+
+@pytest.fixture
+def start_cli(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]]:
+    """Give a starter of `fedpeft simulate` in a process of its own, which prints to OUT.txt."""
+    started: list[subprocess.Popen[bytes]] = []
+
+    def start(experiment: Experiment, out: Path, *options: str) -> subprocess.Popen[bytes]:
+        file = tmp_path / f"{out.name}.toml"
+        file.write_text(experiment.to_toml())
+        command = [str(Path(sys.executable).with_name("fedpeft")), "simulate", str(file)]
+        with open(out.with_suffix(".txt"), "ab") as printed:
+            process = subprocess.Popen(
+                [*command, "--out", str(out), *options],
+                stdout=printed,
+                stderr=printed,
+                env={**os.environ, "HF_HUB_OFFLINE": "1"},
+                cwd=tmp_path,
+            )
+        started.append(process)
+        return process
+
+    yield start
+    for process in started:  # none is left where a test failed
+        process.kill()
+        process.wait()

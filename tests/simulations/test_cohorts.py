@@ -1,0 +1,74 @@
+"""A cohort trained in one batch learns what its clients learn alone."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from fedpeft.config import Experiment
+from server.runfolder import RunFolder
+
+Quick = Callable[..., Experiment]
+Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
+Final = Callable[[Path], np.ndarray]
+EXACT = ("engine.dtype=float64", "wire.codec=float64")
+RAGGED = ("partition.kind=quantity", "partition.alpha=1")
+
+
+def steps_differ(folder: RunFolder, batch: int = 8) -> bool:
+    clients = json.loads((folder.path / "partition.json").read_text())["clients"]
+    return len({-(-len(rows) // batch) for rows in clients}) > 1
+
+
+@pytest.mark.parametrize("cohort", [2, 3])
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_whole_run_in_cohorts_equals_single_clients(
+    quick: Quick, run: Run, final_vector: Final, cohort: int, optimizer: str
+) -> None:
+    settings = (*EXACT, *RAGGED, f"local.optimizer={optimizer}", "federation.rounds=4")
+    alone, _ = run(quick(*settings), "alone")
+    together, _ = run(quick(*settings, f"engine.cohort={cohort}"), "together")
+    assert steps_differ(alone)
+    one, other = final_vector(alone.path), final_vector(together.path)
+    np.testing.assert_allclose(other, one, rtol=0, atol=1e-9)
+    for line, twin in zip(alone.rounds(), together.rounds(), strict=True):
+        assert line["score"] == twin["score"]
+        assert line["loss"] == pytest.approx(twin["loss"], abs=1e-9)
+        assert line["bytes"] == twin["bytes"]
+
+
+def test_one_round_of_sgd_in_float32_equals_single_clients(
+    quick: Quick, run: Run, final_vector: Final
+) -> None:
+    settings = (*RAGGED, "local.optimizer=sgd", "local.lr=0.1", "federation.rounds=1")
+    alone, _ = run(quick(*settings), "alone")
+    together, _ = run(quick(*settings, "engine.cohort=3"), "together")
+    one, other = final_vector(alone.path), final_vector(together.path)
+    assert one.dtype == np.float32
+    assert np.abs(one - initial(alone)).max() > 1e-3  # it did train
+    np.testing.assert_allclose(other, one, rtol=0, atol=1e-5)
+
+
+def initial(folder: RunFolder) -> np.ndarray:
+    from fedpeft.runtime import runtime_of
+
+    toml = (folder.path / "experiment.toml").read_text()
+    runtime = runtime_of(toml)
+    return runtime.model.initial(runtime.experiment.seed)
+
+
+@pytest.mark.parametrize("method", ["slash", "jr_warp", "lora"])
+def test_cohorts_work_for_methods_with_and_without_projections(
+    quick: Quick, run: Run, final_vector: Final, method: str
+) -> None:
+    toml = quick(*EXACT, *RAGGED, "federation.rounds=1").to_toml()
+    alone = Experiment.load(toml, [f"method.name={method}"])
+    together = Experiment.load(alone.to_toml(), ["engine.cohort=3"])
+    one = final_vector(run(alone, "alone")[0].path)
+    other = final_vector(run(together, "together")[0].path)
+    np.testing.assert_allclose(other, one, rtol=0, atol=1e-10)

@@ -1,0 +1,286 @@
+"""Every way to spread examples: who gets what, completely, and the same for the same seed."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpeft.config import Experiment
+from fedpeft.errors import UserError
+from fedpeft.randomness import generator
+from fedpeft.tasks import Examples, Task, TaskInfo, load_task
+from simulations.partitioning import fill_up, partition, save
+
+Quick = Callable[..., Experiment]
+
+#: Every kind with a task it fits.
+KINDS = {
+    "iid": ("synthetic/sentiment",),
+    "quantity": ("synthetic/similarity",),
+    "dirichlet": ("synthetic/inference",),
+    "pathological": ("synthetic/inference", "partition.classes=2"),
+    "bins": ("synthetic/similarity",),
+}
+
+
+def task_of(experiment: Experiment) -> Task:
+    return load_task(experiment.task, experiment.seed)
+
+
+def made_up(labels: np.ndarray, classes: int = 2, owners: list[str] | None = None) -> Task:
+    """Return a task of which only the labels matter."""
+    names = tuple(f"class {label}" for label in range(classes))
+    kind = "classes" if classes > 1 else "score"
+    info = TaskInfo("made up", kind, names if classes > 1 else (), False, "accuracy", None, "")
+    examples = Examples([""] * len(labels), None, labels, owners)
+    return Task(info, examples, examples)
+
+
+def assert_partition(rows: list[np.ndarray], examples: int, minimum: int = 1) -> None:
+    """Check that the clients' rows are disjoint, complete, sorted, and enough."""
+    together = np.concatenate(rows)
+    assert np.array_equal(np.sort(together), np.arange(examples))
+    assert all(np.array_equal(each, np.sort(each)) for each in rows)
+    assert min(map(len, rows)) >= minimum
+
+
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("clients", [1, 3, 7, 40])
+@pytest.mark.parametrize("seed", [0, 1])
+def test_every_example_belongs_to_one_client(
+    quick: Quick, kind: str, clients: int, seed: int
+) -> None:
+    task, *more = KINDS[kind]
+    if kind == "pathological" and clients == 1:
+        more = ["partition.classes=3"]
+    experiment = quick(
+        f"task.name={task}",
+        f"partition.kind={kind}",
+        "partition.min_examples=2",
+        f"federation.clients={clients}",
+        f"seed={seed}",
+        *more,
+    )
+    rows = partition(task_of(experiment), experiment)
+    assert len(rows) == clients
+    assert_partition(rows, 120, minimum=2)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_seed_decides(quick: Quick, kind: str) -> None:
+    task, *more = KINDS[kind]
+    labels = task_of(quick(f"task.name={task}"))
+
+    def rows(seed: int) -> list[list[int]]:
+        settings = (f"partition.kind={kind}", f"task.name={task}", f"seed={seed}", *more)
+        return [each.tolist() for each in partition(labels, quick(*settings))]
+
+    assert rows(4) == rows(4)
+    assert rows(4) != rows(5)
+
+
+def test_iid_shares_are_equal_and_shuffled(quick: Quick) -> None:
+    """Flower's partitioner would give consecutive blocks, here of one class each."""
+    task = made_up(np.repeat([0, 1], 60))
+    rows = partition(task, quick("federation.clients=4"))
+    assert [len(each) for each in rows] == [30] * 4
+    for each in rows:
+        assert 5 < task.train.labels[each].sum() < 25
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_dirichlet_works_where_flowers_gives_up(quick: Quick, seed: int) -> None:
+    """alpha 0.1, 20 clients, 200 binary examples: "max attempts" in flwr-datasets 0.6.1."""
+    task = made_up(np.arange(200) % 2)
+    settings = ("partition.kind=dirichlet", "partition.alpha=0.1", "federation.clients=20")
+    assert_partition(partition(task, quick(*settings, f"seed={seed}")), 200)
+
+
+def test_a_smaller_alpha_is_less_even(quick: Quick) -> None:
+    task = made_up(np.arange(2000) % 2)
+
+    def unevenness(kind: str, alpha: float) -> float:
+        settings = (f"partition.kind={kind}", f"partition.alpha={alpha}", "federation.clients=10")
+        rows = partition(task, quick(*settings))
+        counts = np.array([np.bincount(task.train.labels[each], minlength=2) for each in rows])
+        return float(counts.std(axis=0).mean())
+
+    for kind in ("dirichlet", "quantity"):
+        assert unevenness(kind, 0.1) > unevenness(kind, 1) > unevenness(kind, 100)
+
+
+def test_quantity_changes_sizes_not_labels(quick: Quick) -> None:
+    task = made_up(np.arange(4000) % 2)
+    rows = partition(task, quick("partition.kind=quantity", "federation.clients=5"))
+    assert max(map(len, rows)) > 2 * min(map(len, rows))
+    for each in (each for each in rows if len(each) > 100):
+        share = task.train.labels[each].mean()
+        assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(len(each))
+
+
+@pytest.mark.parametrize("alpha", [1e-3, 1e3])
+def test_extreme_alphas_work(quick: Quick, alpha: float) -> None:
+    task = made_up(np.arange(300) % 3, classes=3)
+    for kind in ("dirichlet", "quantity"):
+        settings = (f"partition.kind={kind}", f"partition.alpha={alpha}", "federation.clients=30")
+        assert_partition(partition(task, quick(*settings)), 300)
+
+
+@pytest.mark.parametrize("classes", [1, 2, 3])
+@pytest.mark.parametrize("clients", [5, 12])
+def test_pathological_clients_have_so_many_classes(
+    quick: Quick, classes: int, clients: int
+) -> None:
+    task = made_up(np.arange(600) % 5, classes=5)
+    settings = ("partition.kind=pathological", f"partition.classes={classes}")
+    rows = partition(task, quick(*settings, f"federation.clients={clients}"))
+    assert [len(np.unique(task.train.labels[each])) for each in rows] == [classes] * clients
+    assert_partition(rows, 600)
+
+
+def test_pathological_clients_with_all_classes_may_be_few(quick: Quick) -> None:
+    task = made_up(np.arange(60) % 3, classes=3)
+    settings = ("partition.kind=pathological", "partition.classes=3", "federation.clients=2")
+    rows = partition(task, quick(*settings))
+    assert_partition(rows, 60)
+    assert all(len(np.unique(task.train.labels[each])) == 3 for each in rows)
+
+
+def test_strict_bins_are_ranges_of_the_score_in_order(quick: Quick) -> None:
+    scores = np.random.default_rng(0).permutation(np.linspace(0, 5, 90))
+    settings = ("partition.kind=bins", "partition.strictness=1")
+    rows = partition(made_up(scores, classes=1), quick(*settings))
+    ranges = [(scores[each].min(), scores[each].max()) for each in rows]
+    assert [len(each) for each in rows] == [30] * 3
+    assert ranges[0][1] < ranges[1][0]
+    assert ranges[1][1] < ranges[2][0]
+
+
+def test_bins_of_no_strictness_are_iid(quick: Quick) -> None:
+    scores = np.linspace(0, 5, 900)
+    settings = ("partition.kind=bins", "partition.strictness=0")
+    rows = partition(made_up(scores, classes=1), quick(*settings))
+    assert max(abs(scores[each].mean() - 2.5) for each in rows) < 0.4  # 5 standard errors
+
+
+def test_natural_follows_the_column(quick: Quick, tmp_path: Path) -> None:
+    owners = ["ann", "bob", "bob", "cem", "bob", "cem"]
+    lines = [f"{owner} wrote this,{n % 2},{owner}" for n, owner in enumerate(owners)]
+    (tmp_path / "data.csv").write_text("\n".join(["text,label,who", *lines]) + "\n")
+    experiment = quick(
+        "task.name=custom",
+        f"task.path={tmp_path}",
+        "task.train=data.csv",
+        "task.dev=data.csv",
+        "task.train_limit=0",
+        "partition.kind=natural",
+        "partition.column=who",
+    )
+    task = load_task(experiment.task, 0, "who")
+    rows = partition(task, experiment)
+    assert [each.tolist() for each in rows] == [[1, 2, 4], [3, 5], [0]]  # bob, cem, ann
+
+
+OWNERS = ["a", "b", "b", "c", "c", "c"]
+
+
+@pytest.mark.parametrize(
+    ("task", "settings", "message"),
+    [
+        (
+            made_up(np.arange(10) % 2),
+            ["federation.clients=4", "partition.min_examples=3"],
+            r"federation.clients = 4 with partition.min_examples = 3: .* only 10 training",
+        ),
+        (
+            made_up(np.arange(10.0), 1),
+            ["partition.kind=dirichlet"],
+            r"partition.kind = 'dirichlet' needs classes; 'made up' is a score",
+        ),
+        (
+            made_up(np.arange(10.0), 1),
+            ["partition.kind=pathological"],
+            "partition.kind = 'pathological' needs classes",
+        ),
+        (
+            made_up(np.arange(10) % 2),
+            ["partition.kind=bins"],
+            r"partition.kind = 'bins' is for scores; 'made up' has classes",
+        ),
+        (
+            made_up(np.full(10, 2.5), 1),
+            ["partition.kind=bins"],
+            "cannot be spread so: .*near-zero std",
+        ),
+        (
+            made_up(np.arange(10) % 2),
+            ["partition.kind=pathological", "partition.classes=3"],
+            r"partition.classes = 3: task 'made up' has 2",
+        ),
+        (
+            made_up(np.arange(50) % 5, 5),
+            ["partition.kind=pathological", "partition.classes=2", "federation.clients=4"],
+            r"federation.clients = 4 with 2 classes each need not hold all 5 .* at least 5",
+        ),
+        (
+            made_up(np.array([0] * 19 + [1]), 2),
+            ["partition.kind=pathological", "federation.clients=6"],
+            "cannot be spread so: Label: 1 is needed",
+        ),
+        (made_up(np.arange(6) % 2), ["partition.kind=natural"], "needs partition.column"),
+        (
+            made_up(np.arange(6) % 2, owners=OWNERS),
+            ["partition.kind=natural", "partition.column=who", "federation.clients=2"],
+            r"federation.clients = 2: column 'who' has 3 different values; .*clients = 3",
+        ),
+        (
+            made_up(np.arange(6) % 2, owners=OWNERS),
+            ["partition.kind=natural", "partition.column=who", "partition.min_examples=2"],
+            r"partition.min_examples = 2: an owner in column 'who' has only 1",
+        ),
+    ],
+)
+def test_what_cannot_be_is_refused_with_the_values(
+    quick: Quick, task: Task, settings: list[str], message: str
+) -> None:
+    with pytest.raises(UserError, match=message):
+        partition(task, quick(*settings))
+
+
+def test_filling_up_takes_from_the_largest() -> None:
+    rows = [np.array([], dtype=int), np.arange(10), np.arange(10, 14)]
+    filled = fill_up(rows, 3, generator(0, "test"))
+    assert [len(each) for each in filled] == [3, 7, 4]
+    assert set(filled[0]) | set(filled[1]) == set(range(10))
+    assert [len(each) for each in rows] == [0, 10, 4]  # what was given is not changed
+
+
+def test_filling_up_leaves_what_is_enough() -> None:
+    rows = [np.arange(2), np.arange(2, 9)]
+    assert all(map(np.array_equal, fill_up(rows, 2, generator(0, "test")), rows))
+
+
+def test_the_file_holds_the_rows_and_their_digest(tmp_path: Path) -> None:
+    rows = [np.array([0, 3]), np.array([1, 2, 4])]
+    path = tmp_path / "partition.json"
+    digest = save(path, rows, "iid")
+    kept = json.loads(path.read_text())
+    assert kept == {"kind": "iid", "digest": digest, "clients": [[0, 3], [1, 2, 4]]}
+    assert digest == hashlib.sha256(json.dumps(kept["clients"]).encode()).hexdigest()
+    assert save(path, [rows[1], rows[0]], "iid") != digest
+
+
+def test_a_run_keeps_the_partition_it_was_made_with(quick: Quick, tmp_path: Path) -> None:
+    from simulations.run import prepare
+
+    experiment = quick("partition.kind=dirichlet", "federation.clients=5")
+    folder, runtime = prepare(experiment, tmp_path / "run")
+    kept = json.loads((folder.path / "partition.json").read_text())
+    assert kept["kind"] == "dirichlet"
+    assert kept["clients"] == [each.tolist() for each in partition(runtime.task, experiment)]
+    assert kept["digest"] == hashlib.sha256(json.dumps(kept["clients"]).encode()).hexdigest()

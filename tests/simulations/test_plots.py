@@ -1,0 +1,76 @@
+"""Pictures are there, open, and show something."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from fedpeft.config import Experiment
+from simulations import plots
+from simulations.run import prepare, simulate
+
+Quick = Callable[..., Experiment]
+
+
+def picture(path: Path) -> np.ndarray:
+    """Return the pixels of a PNG file, [height, width, 3]."""
+    from matplotlib import image
+
+    return image.imread(path)[:, :, :3]
+
+
+def colours(pixels: np.ndarray) -> int:
+    return len(np.unique((pixels * 255).astype(np.uint8).reshape(-1, 3), axis=0))
+
+
+def assert_shows(pixels: np.ndarray, colour: tuple[int, int, int]) -> None:
+    """Check that a colour is there, and that the picture is not filled with it."""
+    near = np.abs(pixels * 255 - np.array(colour)).max(axis=2) < 8
+    assert 20 < near.sum() < near.size / 2
+
+
+BLUE, ORANGE = (31, 119, 180), (255, 127, 14)  # matplotlib's tab:blue and tab:orange
+
+
+@pytest.mark.parametrize(
+    "settings", [("partition.kind=dirichlet",), ("task.name=synthetic/similarity",)]
+)
+def test_a_run_is_drawn(quick: Quick, tmp_path: Path, settings: tuple[str, ...]) -> None:
+    experiment = quick("federation.rounds=3", "output.eval_every=2", *settings)
+    folder, runtime = prepare(experiment, tmp_path / "run")
+    simulate(folder, experiment)
+    plots.draw_run(folder, runtime)
+    curves = picture(folder.path / "plots" / "curves.png")
+    partition = picture(folder.path / "plots" / "partition.png")
+    assert_shows(curves, BLUE)
+    assert_shows(curves, ORANGE)
+    assert colours(partition) > 3
+
+
+def test_a_class_is_a_colour(tmp_path: Path) -> None:
+    rows = [np.arange(10), np.arange(10, 30)]
+    labels = np.arange(30) % 2
+    plots.draw_partition(tmp_path / "two.png", rows, labels, ("no", "yes"))
+    assert_shows(picture(tmp_path / "two.png"), BLUE)
+    assert_shows(picture(tmp_path / "two.png"), ORANGE)
+    plots.draw_partition(tmp_path / "one.png", rows, labels * 0, ("no",))
+    assert_shows(picture(tmp_path / "one.png"), BLUE)
+    with pytest.raises(AssertionError):
+        assert_shows(picture(tmp_path / "one.png"), ORANGE)
+
+
+def test_many_clients_still_fit(tmp_path: Path) -> None:
+    rows = list(np.arange(600).reshape(300, 2))
+    plots.draw_partition(tmp_path / "many.png", rows, np.arange(600) % 2, ("no", "yes"))
+    height, width, _ = picture(tmp_path / "many.png").shape
+    assert width < 10 * height
+
+
+def test_one_round_without_a_score_can_be_drawn(tmp_path: Path) -> None:
+    sizes = {"payload": 1, "message": 2}
+    rounds = [{"round": 1, "score": None, "loss": 0.5, "bytes": {"up": sizes, "down": sizes}}]
+    plots.draw_curves(tmp_path / "curves.png", rounds, "accuracy", "a title")
+    assert_shows(picture(tmp_path / "curves.png"), ORANGE)
