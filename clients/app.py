@@ -96,7 +96,7 @@ class Assignment:
             raise ClientError("no handshake came before this message")
         runtime = runtime_of(str(kept["toml"]))
         config = message.content["config"]
-        if config["experiment"] != runtime.experiment.digest:
+        if config["experiment"] != runtime.digest:
             raise ClientError("the message belongs to another experiment than the handshake")
         model, codec = runtime.model, runtime.experiment.wire.codec
         array = message.content["arrays"]["vector"].numpy()
@@ -116,7 +116,7 @@ class Assignment:
             {
                 "arrays": ArrayRecord({"vector": Array(encode(vector, experiment.wire.codec))}),
                 "metrics": MetricRecord({"loss": loss}),
-                "config": ConfigRecord({"experiment": experiment.digest}),
+                "config": ConfigRecord({"experiment": self.runtime.digest}),
             }
         )
         return Message(content, reply_to=self.message)

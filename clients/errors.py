@@ -11,7 +11,7 @@ from flwr.app import Error, Message
 from fedpeft.errors import UserError
 
 log = logging.getLogger(__name__)
-_CLIENT_EXCEPTION = 2  # Flower's code for an exception in a ClientApp
+CLIENT_EXCEPTION = 2  # Flower's code for an exception in a ClientApp
 _LONGEST = 200  # characters of a message that travel
 
 
@@ -31,7 +31,7 @@ def error_reply(error: Exception, message: Message) -> Message:
     ours = isinstance(error, ClientError) or (isinstance(error, UserError) and not reading)
     reason = f"{name}: {error}" if ours else f"{name} at {place}"
     log.warning("%s", reason)
-    return Message(Error(code=_CLIENT_EXCEPTION, reason=reason[:_LONGEST]), reply_to=message)
+    return Message(Error(code=CLIENT_EXCEPTION, reason=reason[:_LONGEST]), reply_to=message)
 
 
 class ClientError(Exception):

@@ -92,7 +92,7 @@ class Round:
         content = RecordDict(
             {
                 "arrays": ArrayRecord({"vector": Array(encode(vector, experiment.wire.codec))}),
-                "config": ConfigRecord({"experiment": experiment.digest, "round": self.number}),
+                "config": ConfigRecord({"experiment": self.runtime.digest, "round": self.number}),
             }
         )
         return exchange(
@@ -174,7 +174,7 @@ def check_update(runtime: Runtime, reply: Message, start: np.ndarray) -> Update:
         ValueError: wrong experiment, length or number format, a NaN, too large an update.
     """
     experiment, content = runtime.experiment, reply.content
-    if content["config"]["experiment"] != experiment.digest:
+    if content["config"]["experiment"] != runtime.digest:
         raise ValueError("the reply belongs to another experiment")
     array = content["arrays"]["vector"].numpy()
     vector = decode(array, experiment.wire.codec, len(start), str(start.dtype))

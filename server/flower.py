@@ -14,18 +14,23 @@ from flwr.proto.message_pb2 import Message as ProtoMessage
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-CLIENT_EXCEPTION = 2  # flwr.common.constant.ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-
 
 def message_bytes(message: Message) -> int:
     """Return the exact size of a message as it is serialised for the wire, in bytes."""
     return message_to_proto(message).ByteSize()
 
 
-def to_wire(message: Message, message_id: str = "") -> bytes:
-    """Serialise a message, giving it an id first where the sender has to."""
-    if message_id:
-        message.metadata.__dict__["_message_id"] = message_id
+def give_id(message: Message) -> str:
+    """Give a message a new id, as the sender's grid has to, and return it.
+
+    As long as a deployment's, a SHA-256 in hexadecimal, so that message sizes are the same.
+    """
+    message.metadata.__dict__["_message_id"] = secrets.token_hex(32)
+    return message.metadata.message_id
+
+
+def to_wire(message: Message) -> bytes:
+    """Serialise a message."""
     return message_to_proto(message).SerializeToString()
 
 

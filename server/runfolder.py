@@ -131,11 +131,18 @@ class RunFolder:
         write_atomic(self.path / VECTOR, save({"vector": vector}, meta))
         write_json(self.path / RESULT, result)
 
-    def report(self, **progress: Any) -> None:
-        """Tell whoever watches the folder where the run is; not durable, only whole."""
+    def report(self, phase: str, round: int, done: int, total: int) -> None:
+        """Tell whoever watches the folder where the run is; not durable, only whole.
+
+        Written at most four times a second, else it would cost more than small clients do.
+        """
+        path = self.path / PROGRESS
+        if 0 < done < total and path.exists() and time.time() - path.stat().st_mtime < 0.25:
+            return
+        progress = {"phase": phase, "round": round, "done": done, "total": total}
         temporary = self.path / f".{PROGRESS}.tmp"
-        temporary.write_text(json.dumps({"time": time.time(), **progress}))
-        temporary.replace(self.path / PROGRESS)
+        temporary.write_text(json.dumps(progress))
+        temporary.replace(path)
 
     def _keep_rounds(self, name: str, last: int) -> None:
         path = self.path / name

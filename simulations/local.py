@@ -7,14 +7,14 @@ train messages of that many clients are answered together, in one batch.
 
 from __future__ import annotations
 
-import secrets
 from collections.abc import Callable, Iterable, Sequence
 
-from flwr.app import Context, Error, Message, MessageType, RecordDict
+from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
-from server.flower import CLIENT_EXCEPTION, Run, from_wire, new_run, to_wire
+from clients.errors import error_reply
+from server.flower import Run, from_wire, give_id, new_run, to_wire
 
 TrainTogether = Callable[[Sequence[Message], Sequence[Context]], list[Message]]
 NodeConfig = dict[str, int | float | str | bool]
@@ -37,7 +37,7 @@ class LocalGrid(Grid):
             1000 + place: Context(self._run.run_id, 1000 + place, config, RecordDict(), {})
             for place, config in enumerate(node_configs)
         }
-        self._waiting: dict[str, bytes] = {}
+        self._waiting: dict[str, Message] = {}
 
     def set_run(self, run: object) -> None:
         """Grids of other engines are told their run; this one has made it."""
@@ -60,23 +60,22 @@ class LocalGrid(Grid):
         return []
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Serialise messages and keep them; what an earlier round left waiting is dropped."""
-        self._waiting = {}
-        for message in messages:
-            message_id = _new_id()
-            self._waiting[message_id] = to_wire(message, message_id)
+        """Keep messages until they are run; what an earlier round left waiting is dropped."""
+        self._waiting = {give_id(message): message for message in messages}
         return list(self._waiting)
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Run the next cohort of the messages named and return its replies."""
         chosen = [i for i in message_ids if i in self._waiting][: self._cohort]
-        messages = [from_wire(self._waiting.pop(message_id)) for message_id in chosen]
+        messages = [from_wire(to_wire(self._waiting.pop(message_id))) for message_id in chosen]
         contexts = [self._contexts[message.metadata.dst_node_id] for message in messages]
         if self._train_together and len(messages) > 1 and _trains(messages[0]):
             replies = self._train_together(messages, contexts)
         else:
             replies = [self._call(m, c) for m, c in zip(messages, contexts, strict=True)]
-        return [from_wire(to_wire(reply, _new_id())) for reply in replies]
+        for reply in replies:
+            give_id(reply)
+        return [from_wire(to_wire(reply)) for reply in replies]
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
@@ -92,13 +91,7 @@ class LocalGrid(Grid):
         try:
             return self._app(message, context)
         except Exception as error:  # as Flower's runtimes do
-            reason = type(error).__name__
-            return Message(Error(code=CLIENT_EXCEPTION, reason=reason), reply_to=message)
-
-
-def _new_id() -> str:
-    """Return a message id as long as a deployment's, which is a SHA-256 in hexadecimal."""
-    return secrets.token_hex(32)
+            return error_reply(error, message)
 
 
 def _trains(message: Message) -> bool:

@@ -110,7 +110,9 @@ class BareLoop:
         client, local = self.clients[index], self.experiment.local
         rounds = self.experiment.federation.rounds
         when = training.When(self.experiment.seed, number, rounds)
-        plan = training.plan_batches(index, client.examples, local, when)  # the engine's own batches
+        plan = training.plan_batches(
+            index, client.examples, local, when
+        )  # the engine's own batches
         vector = torch.from_numpy(start.copy()).requires_grad_()
         optimizer = torch.optim.AdamW([vector], betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)
         for step, rows in enumerate(plan):

@@ -22,7 +22,7 @@ from clients.data import dev_rows, train_rows
 from fedpeft.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.training import When, evaluate, train_cohort
-from server.flower import from_wire, new_run, to_wire
+from server.flower import from_wire, give_id, new_run, to_wire
 
 Quick = Callable[..., Experiment]
 SHARES = [[0, 3, 4, 9, 11, 30], [1, 2], [5, 6, 7, 8, 10, 12, 13, 14, 15, 16, 17]]
@@ -48,7 +48,8 @@ def send(kind: str, content: RecordDict, context: Context) -> Message:
 
 def arriving(kind: str, content: RecordDict, context: Context) -> Message:
     message = Message(content, dst_node_id=context.node_id, message_type=kind)
-    return from_wire(to_wire(message, f"to-{context.node_id}"))
+    give_id(message)
+    return from_wire(to_wire(message))
 
 
 def shake_hands(experiment: Experiment, context: Context) -> Message:

@@ -13,7 +13,7 @@ from clients.app import answering_errors, app
 from clients.errors import ClientError
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
-from server.flower import from_wire, new_run, to_wire
+from server.flower import from_wire, give_id, new_run, to_wire
 
 TEXT = "the film was awful and my doctor said so"
 
@@ -27,8 +27,9 @@ def answer_raising(error: Exception) -> Message:
         raise error
 
     question = Message(RecordDict(), dst_node_id=1, message_type="train")
+    give_id(question)
     context = Context(1, 1, {}, RecordDict(), {})
-    return from_wire(to_wire(answer(from_wire(to_wire(question, "id")), context)))
+    return from_wire(to_wire(answer(from_wire(to_wire(question)), context)))
 
 
 @pytest.mark.parametrize(
@@ -79,6 +80,7 @@ def test_a_file_that_cannot_be_used_is_not_quoted(
     context = Context(new_run().run_id, 1, node, RecordDict(), {})
     content = RecordDict({"config": ConfigRecord({"experiment": experiment.to_toml()})})
     question = Message(content, dst_node_id=1, message_type="query.handshake")
-    reply = app(from_wire(to_wire(question, "id")), context)
+    give_id(question)
+    reply = app(from_wire(to_wire(question)), context)
     assert reply.error.reason.startswith("UserError at readers.py:")
     assert b"film" not in to_wire(reply)

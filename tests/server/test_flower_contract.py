@@ -25,7 +25,8 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
-from server.flower import CLIENT_EXCEPTION, from_wire, message_bytes, new_run, to_wire
+from clients.errors import CLIENT_EXCEPTION
+from server.flower import from_wire, give_id, message_bytes, new_run, to_wire
 
 
 def full_message() -> Message:
@@ -54,7 +55,8 @@ def test_the_wire_keeps_content_to_the_bit(flower_run: int) -> None:
 
 def test_the_wire_keeps_metadata(flower_run: int) -> None:
     sent = full_message()
-    received = from_wire(to_wire(sent, "the-id")).metadata
+    give_id(sent)
+    received = from_wire(to_wire(sent)).metadata
     names = ("run_id", "message_id", "src_node_id", "dst_node_id", "message_type", "group_id")
     for name in (*names, "created_at", "ttl", "reply_to_message_id"):
         assert getattr(received, name) == getattr(sent.metadata, name), name
@@ -75,9 +77,11 @@ def test_the_wire_keeps_errors(flower_run: int) -> None:
 
 
 def test_a_message_id_can_be_set_and_a_reply_names_it(flower_run: int) -> None:
-    message = from_wire(to_wire(full_message(), "the-id"))
-    reply = from_wire(to_wire(Message(RecordDict(), reply_to=message)))
-    assert reply.metadata.reply_to_message_id == "the-id"
+    message = full_message()
+    message_id = give_id(message)
+    reply = from_wire(to_wire(Message(RecordDict(), reply_to=from_wire(to_wire(message)))))
+    assert len(message_id) == 64
+    assert reply.metadata.reply_to_message_id == message_id
     assert reply.metadata.src_node_id == 7
     assert reply.metadata.message_type == "train"
 
@@ -111,7 +115,8 @@ def test_a_query_with_a_name_reaches_its_function(flower_run: int) -> None:
         return Message(RecordDict({"yes": ConfigRecord()}), reply_to=message)
 
     message = Message(RecordDict(), dst_node_id=1, message_type="query.handshake")
-    reply = app(from_wire(to_wire(message, "id")), Context(1, 1, {}, RecordDict(), {}))
+    give_id(message)
+    reply = app(from_wire(to_wire(message)), Context(1, 1, {}, RecordDict(), {}))
     assert "yes" in reply.content
 
 

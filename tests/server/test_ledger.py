@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Error, Message, RecordDict
 
 from fedpeft.config import Experiment
-from server.flower import to_wire
+from server.flower import give_id, to_wire
 from server.ledger import KINDS, ByteLedger, payload_bytes, total_bytes
 from server.runfolder import RunFolder
 
@@ -86,7 +86,8 @@ def test_message_bytes_are_those_that_the_client_really_sent(
     sent: list[int] = []
 
     def weigh(reply: Message) -> Message:
-        sent.append(len(to_wire(reply, "0" * 64)))
+        give_id(reply)
+        sent.append(len(to_wire(reply)))
         return reply
 
     folder = federate(quick("federation.rounds=3"), weigh)
