@@ -184,7 +184,7 @@ def test_a_cohort_trains_those_who_can(quick: Quick, contexts: list[Context]) ->
     assert replies[0].error.reason.startswith("ClientError: no handshake")
     assert replies[2].error.reason.startswith("ValueError at vector.py:")
     ids = [reply.metadata.reply_to_message_id for reply in replies]
-    assert ids == ["to-1000", "to-1001", "to-1002"]
+    assert ids == [message.metadata.message_id for message in messages]
     alone = send("train", task_vector(experiment, start), contexts[1])
     vectors = [reply.content["arrays"]["vector"].numpy() for reply in (replies[1], alone)]
     assert vectors[0].tobytes() == vectors[1].tobytes()

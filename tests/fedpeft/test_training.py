@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -22,7 +23,7 @@ SIZES = [9, 20, 4]  # ragged: 3, 5 and 1 steps of 4 examples
 
 def clients_of(examples: Encoded, sizes: Sequence[int]) -> list[Encoded]:
     ends = np.cumsum([0, *sizes])
-    return [examples.select(np.arange(a, b)) for a, b in zip(ends, ends[1:], strict=False)]
+    return [examples.select(np.arange(a, b)) for a, b in pairwise(ends)]
 
 
 def plain_loop(

@@ -127,7 +127,9 @@ def failing_first(times: int) -> Spoil:
 def test_a_handshake_that_fails_names_the_node_and_the_error_not_its_text(
     quick: Quick, federate: Federate
 ) -> None:
-    with pytest.raises(RunFailed, match=r"min_success is 3: node 1001: error 2: OSError$"):
+    with pytest.raises(
+        RunFailed, match=r"min_success is 3: node 1001: error 2: OSError at test_nodes.py:\d+$"
+    ):
         federate(quick("federation.min_success=3"), failing_first(9), HANDSHAKE, client=1)
 
 

@@ -224,7 +224,10 @@ def test_a_damaged_line_in_the_middle_is_an_error_that_names_file_and_line(
         folder.checkpoint()
 
 
-def test_progress_can_be_read_at_any_time(folder: RunFolder) -> None:
-    for done in range(3):
-        folder.report(phase="train", round=1, done=done, total=3)
-        assert json.loads((folder.path / "progress.json").read_text())["done"] == done
+def test_progress_is_whole_and_not_written_for_every_reply(folder: RunFolder) -> None:
+    seen = []
+    for done in range(101):
+        folder.report(phase="train", round=1, done=done, total=100)
+        seen.append(json.loads((folder.path / "progress.json").read_text())["done"])
+    assert (seen[0], seen[-1]) == (0, 100)
+    assert len(set(seen)) < 30
