@@ -12,11 +12,10 @@ import json
 import tomllib
 from collections.abc import Iterable, Mapping
 from pathlib import Path
-from typing import Any, Literal, Self, get_args
+from typing import Any, Self
 
 from pydantic import (
     BaseModel,
-    ConfigDict,
     Field,
     SerializeAsAny,
     ValidationError,
@@ -26,146 +25,19 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from fedpeft.errors import UserError, nearest
-
-Representation = Literal["mask", "cls", "mean"]
-Strategy = Literal[
-    "fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedmedian", "fedtrimmedavg", "krum"
-]
-
-#: Server learning rate of each strategy that has one; those that pick or trim clients have none.
-SERVER_LR = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
-
-
-class Section(BaseModel):
-    """A part of the experiment: unknown keys are refused, values cannot be changed later."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
-
-
-class TaskSection(Section):
-    """What is learned, and from which files."""
-
-    name: str = Field(
-        "synthetic/sentiment",
-        description="a GLUE name (sst2, qnli, ...), synthetic/..., or custom; see `fedpeft tasks`",
-    )
-    path: str = Field("", description="local folder with the task's files; empty = the hub")
-    train: str = Field("", description="custom: file to train on (.tsv .csv .jsonl .parquet)")
-    dev: str = Field("", description="custom: file to evaluate on")
-    text: str = Field("text", description="custom: name of the text column")
-    text_pair: str = Field("", description="custom: name of the second text column, if any")
-    label: str = Field("label", description="custom: name of the label column")
-    kind: Literal["classes", "score"] = Field(
-        "classes", description="custom: 'classes' (any number, text or numbers) or 'score'"
-    )
-    train_limit: int = Field(0, ge=0, description="use so many training examples; 0 = all")
-    eval_limit: int = Field(0, ge=0, description="use so many evaluation examples; 0 = all")
-    max_length: int = Field(128, ge=8, description="tokens a text is cut to, special ones included")
-
-
-class PartitionSection(Section):
-    """How the training examples are spread over the clients of a simulation."""
-
-    kind: Literal["iid", "dirichlet", "pathological", "quantity", "natural", "bins"] = Field(
-        "iid",
-        description="iid | dirichlet (labels) | pathological (k classes a client) | "
-        "quantity (sizes) | natural (id column) | bins (ranges of a score)",
-    )
-    alpha: float = Field(0.5, gt=0, description="dirichlet, quantity: smaller = less even")
-    classes: int = Field(1, ge=1, description="pathological: classes a client has")
-    strictness: float = Field(
-        0.8, ge=0, le=1, description="bins: 1 = a client has one range only, 0 = iid"
-    )
-    column: str = Field("", description="natural: name of the column that says whose example it is")
-    min_examples: int = Field(
-        1, ge=1, description="smaller clients are filled up from the largest ones"
-    )
-
-
-class FederationSection(Section):
-    """Rounds, sampling and aggregation."""
-
-    clients: int = Field(10, ge=1, description="number of clients")
-    rounds: int = Field(10, ge=1, description="number of rounds")
-    fraction: float = Field(1.0, gt=0, le=1, description="share of the clients asked each round")
-    per_round: int = Field(0, ge=0, description="number of clients asked each round; 0 = fraction")
-    strategy: Strategy = Field("fedavg", description=" | ".join(get_args(Strategy)))
-    weighting: Literal["examples", "uniform"] = Field(
-        "examples", description="clients weigh by their examples, or all the same"
-    )
-    server_lr: float | None = Field(
-        None, gt=0, description="server learning rate; default 1 for fedavg(m), 0.01 adaptive"
-    )
-    server_momentum: float = Field(0.9, ge=0, lt=1, description="fedavgm: momentum")
-    tau: float = Field(1e-3, gt=0, description="fedadam, fedyogi, fedadagrad: adaptivity")
-    trim: float = Field(
-        0.2, ge=0, lt=0.5, description="fedtrimmedavg: share cut off at either end, each coordinate"
-    )
-    byzantine: int = Field(0, ge=0, description="krum: number of clients that may be malicious")
-    min_success: int = Field(1, ge=1, description="fewer good replies than this stop the run")
-    max_update_norm: float = Field(
-        0.0, ge=0, description="an update with a larger L2 norm counts as failed; 0 = no limit"
-    )
-    timeout: float = Field(3600.0, gt=0, description="seconds a round may take")
-    node_wait: float = Field(60.0, gt=0, description="seconds to wait for the nodes to connect")
-    evaluation: Literal["server", "clients"] = Field(
-        "server", description="who evaluates: the server on the dev set, or each client a share"
-    )
-
-
-class LocalSection(Section):
-    """Training at one client in one round."""
-
-    epochs: int = Field(1, ge=1, description="passes over the client's examples a round")
-    steps: int = Field(0, ge=0, description="steps a round instead of epochs; 0 = by epochs")
-    batch_size: int = Field(16, ge=1, description="examples a step")
-    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="adamw | sgd")
-    lr: float | None = Field(None, gt=0, description="learning rate; default: the method's")
-    momentum: float = Field(0.0, ge=0, lt=1, description="sgd: momentum")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
-    schedule: Literal["linear", "constant"] = Field(
-        "linear", description="learning rate over the whole run: linear to 0, or constant"
-    )
-    warmup: float = Field(0.0, ge=0, lt=1, description="share of the whole run to warm up in")
-    max_grad_norm: float = Field(1.0, ge=0, description="gradient norm is cut to this; 0 = never")
-    proximal_mu: float = Field(0.0, ge=0, description="weight of FedProx's term")
-
-
-class WireSection(Section):
-    """How a task vector travels."""
-
-    codec: Literal["float32", "float16", "float64"] = Field(
-        "float32", description="number format of the task vector in a message"
-    )
-
-
-class EngineSection(Section):
-    """What runs the clients."""
-
-    kind: Literal["local", "ray"] = Field(
-        "local", description="local: in this process | ray: Flower's simulation, many processes"
-    )
-    cohort: int = Field(1, ge=1, description="local: clients trained together in one batch")
-    workers: int = Field(1, ge=1, description="ray: processes that run clients")
-    threads: int = Field(0, ge=0, description="torch threads a process; 0 = torch decides")
-    device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto: best there is")
-    dtype: Literal["float32", "float64"] = Field("float32", description="numbers of the model")
-    autocast: Literal["off", "bfloat16", "float16"] = Field(
-        "off", description="lower precision inside the backbone"
-    )
-
-
-class OutputSection(Section):
-    """What a run writes besides its results."""
-
-    eval_every: int = Field(1, ge=1, description="evaluate every so many rounds, and the last")
-    plots: bool = Field(True, description="draw score, loss and partition at the end")
-
-
-class MethodSettings(Section):
-    """Base of a method's settings; each method's file defines its own."""
-
-    name: str
+from fedpeft.settings import (
+    SERVER_LR,
+    EngineSection,
+    FederationSection,
+    LocalSection,
+    MethodSettings,
+    OutputSection,
+    PartitionSection,
+    Representation,
+    Section,
+    TaskSection,
+    WireSection,
+)
 
 
 def _default_representation(backbone: str) -> str:

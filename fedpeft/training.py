@@ -12,10 +12,10 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from fedpeft.config import LocalSection
 from fedpeft.model import TaskModel
 from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
 from fedpeft.randomness import generator
+from fedpeft.settings import LocalSection
 from fedpeft.tasks.encoding import Encoded, batches, collate
 from fedpeft.tasks.metrics import statistics
 

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import (
     Krum,
 )
 
-from fedpeft.config import FederationSection
+from fedpeft.settings import FederationSection
 
 WEIGHT = "weight"
 VECTOR = "vector"

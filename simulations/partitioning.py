@@ -14,10 +14,11 @@ from typing import Any
 
 import numpy as np
 
-from fedpeft.config import Experiment, PartitionSection
+from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from fedpeft.files import write_atomic
 from fedpeft.randomness import generator
+from fedpeft.settings import PartitionSection
 from fedpeft.tasks import Task
 
 Rows = list[np.ndarray]  # for each client the indices of its examples, int64

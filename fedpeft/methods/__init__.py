@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from fedpeft.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from fedpeft.config import MethodSettings
     from fedpeft.methods.base import BackboneShape, Method
+    from fedpeft.settings import MethodSettings
 
 # Imported when first used: methods import torch, and the command line must start fast.
 REGISTRY = {

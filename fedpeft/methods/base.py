@@ -10,9 +10,9 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 from torch import Tensor
 
-from fedpeft.config import MethodSettings
 from fedpeft.modifications import Modification
 from fedpeft.projection import Projection
+from fedpeft.settings import MethodSettings
 
 SettingsT = TypeVar("SettingsT", bound=MethodSettings)
 

@@ -14,11 +14,11 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.config import MethodSettings
 from fedpeft.methods.base import Method
 from fedpeft.methods.slash import draw_z, projection_distribution
 from fedpeft.modifications import Modification, Prompt, PromptShift
 from fedpeft.projection import Projection
+from fedpeft.settings import MethodSettings
 
 
 class JRWarpSettings(MethodSettings):

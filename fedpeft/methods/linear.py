@@ -8,9 +8,9 @@ from typing import Literal
 import numpy as np
 from torch import Tensor
 
-from fedpeft.config import MethodSettings
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification
+from fedpeft.settings import MethodSettings
 
 
 class LinearSettings(MethodSettings):

@@ -10,9 +10,9 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.config import MethodSettings
 from fedpeft.methods.base import Method
 from fedpeft.modifications import LowRank, Modification
+from fedpeft.settings import MethodSettings
 
 SITES = ("q", "v")  # the paper's choice, section 4.2
 

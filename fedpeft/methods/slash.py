@@ -13,11 +13,11 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.config import MethodSettings
 from fedpeft.errors import UserError
 from fedpeft.methods.base import BackboneShape, Method
 from fedpeft.modifications import Modification, Shift
 from fedpeft.projection import Distribution, Projection
+from fedpeft.settings import MethodSettings
 
 Init = Literal["normal", "uniform", "zeros", "identity"]
 

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpeft.config import TaskSection
 from fedpeft.errors import UserError, nearest
 from fedpeft.randomness import generator
+from fedpeft.settings import TaskSection
 from fedpeft.tasks import custom, glue, synthetic
 from fedpeft.tasks.base import Examples, Kind, Task, TaskInfo
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
 
-from fedpeft.config import TaskSection
 from fedpeft.errors import UserError
+from fedpeft.settings import TaskSection
 from fedpeft.tasks.base import Task, TaskInfo
 from fedpeft.tasks.readers import Columns, check_columns, label_texts, read_table, to_examples
 

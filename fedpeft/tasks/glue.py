@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpeft.config import TaskSection
 from fedpeft.errors import UserError
 from fedpeft.hub import hub_dataset
+from fedpeft.settings import TaskSection
 from fedpeft.tasks.base import Examples, Kind, Task, TaskInfo
 from fedpeft.tasks.readers import (
     EXTENSIONS,

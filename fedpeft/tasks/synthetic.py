@@ -21,9 +21,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from fedpeft.config import TaskSection
 from fedpeft.errors import UserError
 from fedpeft.randomness import generator
+from fedpeft.settings import TaskSection
 from fedpeft.tasks.base import Examples, Task, TaskInfo
 
 TRAIN_SIZE, DEV_SIZE = 4000, 1000

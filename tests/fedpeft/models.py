@@ -6,9 +6,9 @@ import numpy as np
 import torch
 
 from fedpeft.backbones import Backbone
-from fedpeft.config import TaskSection
 from fedpeft.methods import REGISTRY, build_method, settings_for
 from fedpeft.model import TaskModel
+from fedpeft.settings import TaskSection
 from fedpeft.tasks import load_task
 from fedpeft.tasks.encoding import Batch, Encoded, collate, encode
 

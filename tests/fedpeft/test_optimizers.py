@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from fedpeft.config import LocalSection
 from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
+from fedpeft.settings import LocalSection
 
 STEPS, ROWS, SIZE = 7, 3, 11
 

@@ -11,9 +11,9 @@ import torch
 from models import METHODS, build_model, encoded
 
 from fedpeft.backbones import Backbone
-from fedpeft.config import LocalSection
 from fedpeft.model import TaskModel
 from fedpeft.randomness import generator
+from fedpeft.settings import LocalSection
 from fedpeft.tasks.encoding import Encoded, batches, collate
 from fedpeft.training import When, evaluate, train_cohort
 

@@ -17,7 +17,8 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedpeft.config import Experiment, FederationSection, Strategy
+from fedpeft.config import Experiment, Strategy
+from fedpeft.settings import FederationSection
 from server.app import weight
 from server.nodes import Node
 from server.runfolder import Checkpoint, RunFolder

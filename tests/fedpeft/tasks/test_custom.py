@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from fedpeft.config import TaskSection
 from fedpeft.errors import UserError
+from fedpeft.settings import TaskSection
 from fedpeft.tasks import load_task
 from fedpeft.tasks.custom import sort_labels
 

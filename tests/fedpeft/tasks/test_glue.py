@@ -5,8 +5,8 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from fedpeft.config import TaskSection
 from fedpeft.errors import UserError
+from fedpeft.settings import TaskSection
 from fedpeft.tasks import load_task
 from fedpeft.tasks.glue import TASKS
 

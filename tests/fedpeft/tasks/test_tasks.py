@@ -4,9 +4,9 @@ import sys
 import numpy as np
 import pytest
 
-from fedpeft.config import TaskSection
 from fedpeft.errors import UserError
 from fedpeft.randomness import generator
+from fedpeft.settings import TaskSection
 from fedpeft.tasks import Examples, available_tasks, load_task
 
 METRICS = {"cola": "matthews", "stsb": "pearson", "mrpc": "f1", "qqp": "f1"}
