@@ -70,7 +70,8 @@ class FederationSection(Section):
     per_round: int = Field(0, ge=0, description="number of clients asked each round; 0 = fraction")
     strategy: Strategy = Field("fedavg", description=" | ".join(get_args(Strategy)))
     weighting: Literal["examples", "uniform"] = Field(
-        "examples", description="clients weigh by their examples, or all the same"
+        "uniform",
+        description="uniform: all clients weigh the same | examples: by number of examples",
     )
     server_lr: float | None = Field(
         None, gt=0, description="server learning rate; default 1 for fedavg(m), 0.01 adaptive"

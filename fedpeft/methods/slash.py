@@ -46,7 +46,7 @@ class Slash(Method[SlashSettings]):
     """Shift W_l z at one site of every block; identity at the start only with ``init = zeros``."""
 
     Settings = SlashSettings
-    lr = 1e-2
+    lr = 5e-3
     sites = "ffn_out | ffn_mid | attn_norm"
     source = "Gupta et al. 2023, section 2"
 

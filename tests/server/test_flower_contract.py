@@ -92,6 +92,15 @@ def test_messages_carry_the_id_of_the_run_that_was_started() -> None:
     assert full_message().metadata.run_id == second.run_id
 
 
+def test_messages_of_every_run_have_the_same_size() -> None:
+    """A run id travels as a number of variable length: 9 bytes of 7 bits hold 63."""
+    sizes = set()
+    for _ in range(500):  # a plain random number would be shorter in 4 of them
+        new_run()
+        sizes.add(message_bytes(full_message()))
+    assert len(sizes) == 1
+
+
 def test_message_bytes_is_the_length_of_what_is_serialised(flower_run: int) -> None:
     message = full_message()
     assert message_bytes(message) == len(to_wire(message)) > 5 * 4

@@ -17,7 +17,8 @@ import pytest
 from flwr.app import Message
 from safetensors.numpy import load_file
 
-from fedpeft.config import Experiment, Strategy
+from fedpeft.config import Experiment
+from fedpeft.settings import Strategy
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]

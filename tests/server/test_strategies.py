@@ -17,8 +17,8 @@ import pytest
 from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
-from fedpeft.config import Experiment, Strategy
-from fedpeft.settings import FederationSection
+from fedpeft.config import Experiment
+from fedpeft.settings import FederationSection, Strategy
 from server.app import weight
 from server.nodes import Node
 from server.runfolder import Checkpoint, RunFolder
