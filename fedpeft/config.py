@@ -111,6 +111,12 @@ class Experiment(Section):
                 f"federation.min_success = {federation.min_success}: only "
                 f"{self.clients_per_round} clients are asked each round"
             )
+        needed = 2 * federation.byzantine + 3  # Blanchard et al. 2017, proposition 1
+        if federation.strategy == "krum" and self.clients_per_round < needed:
+            raise UserError(
+                f"federation.byzantine = {federation.byzantine}: krum needs {needed} clients a "
+                f"round, there are {self.clients_per_round}"
+            )
         if self.engine.kind == "ray" and self.engine.cohort > 1:
             raise UserError(
                 f"engine.cohort = {self.engine.cohort}: only engine 'local' has cohorts"

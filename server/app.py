@@ -41,6 +41,7 @@ def main(grid: Grid, context: Context) -> None:
     folder = RunFolder(Path(str(context.run_config["out"])))
     runtime = runtime_of(str(context.run_config["experiment"]))
     experiment = runtime.experiment
+    folder.pin(runtime.identity)
     strategy = build_strategy(experiment.federation)
     state = folder.checkpoint() or Checkpoint(0, runtime.model.initial(experiment.seed))
     restore_strategy(strategy, state.strategy)
@@ -57,6 +58,11 @@ def main(grid: Grid, context: Context) -> None:
         weights = [weight(asked[c], experiment.federation.weighting) for c in good]
         updates = [(good[c].message, good[c].vector, w) for c, w in zip(good, weights, strict=True)]
         vector = aggregate(strategy, number, state.vector, updates)
+        if not np.isfinite(vector).all():
+            raise RunFailed(
+                f"round {number}: the aggregated vector is not finite; "
+                f"federation.max_update_norm limits what a client can add"
+            )
         line = {
             "round": number,
             "clients": len(good),
@@ -70,7 +76,7 @@ def main(grid: Grid, context: Context) -> None:
         seconds = state.seconds + time.monotonic() - started
         state = Checkpoint(number, vector, strategy_state(strategy), seconds)
         folder.save_round(line, run.ledger.lines(number), state)
-    result = describe_result(runtime, folder.rounds(), state)
+    result = describe_result(runtime, folder, state)
     folder.finish(result, state.vector, describe_vector(runtime))
 
 

@@ -12,22 +12,20 @@ import numpy as np
 
 from fedpeft.runtime import Runtime
 from server.ledger import total_bytes
-from server.runfolder import Checkpoint
+from server.runfolder import Checkpoint, RunFolder
 
 
-def describe_result(
-    runtime: Runtime, rounds: list[dict[str, Any]], state: Checkpoint
-) -> dict[str, Any]:
+def describe_result(runtime: Runtime, folder: RunFolder, state: Checkpoint) -> dict[str, Any]:
     """Return the content of result.json; the design fixes its keys."""
-    experiment, layout = runtime.experiment, runtime.model.layout
+    experiment, layout, rounds = runtime.experiment, runtime.model.layout, folder.rounds()
     bytes_total = total_bytes(rounds)
-    clients = sum(line["clients"] for line in rounds)
+    updates = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
+    messages = [up["message"] for up in updates if up["payload"]]  # an error reply has none
     itemsize = np.dtype(experiment.wire.codec).itemsize
     head = layout.head_size * itemsize
-    up = bytes_total["up"]
     bytes_total["per_client_round_up"] = {
         "payload": layout.size * itemsize,
-        "message": round(up["message"] / clients) if clients else 0,
+        "message": round(np.mean(messages)),
         "method": layout.size * itemsize - head,
         "head": head,
     }

@@ -26,6 +26,7 @@ CHECKPOINT = "checkpoint.safetensors"
 RESULT = "result.json"
 VECTOR = "vector.safetensors"
 PROGRESS = "progress.json"
+IDENTITY = "identity.json"
 
 
 @dataclass
@@ -85,6 +86,24 @@ class RunFolder:
                 f"'{path}' holds this run, {state}; add --resume or choose another --out"
             )
 
+    def pin(self, identity: dict[str, str]) -> None:
+        """Keep what the run's bits depend on besides its settings, or compare with what is kept.
+
+        Raises:
+            UserError: the folder's run was made with another version, backbone or projection.
+        """
+        path = self.path / IDENTITY
+        if not path.exists():
+            write_json(path, identity)
+            return
+        kept = json.loads(path.read_text(encoding="utf-8"))
+        differing = [key for key, value in identity.items() if kept.get(key) != value]
+        if differing:
+            raise UserError(
+                f"'{self.path}' was begun with another {', '.join(differing)}; going on would mix "
+                f"two runs: choose another --out"
+            )
+
     def checkpoint(self) -> Checkpoint | None:
         """Return the last checkpoint, after dropping what was written for later rounds.
 
@@ -119,6 +138,10 @@ class RunFolder:
         meta = {"state": json.dumps({"round": state.round, "seconds": state.seconds})}
         arrays = {"vector": state.vector, **state.strategy}
         write_atomic(self.path / CHECKPOINT, save(arrays, meta))
+
+    def sent(self) -> list[dict[str, Any]]:
+        """Return the lines of bytes.jsonl, one for each round, client and kind."""
+        return _whole_lines(self.path / BYTES)
 
     def rounds(self) -> list[dict[str, Any]]:
         """Return the lines of rounds.jsonl; a last line that is still being written is left out."""

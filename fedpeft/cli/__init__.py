@@ -11,6 +11,7 @@ import typer
 from fedpeft.cli import config, methods, simulate, tasks
 from fedpeft.errors import RunFailed, UserError
 
+_INTERRUPTED = 130  # the shell's code for Ctrl-C
 app = typer.Typer(
     name="fedpeft",
     help="Federated, private, parameter-efficient fine-tuning of frozen transformers.",
@@ -29,7 +30,7 @@ def main(arguments: list[str] | None = None) -> None:
     # Threads that spin while they wait made small steps 100 times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     try:
-        app(args=arguments, standalone_mode=False)
+        code = app(args=arguments, standalone_mode=False)
     except UserError as error:
         _end(f"error: {error}", 2)
     except click.UsageError as error:
@@ -37,7 +38,9 @@ def main(arguments: list[str] | None = None) -> None:
     except RunFailed as error:
         _end(f"stopped: {error}", 1)
     except (KeyboardInterrupt, click.Abort):
-        _end("interrupted; the same command with --out and --resume goes on", 130)
+        code = _INTERRUPTED
+    if code == _INTERRUPTED:  # typer also returns it instead of raising
+        _end("interrupted; the same command with --out and --resume goes on", _INTERRUPTED)
 
 
 def _end(line: str, code: int) -> None:

@@ -107,11 +107,12 @@ def test_mistakes_are_one_clear_line(override: str, words: str) -> None:
     "overrides",
     [
         ["federation.strategy=krum", "federation.server_lr=0.1"],
+        ["federation.strategy=krum", "federation.byzantine=4"],
         ["engine.kind=ray", "engine.cohort=4"],
     ],
 )
 def test_settings_that_contradict_are_refused(overrides: list[str]) -> None:
-    with pytest.raises(UserError, match=r"federation.server_lr|engine.cohort"):
+    with pytest.raises(UserError, match=r"federation.server_lr|federation.byzantine|engine.cohort"):
         Experiment.load("", overrides)
 
 

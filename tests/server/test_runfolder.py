@@ -224,6 +224,13 @@ def test_a_damaged_line_in_the_middle_is_an_error_that_names_file_and_line(
         folder.checkpoint()
 
 
+def test_a_run_begun_with_another_backbone_is_not_continued(folder: RunFolder) -> None:
+    folder.pin({"backbone": "a", "version": "1"})
+    folder.pin({"backbone": "a", "version": "1"})
+    with pytest.raises(UserError, match="begun with another backbone"):
+        folder.pin({"backbone": "b", "version": "1"})
+
+
 def test_progress_is_whole_and_not_written_for_every_reply(folder: RunFolder) -> None:
     seen = []
     for done in range(101):

@@ -165,7 +165,7 @@ def krum(vectors: np.ndarray, byzantine: int) -> int:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_krum_takes_one_honest_vector_whole(quick: Quick, seed: int) -> None:
-    strategy = build_strategy(settings(quick, "strategy=krum", "byzantine=1"))
+    strategy = build_strategy(settings(quick, "strategy=krum", "byzantine=1", "clients=6"))
     vectors = draw(seed, clients=6)
     outlier = seed % 6
     vectors[outlier] += 25.0

@@ -110,9 +110,6 @@ def test_killed_at_any_time_from_the_start_on(
     assert_equal_runs(out, whole, final_vector)
 
 
-@pytest.mark.xfail(
-    strict=True, reason="typer turns Ctrl-C into Exit(130), which fedpeft.cli.main drops: exit 0"
-)
 def test_interrupted_from_the_keyboard_it_says_how_to_go_on(
     quick: Quick, start_cli: Start, tmp_path: Path
 ) -> None:
