@@ -13,7 +13,6 @@ from flwr.clientapp import ClientApp
 from clients.data import dev_rows, train_rows
 from clients.errors import ClientError, error_reply
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.tasks.encoding import Encoded
 from fedpeft.training import When, evaluate, train_cohort
 from fedpeft.vector import decode, encode
 
@@ -67,7 +66,7 @@ def measure(message: Message, context: Context) -> Message:
     content = RecordDict(
         {
             "arrays": ArrayRecord({"statistics": Array(found.statistics)}),
-            "metrics": MetricRecord({"loss-sum": found.loss_sum, "examples": len(dev)}),
+            "metrics": MetricRecord({"loss-sum": found.loss_sum}),
         }
     )
     return Message(content, reply_to=message)
@@ -82,7 +81,7 @@ class Assignment:
     client: int
     round: int
     start: np.ndarray  # task vector [P]
-    examples: Encoded
+    rows: np.ndarray  # indices of the client's training examples
 
     @classmethod
     def read(cls, message: Message, context: Context) -> Assignment:
@@ -106,7 +105,7 @@ class Assignment:
             int(context.node_config["partition-id"]),
             int(config["round"]),
             decode(array, codec, model.layout.size, model.numpy_dtype),
-            runtime.train.select(train_rows(context)),
+            train_rows(context),
         )
 
     def reply(self, vector: np.ndarray, loss: float) -> Message:
@@ -149,7 +148,7 @@ def _train(assignments: list[Assignment]) -> list[Message]:
     trained = train_cohort(
         runtime.model,
         np.stack([each.start for each in assignments]),
-        [each.examples for each in assignments],
+        [runtime.train.select(each.rows) for each in assignments],
         [each.client for each in assignments],
         experiment.local,
         When(experiment.seed, round, experiment.federation.rounds),

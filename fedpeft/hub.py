@@ -59,3 +59,48 @@ def hub_dataset(repository: str, patterns: Sequence[str]) -> Path | None:
         raise UserError(
             f"data set '{repository}' cannot be fetched from the hub: {reason}"
         ) from None
+
+
+#: What a checkpoint needs here; other frameworks' weights stay on the hub.
+_MODEL_FILES = ("*.json", "*.txt", "*.model")
+_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+
+
+def hub_model(name: str) -> Path | None:
+    """Return the local folder of a hub checkpoint, fetched if it is not in the cache whole.
+
+    Returns:
+        The folder, or None when the hub cannot be reached and no weights are in the cache.
+
+    Raises:
+        UserError: not a hub name, no such checkpoint, or the download breaks off.
+    """
+    import httpx
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HfHubHTTPError,
+        HFValidationError,
+        LocalEntryNotFoundError,
+    )
+
+    def fetch(weights: str, local: bool) -> Path | None:
+        patterns = [*_MODEL_FILES, weights]
+        try:
+            folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=local))
+        except LocalEntryNotFoundError:
+            return None
+        return folder if any(folder.glob(weights)) else None
+
+    try:
+        cached = next(filter(None, (fetch(weights, True) for weights in _WEIGHTS)), None)
+        if cached is not None or not hub_reachable():
+            return cached
+        found = next(filter(None, (fetch(weights, False) for weights in _WEIGHTS)), None)
+    except HFValidationError:
+        raise UserError(f"backbone '{name}': neither a folder nor a hub name") from None
+    except (HfHubHTTPError, httpx.HTTPError) as error:
+        reason = type(error).__name__
+        raise UserError(f"backbone '{name}' cannot be fetched from the hub: {reason}") from None
+    if found is None:
+        raise UserError(f"backbone '{name}' has no PyTorch weights on the hub")
+    return found

@@ -62,7 +62,7 @@ class TaskModel:
     def __init__(
         self, backbone: Backbone, method: Method[Any], classes: int, kind: Kind, autocast: str
     ):
-        self.backbone, self.method, self.kind = backbone, method, kind
+        self.backbone, self.method, self.classes, self.kind = backbone, method, classes, kind
         self.layout = layout_of(method, classes)
         self.dtype = next(backbone.model.parameters()).dtype
         self._autocast = autocast

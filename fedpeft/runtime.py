@@ -27,8 +27,6 @@ class Runtime:
     def backbone(self) -> Backbone:
         """The frozen backbone, shared by every experiment of the process that names it."""
         engine = self.experiment.engine
-        workers = engine.workers if engine.kind == "ray" else 1
-        set_threads(engine.threads, workers)
         return load_backbone(self.experiment.backbone, engine.device, engine.dtype)
 
     @cached_property
@@ -73,6 +71,15 @@ class Runtime:
             "labels": hashlib.sha256(json.dumps(self.task.info.labels).encode()).hexdigest(),
         }
 
+    @cached_property
+    def data_digest(self) -> str:
+        """SHA-256 over the tokens and labels of both splits."""
+        total = hashlib.sha256()
+        for split in (self.train, self.dev):
+            for array in (split.tokens, split.offsets, split.labels):
+                total.update(array.tobytes())
+        return total.hexdigest()
+
     def _encode(self, split: str) -> Encoded:
         experiment, longest = self.experiment, self.backbone.longest
         if experiment.task.max_length > longest:
@@ -88,7 +95,17 @@ class Runtime:
         )
 
 
-@lru_cache(maxsize=4)
 def runtime_of(toml: str) -> Runtime:
-    """Return this process's runtime of an experiment's TOML, the same object every time."""
+    """Return this process's runtime of an experiment's TOML, the same object every time.
+
+    Torch then uses the experiment's number of threads, whatever ran here before.
+    """
+    runtime = _runtime(toml)
+    engine = runtime.experiment.engine
+    set_threads(engine.threads, engine.workers if engine.kind == "ray" else 1)
+    return runtime
+
+
+@lru_cache(maxsize=4)
+def _runtime(toml: str) -> Runtime:
     return Runtime(Experiment.load(toml))

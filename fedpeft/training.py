@@ -78,7 +78,7 @@ def train_cohort(
     begin = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
     vectors = begin.clone()
     optimizer = build_optimizer(local, vectors)
-    loss_sums = torch.zeros(len(plans), device=vectors.device, dtype=torch.float64)
+    history: list[torch.Tensor] = []  # each step's losses, of the clients still training
     for step in range(steps.max(initial=0)):
         rows = int((steps > step).sum())
         active = order[:rows]
@@ -90,15 +90,17 @@ def train_cohort(
             model.dtype,
         )
         gradients, losses = model.gradients(vectors[:rows], batch)
-        loss_sums[:rows] += losses
+        history.append(losses)
         if local.proximal_mu:  # FedProx (Li et al. 2020, arXiv 1812.06127)
             gradients += local.proximal_mu * (vectors[:rows] - begin[:rows])
         progress = (when.round - 1 + step / steps[:rows]) / when.rounds
         lr = vectors.new_tensor([[learning_rate(local, share)] for share in progress])
         optimizer.step(vectors[:rows], clip_rows(gradients, local.max_grad_norm), lr)
     back = np.argsort(order)  # row of client k
-    losses = loss_sums.cpu().numpy() / np.maximum(steps, 1)
-    return Trained(vectors.cpu().numpy()[back], losses[back], steps[back])
+    loss_sums = np.zeros(len(plans))
+    for step_losses in history:
+        loss_sums[: len(step_losses)] += step_losses.cpu().double().numpy()
+    return Trained(vectors.cpu().numpy()[back], (loss_sums / steps)[back], steps[back])
 
 
 def plan_batches(
@@ -117,7 +119,7 @@ def plan_batches(
 def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluation:
     """Run one task vector [P] over all examples."""
     vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
-    outputs = np.zeros((len(examples), model.layout.entries[-1][1][0]))
+    outputs = np.zeros((len(examples), model.classes))
     loss_sum = 0.0
     with torch.inference_mode():
         realised = model.realise(vectors)

@@ -20,6 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedpeft.errors import RunFailed
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.tasks.base import Kind
 from fedpeft.tasks.metrics import scores, spearman
 from fedpeft.training import evaluate
 from fedpeft.vector import decode, encode
@@ -53,8 +54,6 @@ def main(grid: Grid, context: Context) -> None:
         nodes.refresh(run.ledger)
         asked = sample(nodes.clients, experiment.seed, number, experiment.clients_per_round)
         good, failed = train(run, asked, state.vector)
-        for client in failed:
-            nodes.forget(client)
         weights = [weight(asked[c], experiment.federation.weighting) for c in good]
         updates = [(good[c].message, good[c].vector, w) for c, w in zip(good, weights, strict=True)]
         vector = aggregate(strategy, number, state.vector, updates)
@@ -73,6 +72,8 @@ def main(grid: Grid, context: Context) -> None:
             "bytes": run.ledger.round_bytes(),
             "epsilon": None,
         }
+        for client in failed:
+            nodes.forget(client)
         seconds = state.seconds + time.monotonic() - started
         state = Checkpoint(number, vector, strategy_state(strategy), seconds)
         folder.save_round(line, run.ledger.lines(number), state)
@@ -199,13 +200,23 @@ def measure(run: Round, clients: Mapping[int, Node], vector: np.ndarray) -> dict
     experiment, task = run.runtime.experiment, run.runtime.task
     last = run.number == experiment.federation.rounds
     if not last and run.number % experiment.output.eval_every:
-        return {"score": None, "eval_loss": None, "metrics": None}
+        return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None}
     if experiment.federation.evaluation == "clients":
         statistics, loss, extra = measure_at_clients(run, clients, vector)
     else:
         statistics, loss, extra = measure_here(run, vector)
     metrics = scores(statistics, task.info.kind) | extra
-    return {"score": metrics[task.info.metric], "eval_loss": loss, "metrics": metrics}
+    return {
+        "score": metrics[task.info.metric],
+        "eval_loss": loss if np.isfinite(loss) else None,  # JSON knows no infinity
+        "metrics": metrics,
+        "evaluated": examples_of(statistics, task.info.kind),
+    }
+
+
+def examples_of(statistics: np.ndarray, kind: Kind) -> int:
+    """Return how many examples are in summable statistics (fedpeft.tasks.metrics)."""
+    return int(statistics.sum() if kind == "classes" else statistics[0])
 
 
 def measure_here(
@@ -232,28 +243,30 @@ def measure_at_clients(
     kind = run.runtime.task.info.kind
     numbers = run.runtime.task.classes**2 if kind == "classes" else 6
     replies, failed = run.ask("evaluate", vector, clients)
-    good = check_all(replies, failed, lambda reply: check_measured(reply, numbers))
+    good = check_all(replies, failed, lambda reply: check_measured(reply, numbers, kind))
     for client, reason in sorted(failed.items()):
         log.warning("round %d: client %d did not evaluate: %s", run.number, client, reason)
     if not good:
         raise RunFailed(f"round {run.number}: no client evaluated")
-    statistics = sum(found[0] for found in good.values())
-    loss_sum = sum(found[1] for found in good.values())
-    examples = sum(found[2] for found in good.values())
+    statistics = np.sum([found[0] for found in good.values()], axis=0)
+    loss = sum(found[1] for found in good.values()) / examples_of(statistics, kind)
     # Spearman needs all the pairs in one place.
     extra: dict[str, float | None] = {"spearman": None} if kind == "score" else {}
-    return np.asarray(statistics), loss_sum / max(examples, 1), extra
+    return statistics, loss, extra
 
 
-def check_measured(reply: Message, numbers: int) -> tuple[np.ndarray, float, int]:
-    """Return (statistics, summed loss, examples) of a client's evaluation.
+def check_measured(reply: Message, numbers: int, kind: Kind) -> tuple[np.ndarray, float]:
+    """Return (statistics, summed loss) of a client's evaluation.
 
     Raises:
-        ValueError: not so many statistics, or one that is not finite.
+        ValueError: not so many statistics, one that is not finite, or counts that are none.
     """
     array, metrics = reply.content["arrays"]["statistics"], reply.content["metrics"]
     statistics = decode(array.numpy(), "float64", numbers, "float64")
-    loss_sum, examples = float(metrics["loss-sum"]), int(metrics["examples"])
+    counts = statistics if kind == "classes" else statistics[:1]
+    if (counts < 0).any() or (counts % 1).any() or not counts.sum():
+        raise ValueError("the statistics are no counts of examples")
+    loss_sum = float(metrics["loss-sum"])
     if not np.isfinite(loss_sum):
         raise ValueError(f"evaluation loss is {loss_sum}")
-    return statistics, loss_sum, examples
+    return statistics, loss_sum

@@ -83,9 +83,10 @@ class Nodes:
         content = RecordDict({"config": ConfigRecord({"experiment": self.experiment.to_toml()})})
         places = dict(enumerate(nodes))
         own = ByteLedger()
-        replies, failed = exchange(
-            self.grid, "handshake", content, places, own, self.experiment.federation.timeout
-        )
+        federation = self.experiment.federation
+        # A node that hangs must not hold up every round for a whole training's time.
+        patience = min(federation.timeout, federation.node_wait)
+        replies, failed = exchange(self.grid, "handshake", content, places, own, patience)
         names: dict[int, int | None] = {}
         for place, reply in replies.items():
             try:

@@ -9,6 +9,8 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -27,6 +29,7 @@ RESULT = "result.json"
 VECTOR = "vector.safetensors"
 PROGRESS = "progress.json"
 IDENTITY = "identity.json"
+LOCK = "run.lock"
 
 
 @dataclass
@@ -54,9 +57,32 @@ class RunFolder:
         """
         cls.check(path, experiment, resume)
         if not (path / EXPERIMENT).exists():
-            path.mkdir(parents=True, exist_ok=True)
-            write_atomic(path / EXPERIMENT, experiment.to_toml(comments=True))
+            try:
+                path.mkdir(parents=True, exist_ok=True)
+                write_atomic(path / EXPERIMENT, experiment.to_toml(comments=True))
+            except OSError as error:
+                reason = error.strerror or type(error).__name__
+                raise UserError(f"--out '{path}': cannot be written ({reason})") from None
         return cls(path)
+
+    @contextmanager
+    def locked(self) -> Iterator[None]:
+        """Keep other processes from running in this folder; a killed one lets go.
+
+        Raises:
+            UserError: another process is running in it.
+        """
+        from filelock import FileLock, Timeout
+
+        lock = FileLock(self.path / LOCK)
+        try:
+            lock.acquire(blocking=False)
+        except Timeout:
+            raise UserError(f"'{self.path}' is in use by another process") from None
+        try:
+            yield
+        finally:
+            lock.release()
 
     @staticmethod
     def check(path: Path, experiment: Experiment, resume: bool = False) -> None:
@@ -73,8 +99,7 @@ class RunFolder:
             if path.exists() and (not path.is_dir() or {f.name for f in path.iterdir()} - own):
                 raise UserError(f"'{path}' is not empty and holds no run; choose another --out")
             return
-        kept = Experiment.load((path / EXPERIMENT).read_text(encoding="utf-8"))
-        differing = differing_keys(kept, experiment)
+        differing = differing_keys(Experiment.read(path / EXPERIMENT), experiment)
         if differing:
             raise UserError(
                 f"'{path}' holds a run of other settings: {', '.join(differing)} (its own and "
@@ -90,13 +115,16 @@ class RunFolder:
         """Keep what the run's bits depend on besides its settings, or compare with what is kept.
 
         Raises:
-            UserError: the folder's run was made with another version, backbone or projection.
+            UserError: the folder's run was begun with another version, backbone, data, ...
         """
         path = self.path / IDENTITY
         if not path.exists():
             write_json(path, identity)
             return
-        kept = json.loads(path.read_text(encoding="utf-8"))
+        try:
+            kept = json.loads(path.read_text(encoding="utf-8"))
+        except ValueError:
+            raise UserError(f"'{path}' is damaged; start again in another --out") from None
         differing = [key for key, value in identity.items() if kept.get(key) != value]
         if differing:
             raise UserError(
@@ -121,10 +149,12 @@ class RunFolder:
                     arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
                 vector = arrays.pop("vector")
                 found = Checkpoint(meta["round"], vector, arrays, meta["seconds"])
+                theirs = meta["experiment"]
             except (SafetensorError, KeyError, TypeError, ValueError) as error:
                 raise UserError(
                     f"'{path}' is damaged ({error}); start again in another --out"
                 ) from None
+            self._check_own(path, theirs)
         for name in (ROUNDS, BYTES):
             self._keep_rounds(name, found.round if found else 0)
         return found
@@ -134,8 +164,10 @@ class RunFolder:
         from safetensors.numpy import save
 
         append_lines(self.path / BYTES, ledger)
-        append_lines(self.path / ROUNDS, [json.dumps(line)])
-        meta = {"state": json.dumps({"round": state.round, "seconds": state.seconds})}
+        append_lines(self.path / ROUNDS, [json.dumps(line, allow_nan=False)])
+        settings = (self.path / EXPERIMENT).read_text(encoding="utf-8")
+        about = {"round": state.round, "seconds": state.seconds, "experiment": settings}
+        meta = {"state": json.dumps(about)}
         arrays = {"vector": state.vector, **state.strategy}
         write_atomic(self.path / CHECKPOINT, save(arrays, meta))
 
@@ -166,6 +198,16 @@ class RunFolder:
         temporary = self.path / f".{PROGRESS}.tmp"
         temporary.write_text(json.dumps(progress))
         temporary.replace(path)
+
+    def _check_own(self, checkpoint: Path, settings: str) -> None:
+        """Raise UserError if a checkpoint was made by other settings than the folder's."""
+        own = Experiment.read(self.path / EXPERIMENT)
+        differing = differing_keys(Experiment.load(settings), own)
+        if differing:
+            raise UserError(
+                f"'{checkpoint}' is of another experiment: {', '.join(differing)} (its own and "
+                f"the folder's)"
+            )
 
     def _keep_rounds(self, name: str, last: int) -> None:
         path = self.path / name

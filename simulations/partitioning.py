@@ -42,12 +42,14 @@ def partition(task: Task, experiment: Experiment) -> Rows:
         )
     draw = generator(experiment.seed, "partition")
     rows = _KINDS[section.kind](task, section, clients, draw)
-    if section.kind != "natural":  # whose example it is must not be made up
+    smallest = min(map(len, rows))
+    # Whose example it is must not be made up, nor may a client get a class it should not have.
+    if section.kind not in ("natural", "pathological"):
         rows = fill_up(rows, section.min_examples, draw)
-    elif min(map(len, rows)) < section.min_examples:
+    elif smallest < section.min_examples:
         raise UserError(
-            f"partition.min_examples = {section.min_examples}: an owner in column "
-            f"'{section.column}' has only {min(map(len, rows))}"
+            f"partition.min_examples = {section.min_examples}: with partition.kind = "
+            f"'{section.kind}' a client has only {smallest}"
         )
     return [np.sort(each) for each in rows]
 
@@ -64,12 +66,17 @@ def fill_up(rows: Rows, minimum: int, draw: np.random.Generator) -> Rows:
     return rows
 
 
-def save(path: Path, rows: Rows, kind: str) -> str:
-    """Write a partition with its digest; return the digest (SHA-256 over the indices)."""
+def digest(rows: Rows) -> str:
+    """Return SHA-256 over the indices of all clients."""
     clients = [each.tolist() for each in rows]
-    digest = hashlib.sha256(json.dumps(clients).encode()).hexdigest()
-    write_atomic(path, json.dumps({"kind": kind, "digest": digest, "clients": clients}) + "\n")
-    return digest
+    return hashlib.sha256(json.dumps(clients).encode()).hexdigest()
+
+
+def save(path: Path, rows: Rows, kind: str) -> None:
+    """Write a partition with its digest."""
+    clients = [each.tolist() for each in rows]
+    content = {"kind": kind, "digest": digest(rows), "clients": clients}
+    write_atomic(path, json.dumps(content) + "\n")
 
 
 def _iid(task: Task, section: PartitionSection, clients: int, draw: np.random.Generator) -> Rows:

@@ -31,7 +31,10 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
     rows = partitioning.partition(runtime.task, experiment)
     _ = runtime.model, runtime.train, runtime.dev  # made here, so that a mistake in them shows now
     folder = RunFolder.create(out, experiment, resume)
-    partitioning.save(out / PARTITION, rows, experiment.partition.kind)
+    digests = {"data": runtime.data_digest, "partition": partitioning.digest(rows)}
+    folder.pin({**runtime.identity, **digests})
+    if not (out / PARTITION).exists():
+        partitioning.save(out / PARTITION, rows, experiment.partition.kind)
     return folder, runtime
 
 

@@ -21,4 +21,6 @@ def config(
 
     Example: fedpeft config -s method.name=lora > experiment.toml
     """
-    print(Experiment.read(experiment, overrides or ()).to_toml(comments=True), end="")
+    print(
+        Experiment.read(experiment, overrides or ()).to_toml(comments=True, derived=False), end=""
+    )

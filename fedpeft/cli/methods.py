@@ -62,7 +62,8 @@ def describe_methods(backbone: str, classes: int, overrides: Any) -> list[dict[s
     shape, rows, used = backbone_shape(backbone), [], set()
     for name in REGISTRY:
         fields = method_class(name).Settings.model_fields
-        fitting = [each for each in overrides if each.partition("=")[0][len("method.") :] in fields]
+        own = {f"method.{key}" for key in fields if key != "name"}
+        fitting = [each for each in overrides if each.partition("=")[0] in own]
         used |= set(fitting)
         settings = Experiment.load("", [f"method.name={name}", *fitting]).method
         method = build_method(settings, shape, seed=0)

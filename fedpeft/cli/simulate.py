@@ -45,14 +45,13 @@ def _default_folder(experiment: Experiment) -> Path:
 def _run(experiment: Experiment, out: Path, resume: bool) -> None:
     from rich.console import Console
 
-    console = Console(highlight=False)
+    console = Console(highlight=False, markup=False)
     with console.status("loading backbone and data"):
         from simulations import plots, run
         from simulations.display import Display
 
-        logging.getLogger("flwr").setLevel(
-            logging.ERROR
-        )  # its INFO lines would repeat what the display shows
+        for name in ("flwr", "server", "clients"):  # the display says what their lines would
+            logging.getLogger(name).setLevel(logging.ERROR)
         folder, runtime = run.prepare(experiment, out, resume)
     layout, federation = runtime.model.layout, experiment.federation
     console.print(
@@ -61,8 +60,10 @@ def _run(experiment: Experiment, out: Path, resume: bool) -> None:
         f"{layout.size:,} numbers each way ({layout.head_size:,} of them the head)",
         soft_wrap=True,
     )
-    with Display(folder, federation.rounds, runtime.task.info.metric, console):
-        result = run.simulate(folder, experiment)
+    with folder.locked():
+        folder.checkpoint()  # drops what was written after it, before the display looks
+        with Display(folder, federation.rounds, runtime.task.info.metric, console):
+            result = run.simulate(folder, experiment)
     if experiment.output.plots:
         plots.draw_run(folder, runtime)
     _print_result(console, result, folder.path)

@@ -29,5 +29,6 @@ def tasks(as_json: AsJson = False) -> None:
         labels = f"{len(info.labels)} classes" if info.labels else "any classes"
         predicts = "score" if info.kind == "score" else labels
         text = "pair" if info.pair else "single"
-        table.add_row(info.name, text, predicts, info.metric, info.description)
+        about = info.description + (f" (best possible {info.best:g})" if info.best else "")
+        table.add_row(info.name, text, predicts, info.metric, about)
     Console().print(table)

@@ -27,8 +27,8 @@ def method_class(name: str) -> type[Method[Any]]:
     Raises:
         UserError: no such method.
     """
-    if name not in REGISTRY:
-        raise UserError(f"method.name = '{name}': unknown method{nearest(name, REGISTRY)}")
+    if not isinstance(name, str) or name not in REGISTRY:
+        raise UserError(f"method.name = '{name}': unknown method{nearest(str(name), REGISTRY)}")
     module, _, attribute = REGISTRY[name].partition(":")
     return getattr(import_module(module), attribute)
 

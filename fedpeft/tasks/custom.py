@@ -54,7 +54,7 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
     return Task(
         info,
         to_examples(train_frame, train, columns, codes),
-        to_examples(dev_frame, dev, columns, codes),
+        to_examples(dev_frame, dev, replace(columns, owner=""), codes),
     )
 
 

@@ -71,7 +71,7 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
         )
     else:
         train, dev = _hub_files(info, f"validation{suffix}")
-    return Task(info, _read(train, info, owner_column), _read(dev, info, owner_column))
+    return Task(info, _read(train, info, owner_column), _read(dev, info, ""))
 
 
 def _local_file(path: Path, info: TaskInfo, stem: str) -> Path:

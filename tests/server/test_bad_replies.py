@@ -185,6 +185,10 @@ def test_a_slow_client_fails_and_is_back_in_the_next_round(
     ("spoil", "reason"),
     [
         (raising, "error 2: ValueError"),
+        (
+            on_record("arrays", ArrayRecord({"statistics": Array(np.array([9.0, -5, 7, 2]))})),
+            "no counts of examples",
+        ),
         (on_record("arrays", None), "refused: KeyError: 'arrays'"),
         (
             on_record("arrays", ArrayRecord({"statistics": Array(np.ones(9))})),
@@ -195,7 +199,7 @@ def test_a_slow_client_fails_and_is_back_in_the_next_round(
             "4 of 4 numbers are NaN",
         ),
         (
-            on_record("metrics", MetricRecord({"loss-sum": float("nan"), "examples": 1})),
+            on_record("metrics", MetricRecord({"loss-sum": float("nan")})),
             "evaluation loss is nan",
         ),
     ],
@@ -209,7 +213,9 @@ def test_a_bad_evaluation_is_left_out(
 ) -> None:
     experiment = quick("federation.evaluation=clients", "federation.rounds=1")
     folder = federate(experiment, spoil, kind="evaluate", client=1)
-    assert 0 <= folder.rounds()[0]["score"] <= 1
+    line = folder.rounds()[0]
+    assert line["evaluated"] == 27, "40 examples less the share of client 1"
+    assert line["score"] * 27 == pytest.approx(round(line["score"] * 27))
     warnings = [record.getMessage() for record in caplog.records if record.name == "server.app"]
     assert len(warnings) == 1
     assert_matches(warnings[0], f"client 1 did not evaluate: .*{reason}")

@@ -33,6 +33,7 @@ pytestmark = pytest.mark.usefixtures("flower_run")
 
 
 def settings(quick: Quick, *overrides: str) -> FederationSection:
+    overrides = ("clients=6", *overrides)  # enough for every strategy
     return quick(*(f"federation.{override}" for override in overrides)).federation
 
 
@@ -165,7 +166,7 @@ def krum(vectors: np.ndarray, byzantine: int) -> int:
 
 @pytest.mark.parametrize("seed", range(8))
 def test_krum_takes_one_honest_vector_whole(quick: Quick, seed: int) -> None:
-    strategy = build_strategy(settings(quick, "strategy=krum", "byzantine=1", "clients=6"))
+    strategy = build_strategy(settings(quick, "strategy=krum", "byzantine=1"))
     vectors = draw(seed, clients=6)
     outlier = seed % 6
     vectors[outlier] += 25.0
@@ -178,7 +179,8 @@ def test_krum_takes_one_honest_vector_whole(quick: Quick, seed: int) -> None:
 @pytest.mark.parametrize("name", STRATEGIES)
 def test_memory_survives_a_checkpoint_on_disk(quick: Quick, name: str, tmp_path: Path) -> None:
     choice = settings(quick, f"strategy={name}")
-    current, folder = draw(0, dtype="float32")[0], RunFolder(tmp_path)
+    current = draw(0, dtype="float32")[0]
+    folder = RunFolder.create(tmp_path / "run", quick())
     steady, stopped = build_strategy(choice), build_strategy(choice)
     first = step(steady, 1, current, draw(1, dtype="float32"), np.ones(5))
     step(stopped, 1, current, draw(1, dtype="float32"), np.ones(5))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -50,6 +51,8 @@ def start_cli(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]
                 stdout=printed,
                 stderr=printed,
                 env={**os.environ, "HF_HUB_OFFLINE": "1"},
+                # A background job of a shell ignores Ctrl-C, and so would what it starts.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),
                 cwd=tmp_path,
             )
         started.append(process)

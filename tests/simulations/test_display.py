@@ -41,8 +41,8 @@ def text(console: Console) -> str:
 
 
 @pytest.fixture
-def folder(tmp_path: Path) -> RunFolder:
-    return RunFolder(tmp_path)
+def folder(quick: Callable[..., Experiment], tmp_path: Path) -> RunFolder:
+    return RunFolder.create(tmp_path / "run", quick())
 
 
 def test_without_a_terminal_each_round_is_one_line(folder: RunFolder) -> None:
