@@ -12,7 +12,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpeft.errors import UserError, nearest
+from fedpeft.errors import UserError, suggestion
 from fedpeft.hub import hub_model
 from fedpeft.methods.base import BackboneShape
 from fedpeft.modifications import FAMILIES
@@ -169,10 +169,10 @@ def _source(name: str) -> Path:
         raise UserError(f"backbone '{name}': no such folder")
     folder = hub_model(name)
     if folder is None:
+        hint = "" if name in KNOWN_SHAPES else suggestion(name, KNOWN_SHAPES)
         raise UserError(
-            f"backbone '{name}' is not on this machine and the hub cannot be reached"
-            f"{nearest(name, KNOWN_SHAPES)} Offline, use 'minilm', 'tiny', or the folder of a "
-            f"downloaded checkpoint"
+            f"backbone '{name}' is not on this machine and the hub cannot be reached: use "
+            f"'minilm', 'tiny' or the folder of a downloaded checkpoint{hint}"
         )
     return folder
 

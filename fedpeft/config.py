@@ -80,7 +80,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for problem in (*_federation_problems(self), *_engine_problems(self)):
+        for problem in (*_federation_problems(self), *_other_problems(self)):
             raise UserError(problem)
         defaults = self.derived()
         if self.representation is None:
@@ -138,7 +138,9 @@ class Experiment(Section):
         """Build an experiment from a TOML file (None: the defaults) and overrides."""
         if path is None:
             return cls.load("", overrides)
-        if not path.is_file():
+        if path.exists() and not path.is_file():
+            raise UserError(f"'{path}' is no experiment file, but a folder or a device")
+        if not path.exists():
             raise UserError(f"no experiment file '{path}'; `fedpeft config > {path}` writes one")
         try:
             return cls.load(path.read_text(encoding="utf-8"), overrides)
@@ -229,9 +231,12 @@ def _federation_problems(experiment: Experiment) -> Iterator[str]:
         yield f"federation.trim = {federation.trim}: cuts nothing off {asked} clients a round"
 
 
-def _engine_problems(experiment: Experiment) -> Iterator[str]:
-    """Yield what contradicts itself in the engine."""
-    engine = experiment.engine
+def _other_problems(experiment: Experiment) -> Iterator[str]:
+    """Yield what contradicts itself in task and engine."""
+    task, engine = experiment.task, experiment.engine
+    for key in ("train", "dev"):
+        if getattr(task, key) and task.name != "custom":
+            yield f"task.{key} = '{getattr(task, key)}': is for task.name=custom, not {task.name}"
     if engine.kind == "ray" and engine.cohort > 1:
         yield f"engine.cohort = {engine.cohort}: only engine 'local' has cohorts"
     if engine.dtype == "float64" and engine.autocast != "off":
@@ -256,7 +261,7 @@ def _toml_line(section: Section, key: str, comments: bool, default: Any = None) 
 
 def _apply_override(values: dict[str, Any], override: str) -> None:
     """Set one ``key=value`` in the tree; what is not a TOML value is taken as text."""
-    key, equals, text = override.partition("=")
+    key, equals, text = (part.strip() for part in override.partition("="))
     if not equals or not key:
         raise UserError(f"-s {override}: expected key=value, for example -s local.lr=3e-3")
     try:
@@ -279,6 +284,8 @@ def _explain(error: ErrorDetails, values: dict[str, Any]) -> str:
     key = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
         return f"unknown key '{key}'{nearest(key, _keys_beside(error['loc'], values))}"
+    if error["type"] in ("model_type", "model_attributes_type"):
+        return f"{key} = {error['input']!r}: is a section; set its keys, such as {key}.name=..."
     message = error["msg"].removeprefix("Input should be ")
     hint = ""
     if error["type"] == "literal_error":

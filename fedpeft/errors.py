@@ -17,13 +17,16 @@ class RunFailed(Exception):
     """A run that cannot go on (too few clients, no nodes): exit code 1, resumable."""
 
 
-def nearest(value: str, options: Iterable[str]) -> str:
-    """Return a clause that names the valid options closest to ``value``.
+def suggestion(value: str, options: Iterable[str]) -> str:
+    """Return ``"; did you mean 'slash'?"``, or nothing if no option is close to ``value``."""
+    spellings = {option.lower(): option for option in options}
+    close = difflib.get_close_matches(value.lower(), spellings, n=3, cutoff=0.6)
+    if not close:
+        return ""
+    return "; did you mean " + " or ".join(f"'{spellings[name]}'" for name in close) + "?"
 
-    ``"; did you mean 'slash'?"`` when something is close, else all the options.
-    """
+
+def nearest(value: str, options: Iterable[str]) -> str:
+    """Return a clause with the valid options closest to ``value``, or else all of them."""
     options = sorted(options)
-    close = difflib.get_close_matches(value, options, n=3, cutoff=0.6)
-    if close:
-        return "; did you mean " + " or ".join(f"'{name}'" for name in close) + "?"
-    return "; valid: " + ", ".join(options)
+    return suggestion(value, options) or "; valid: " + ", ".join(options)

@@ -127,7 +127,7 @@ class EngineSection(Section):
     )
     cohort: int = Field(1, ge=1, description="local: clients trained together in one batch")
     workers: int = Field(1, ge=1, description="ray: processes that run clients")
-    threads: int = Field(0, ge=0, description="torch threads a process; 0 = torch decides")
+    threads: int = Field(0, ge=0, le=1024, description="torch threads a process; 0 = torch decides")
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto: best there is")
     dtype: Literal["float32", "float64"] = Field("float32", description="numbers of the model")
     autocast: Literal["off", "bfloat16", "float16"] = Field(

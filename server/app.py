@@ -77,6 +77,7 @@ def main(grid: Grid, context: Context) -> None:
         seconds = state.seconds + time.monotonic() - started
         state = Checkpoint(number, vector, strategy_state(strategy), seconds)
         folder.save_round(line, run.ledger.lines(number), state)
+    folder.report("finished", state.round, 1, 1)
     result = describe_result(runtime, folder, state)
     folder.finish(result, state.vector, describe_vector(runtime))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import hashlib
-import json
 import platform
 from importlib.metadata import version
 from typing import Any
@@ -54,14 +53,13 @@ def describe_result(runtime: Runtime, folder: RunFolder, state: Checkpoint) -> d
     }
 
 
-def describe_vector(runtime: Runtime) -> dict[str, str]:
-    """Return the metadata of vector.safetensors: what is needed to use it, and with what."""
-    experiment = runtime.experiment
+def describe_vector(runtime: Runtime) -> dict[str, Any]:
+    """Return what is needed to use vector.safetensors, and with what; kept in its metadata."""
     return {
-        "experiment": experiment.to_toml(),
-        "parameters": json.dumps(runtime.model.layout.entries),
-        "labels": json.dumps(runtime.task.info.labels),
-        **{f"digest.{name}": value for name, value in runtime.identity.items()},
+        "experiment": runtime.experiment.to_toml(),
+        "parameters": runtime.model.layout.entries,
+        "labels": runtime.task.info.labels,
+        "digests": runtime.identity,
     }
 
 

@@ -179,10 +179,12 @@ class RunFolder:
         """Return the lines of rounds.jsonl; a last line that is still being written is left out."""
         return _whole_lines(self.path / ROUNDS)
 
-    def finish(self, result: dict[str, Any], vector: np.ndarray, meta: dict[str, str]) -> None:
-        """Write the final task vector with its description, and the result."""
+    def finish(self, result: dict[str, Any], vector: np.ndarray, about: dict[str, Any]) -> None:
+        """Write the final task vector with its description (JSON under one key), and the result."""
         from safetensors.numpy import save
 
+        # One key: several come in no fixed order, and equal runs should make equal files.
+        meta = {"fedpeft": json.dumps(about, sort_keys=True)}
         write_atomic(self.path / VECTOR, save({"vector": vector}, meta))
         write_json(self.path / RESULT, result)
 

@@ -25,6 +25,12 @@ class _AtNode(ClientApp):
         return self._app(message, context)
 
 
+def require_ray() -> None:
+    """Raise UserError unless the extra ``ray`` is installed."""
+    if find_spec("ray") is None:
+        raise UserError("engine.kind = 'ray' needs Ray: pip install -e '.[ray]' in the checkout")
+
+
 def run_ray(
     server_app: ServerApp,
     client_app: ClientApp,
@@ -33,13 +39,7 @@ def run_ray(
     node_config: NodeConfig,
     run_config: NodeConfig,
 ) -> None:
-    """Run the apps in Flower's simulation with ``workers`` processes for the clients.
-
-    Raises:
-        UserError: the extra ``ray`` is not installed.
-    """
-    if find_spec("ray") is None:
-        raise UserError("engine.kind = 'ray' needs Ray: pip install 'fedpeft[ray]'")
+    """Run the apps in Flower's simulation with ``workers`` processes for the clients."""
     from flwr.simulation import run_simulation
 
     # run_simulation has no run config, so the server app gets it from a wrapper.

@@ -15,7 +15,7 @@ from server.app import app as server_app
 from server.runfolder import RESULT, RunFolder
 from simulations import partitioning
 from simulations.local import NodeConfig, run_local
-from simulations.ray import run_ray
+from simulations.ray import require_ray, run_ray
 
 PARTITION = "partition.json"
 
@@ -27,6 +27,8 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
         UserError: anything that would stop the run later; nothing is written then.
     """
     RunFolder.check(out, experiment, resume)
+    if experiment.engine.kind == "ray":
+        require_ray()
     runtime = runtime_of(experiment.to_toml())
     rows = partitioning.partition(runtime.task, experiment)
     _ = runtime.model, runtime.train, runtime.dev  # made here, so that a mistake in them shows now

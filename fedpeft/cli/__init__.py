@@ -4,21 +4,42 @@ from __future__ import annotations
 
 import os
 import sys
+from typing import Annotated
 
 import click
 import typer
 
+from fedpeft import __version__
 from fedpeft.cli import config, methods, simulate, tasks
 from fedpeft.errors import RunFailed, UserError
 
 _INTERRUPTED = 130  # the shell's code for Ctrl-C
 app = typer.Typer(
     name="fedpeft",
-    help="Federated, private, parameter-efficient fine-tuning of frozen transformers.",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
+
+
+def _print_version(asked: bool) -> None:
+    if asked:
+        print(f"fedpeft {__version__}")
+        raise typer.Exit
+
+
+@app.callback()
+def fedpeft(
+    version: Annotated[
+        bool,
+        typer.Option(
+            "--version", callback=_print_version, is_eager=True, help="Print the version."
+        ),
+    ] = False,
+) -> None:
+    """Federated, parameter-efficient fine-tuning of frozen transformers."""
+
+
 app.command()(simulate.simulate)
 app.command()(methods.methods)
 app.command()(tasks.tasks)
@@ -29,11 +50,14 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line: exit code 2 for a user's mistake, 1 for a run that failed."""
     # Threads that spin while they wait made small steps 100 times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    code = 0
     try:
         code = app(args=arguments, standalone_mode=False)
     except UserError as error:
         _end(f"error: {error}", 2)
     except click.UsageError as error:
+        if not error.message:  # the help has just been printed
+            sys.exit(2)
         _end(f"error: {error.format_message()}", 2)
     except RunFailed as error:
         _end(f"stopped: {error}", 1)

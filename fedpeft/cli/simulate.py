@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from datetime import datetime
 from pathlib import Path
 from typing import Annotated, Any
@@ -30,7 +32,7 @@ def simulate(
     """
     if resume and out is None:
         raise UserError("--resume needs --out, the folder of the run to go on with")
-    if resume and experiment is None and not overrides:
+    if resume and experiment is None:
         kept = out / "experiment.toml" if out else None
         experiment = kept if kept and kept.is_file() else None
     settings = Experiment.read(experiment, overrides or ())
@@ -50,8 +52,6 @@ def _run(experiment: Experiment, out: Path, resume: bool) -> None:
         from simulations import plots, run
         from simulations.display import Display
 
-        for name in ("flwr", "server", "clients"):  # the display says what their lines would
-            logging.getLogger(name).setLevel(logging.ERROR)
         folder, runtime = run.prepare(experiment, out, resume)
     layout, federation = runtime.model.layout, experiment.federation
     console.print(
@@ -60,13 +60,26 @@ def _run(experiment: Experiment, out: Path, resume: bool) -> None:
         f"{layout.size:,} numbers each way ({layout.head_size:,} of them the head)",
         soft_wrap=True,
     )
-    with folder.locked():
+    with folder.locked(), _quiet("flwr", "server", "clients"):
         folder.checkpoint()  # drops what was written after it, before the display looks
         with Display(folder, federation.rounds, runtime.task.info.metric, console):
             result = run.simulate(folder, experiment)
     if experiment.output.plots:
         plots.draw_run(folder, runtime)
     _print_result(console, result, folder.path)
+
+
+@contextmanager
+def _quiet(*names: str) -> Iterator[None]:
+    """Hold back the loggers' warnings: the display says what they would."""
+    levels = {name: logging.getLogger(name).level for name in names}
+    try:
+        for name in names:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def _print_result(console: Any, result: dict[str, Any], path: Path) -> None:

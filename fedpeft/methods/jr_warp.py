@@ -25,7 +25,7 @@ class JRWarpSettings(MethodSettings):
     """Settings of JR-WARP."""
 
     name: Literal["jr_warp"]
-    d: int = Field(1024, ge=1, description="length of the trained vector z")
+    d: int = Field(1024, ge=1, le=1_000_000, description="length of the trained vector z")
     length: int = Field(1, ge=1, description="prompt tokens k")
     init: Literal["normal", "uniform", "zeros"] = Field(
         "normal", description="z and W: normal | uniform; zeros: z = 0, W normal"

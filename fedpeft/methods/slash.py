@@ -29,7 +29,7 @@ class SlashSettings(MethodSettings):
     """Settings of SLaSh."""
 
     name: Literal["slash"]
-    d: int = Field(1024, ge=1, description="length of the trained vector z")
+    d: int = Field(1024, ge=1, le=1_000_000, description="length of the trained vector z")
     position: Literal["output", "intermediate", "attention"] = Field(
         "output",
         description="output: before the block's last LayerNorm | intermediate: before GELU | "

@@ -55,11 +55,13 @@ def read_table(path: Path) -> pd.DataFrame:
     if path.suffix not in readers:
         raise UserError(f"{path}: unknown kind of file; valid: {', '.join(EXTENSIONS)}")
     if not path.is_file():
-        raise UserError(f"{path}: no such file")
+        raise UserError(f"{path}: {'not a file' if path.exists() else 'no such file'}")
     try:
         frame = readers[path.suffix](path)
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     if not len(frame):
         raise UserError(f"{path}: has no rows")
     return frame

@@ -96,6 +96,37 @@ def test_fingerprint_tells_weights_and_tokenizer(tmp_path: Path) -> None:
     assert len({a, weights, tokenizer}) == 3
 
 
+def test_fingerprint_tells_the_configuration(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        save_bert(tmp_path / name)
+    path = tmp_path / "b" / "config.json"
+    path.write_text(
+        path.read_text().replace('"num_attention_heads": 2', '"num_attention_heads": 4')
+    )
+    a, b = (load_backbone(str(tmp_path / name)).fingerprint for name in ("a", "b"))
+    assert a != b
+
+
+def test_checkpoint_with_missing_weights_is_refused(tmp_path: Path) -> None:
+    from safetensors.torch import load_file, save_file
+
+    save_bert(tmp_path)
+    weights = load_file(tmp_path / "model.safetensors")
+    del weights["encoder.layer.0.output.dense.weight"]
+    save_file(weights, tmp_path / "model.safetensors", {"format": "pt"})
+    with pytest.raises(UserError, match=r"1 weights are missing.*layer.0.output.dense.weight"):
+        load_backbone(str(tmp_path))
+
+
+def test_truncated_weights_are_one_line(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    path = tmp_path / "model.safetensors"
+    path.write_bytes(path.read_bytes()[:200])
+    with pytest.raises(UserError, match="holds no model that loads") as caught:
+        load_backbone(str(tmp_path))
+    assert "\n" not in str(caught.value)
+
+
 def test_fingerprint_does_not_change_with_use() -> None:
     backbone = load_backbone("tiny")
     before = backbones._fingerprint(backbone.model, backbone.tokenizer)

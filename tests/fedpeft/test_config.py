@@ -39,6 +39,26 @@ def test_defaults_that_depend_on_others_are_written_out() -> None:
     assert Experiment.load("", ["federation.strategy=krum"]).federation.server_lr is None
 
 
+@pytest.mark.parametrize(
+    "override",
+    [
+        "method.name=lora",
+        "federation.strategy=fedadam",
+        "federation.strategy=fedmedian",
+        "backbone=roberta-base",
+    ],
+)
+def test_derived_defaults_of_a_printed_experiment_follow_an_override(override: str) -> None:
+    printed = Experiment.load().to_toml(comments=True, derived=False)
+    assert Experiment.load(printed, [override]) == Experiment.load("", [override])
+
+
+def test_one_experiment_does_not_change_another() -> None:
+    before = Experiment.load().to_toml()
+    Experiment.load("", ["method.name=lora", "federation.strategy=fedadam"])
+    assert Experiment.load().to_toml() == before
+
+
 def test_override_of_the_method_drops_the_old_ones_settings() -> None:
     text = '[method]\nname = "slash"\nd = 99\n'
     assert Experiment.load(text, ["method.name=linear"]).method.name == "linear"
@@ -93,7 +113,11 @@ def test_differing_keys_are_named_with_both_values() -> None:
         ("federation.min_success=11", "federation.min_success = 11: only 10 clients"),
         ("local", "expected key=value"),
         ("seed.x=1", "unknown key 'seed.x'|seed"),
-        ("task=5", "task = 5"),
+        ("task=5", "task = 5: is a section"),
+        ("method.name=3", "method.name = '3': unknown method"),
+        ("backbone=", "backbone = ''"),
+        ("task.train=x.tsv", "is for task.name=custom"),
+        ("method.d=100000000000000", "method.d = 100000000000000"),
     ],
 )
 def test_mistakes_are_one_clear_line(override: str, words: str) -> None:

@@ -56,6 +56,7 @@ def test_a_run_interrupted_twice_ends_with_the_same_bits(
 ) -> None:
     experiment = quick(
         f"federation.strategy={strategy}",
+        "federation.trim=0.4",
         "federation.rounds=4",
         "federation.clients=4",
         "federation.fraction=0.75",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from collections.abc import Callable
 from io import StringIO
 from pathlib import Path
 from typing import Any
@@ -12,6 +13,7 @@ import numpy as np
 import pytest
 from rich.console import Console
 
+from fedpeft.config import Experiment
 from server.runfolder import Checkpoint, RunFolder
 from simulations.display import Display, readable_bytes, readable_seconds
 

@@ -79,12 +79,12 @@ def test_the_vector_says_what_is_needed_to_use_it(quick: Quick, run: Run) -> Non
     experiment = quick()
     folder, result = run(experiment)
     with safe_open(folder.path / "vector.safetensors", framework="numpy") as file:
-        meta = file.metadata()
-    assert Experiment.load(meta["experiment"]) == experiment
-    assert json.loads(meta["labels"]) == ["negative", "positive"]
-    parameters = json.loads(meta["parameters"])
-    assert sum(int(np.prod(shape)) for _, shape in parameters) == result["vector_size"]
-    assert meta["digest.backbone"] == result["digests"]["backbone"]
+        about = json.loads(file.metadata()["fedpeft"])
+    assert Experiment.load(about["experiment"]) == experiment
+    assert about["labels"] == ["negative", "positive"]
+    sizes = [int(np.prod(shape)) for _, shape in about["parameters"]]
+    assert sum(sizes) == result["vector_size"]
+    assert about["digests"]["backbone"] == result["digests"]["backbone"]
 
 
 def test_a_seed_gives_the_same_bits_and_another_seed_others(quick: Quick, run: Run) -> None:

@@ -1,0 +1,91 @@
+"""What a resumed run must find as it was: data, partition, settings, and the folder to itself."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from fedpeft.config import Experiment
+from fedpeft.errors import UserError
+from server.runfolder import RunFolder
+from simulations.run import prepare, simulate
+
+Quick = Callable[..., Experiment]
+
+
+@pytest.fixture
+def custom(quick: Quick, tmp_path: Path) -> Experiment:
+    """A task in files of its own, so that they can change."""
+    rows = [f"some text number {i}\t{'good' if i % 3 else 'bad'}" for i in range(40)]
+    for name in ("train", "dev"):
+        (tmp_path / f"{name}.tsv").write_text("\n".join(["text\tlabel", *rows]) + "\n")
+    files = [f"task.{name}={tmp_path / name}.tsv" for name in ("train", "dev")]
+    return quick("task.name=custom", *files, "task.train_limit=0", "task.eval_limit=0")
+
+
+@pytest.mark.parametrize(("change", "named"), [("drop a row", "data"), ("edit a text", "data")])
+def test_changed_data_is_not_mixed_with_the_old(
+    custom: Experiment, tmp_path: Path, change: str, named: str
+) -> None:
+    folder, _ = prepare(custom, tmp_path / "run")
+    simulate(folder, custom)
+    before = (folder.path / "partition.json").read_bytes()
+    path = tmp_path / "train.tsv"
+    lines = path.read_text().splitlines()
+    lines = lines[:-1] if change == "drop a row" else [lines[0], "other words\tbad", *lines[2:]]
+    path.write_text("\n".join(lines) + "\n")
+    code = (
+        "import sys; from pathlib import Path; from fedpeft.config import Experiment\n"
+        "from simulations.run import prepare\n"
+        "prepare(Experiment.read(Path(sys.argv[1]) / 'experiment.toml'), Path(sys.argv[1]), True)"
+    )  # another process: this one has the old data in memory
+    command = [sys.executable, "-c", code, str(folder.path)]
+    done = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert done.returncode == 1
+    assert f"begun with another {named}" in done.stderr
+    assert (folder.path / "partition.json").read_bytes() == before
+
+
+def test_a_checkpoint_of_another_experiment_names_the_keys(quick: Quick, tmp_path: Path) -> None:
+    folders = []
+    for name, seed in (("one", 0), ("other", 7)):
+        experiment = quick(f"seed={seed}", "federation.rounds=1")
+        folder, _ = prepare(experiment, tmp_path / name)
+        simulate(folder, experiment)
+        folders.append(folder)
+    name = "checkpoint.safetensors"
+    shutil.copy(folders[1].path / name, folders[0].path / name)
+    with pytest.raises(UserError, match=r"of another experiment: seed \(7 and 0\)"):
+        folders[0].checkpoint()
+
+
+def test_settings_that_only_decide_when_a_run_stops_may_change(
+    quick: Quick, tmp_path: Path
+) -> None:
+    prepare(quick(), tmp_path / "run")
+    prepare(quick("federation.timeout=9", "output.plots=true"), tmp_path / "run", resume=True)
+    with pytest.raises(UserError, match=r"local.lr \(0.005 and 0.5\)"):
+        prepare(quick("local.lr=0.5"), tmp_path / "run", resume=True)
+
+
+def test_a_folder_is_used_by_one_process_at_a_time(quick: Quick, tmp_path: Path) -> None:
+    folder = RunFolder.create(tmp_path / "run", quick())
+    refused = pytest.raises(UserError, match="in use by another process")
+    with folder.locked(), refused, RunFolder(folder.path).locked():
+        pytest.fail("two have the lock")
+    with RunFolder(folder.path).locked():
+        assert (folder.path / "run.lock").exists()
+
+
+def test_equal_runs_write_equal_vector_files(quick: Quick, tmp_path: Path) -> None:
+    files = []
+    for name in ("one", "two"):
+        folder, _ = prepare(quick(), tmp_path / name)
+        simulate(folder, quick())
+        files.append((folder.path / "vector.safetensors").read_bytes())
+    assert files[0] == files[1]
