@@ -7,7 +7,8 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 from huggingface_hub import constants
 
-from fedpeft.hub import hub_reachable
+from fedpeft.errors import UserError
+from fedpeft.hub import hub_model, hub_reachable
 
 
 class Answer(BaseHTTPRequestHandler):
@@ -57,3 +58,37 @@ def test_a_silent_server_is_given_up_after_the_timeout(monkeypatch):
 def test_no_server_is_not_reachable(monkeypatch, address):
     monkeypatch.setattr(constants, "ENDPOINT", address)
     assert not hub_reachable(timeout=1.0)
+
+
+def cache_checkpoint(cache, files):
+    """Make a hub cache with one checkpoint that holds ``files``, as a download leaves it."""
+    folder = cache / "models--someone--bert"
+    (folder / "refs").mkdir(parents=True)
+    (folder / "refs" / "main").write_text("abc")
+    snapshot = folder / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    for name in files:
+        (snapshot / name).write_text("{}")
+    return snapshot
+
+
+@pytest.mark.parametrize("weights", ["model.safetensors", "pytorch_model.bin"])
+def test_a_cached_checkpoint_needs_no_network(monkeypatch, tmp_path, weights):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    snapshot = cache_checkpoint(tmp_path, ["config.json", "tokenizer.json", weights])
+    start = time.monotonic()
+    assert hub_model("someone/bert") == snapshot
+    assert time.monotonic() - start < 2
+
+
+def test_a_download_that_broke_off_is_not_taken_for_the_checkpoint(monkeypatch, tmp_path):
+    monkeypatch.setattr(constants, "HF_HUB_CACHE", str(tmp_path))
+    monkeypatch.setattr(constants, "ENDPOINT", "http://127.0.0.1:1")
+    cache_checkpoint(tmp_path, ["config.json"])
+    assert hub_model("someone/bert") is None
+
+
+def test_what_is_no_hub_name_is_named():
+    with pytest.raises(UserError, match="'a b/c d': neither"):
+        hub_model("a b/c d")
