@@ -1,3 +1,3 @@
-"""fedpeft: federated, private, parameter-efficient fine-tuning of frozen transformers."""
+"""fedpeft: federated, parameter-efficient fine-tuning of frozen transformers."""
 
 __version__ = "0.1.0"
