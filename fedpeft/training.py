@@ -17,7 +17,7 @@ from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
 from fedpeft.randomness import generator
 from fedpeft.settings import LocalSection
 from fedpeft.tasks.encoding import Encoded, batches, collate
-from fedpeft.tasks.metrics import statistics
+from fedpeft.tasks.metrics import statistics, tag_statistics
 
 EVALUATION_BATCH = 64
 
@@ -42,7 +42,10 @@ class Trained:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Outputs [n, C] in the order of the examples, summable statistics, summed loss."""
+    """Outputs [n, C] in the order of the examples, summable statistics, summed loss.
+
+    For tags the outputs are those of all tokens, [total, C], aligned with the examples' tokens.
+    """
 
     outputs: np.ndarray
     statistics: np.ndarray
@@ -119,7 +122,7 @@ def plan_batches(
 def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluation:
     """Run one task vector [P] over all examples."""
     vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
-    outputs = np.zeros((len(examples), model.classes))
+    outputs = np.zeros((len(examples.labels), model.classes))
     loss_sum = 0.0
     with torch.inference_mode():
         realised = model.realise(vectors)
@@ -128,5 +131,15 @@ def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluat
             batch = collate([examples], [rows], pad_id, vectors.device, model.dtype)
             found = model.outputs(realised, batch)
             loss_sum += float(model.losses(found, batch).sum())
-            outputs[rows] = found.cpu().numpy()
-    return Evaluation(outputs, statistics(outputs, examples.labels, model.kind), loss_sum)
+            if examples.per_token:
+                found = found[batch.attention_mask.bool()]  # [tokens of these rows, C]
+                outputs[examples.places(rows)] = found.cpu().numpy()
+            else:
+                outputs[rows] = found.cpu().numpy()
+    return Evaluation(outputs, _statistics(model, outputs, examples), loss_sum)
+
+
+def _statistics(model: TaskModel, outputs: np.ndarray, examples: Encoded) -> np.ndarray:
+    if examples.per_token:
+        return tag_statistics(outputs, examples.labels, examples.lengths, model.labels)
+    return statistics(outputs, examples.labels, model.kind)

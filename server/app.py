@@ -20,8 +20,7 @@ from flwr.serverapp import Grid, ServerApp
 from fedpeft.errors import RunFailed
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.tasks.base import Kind
-from fedpeft.tasks.metrics import scores, spearman
+from fedpeft.tasks import Task, metrics
 from fedpeft.training import evaluate
 from fedpeft.vector import decode, encode
 from server.exchange import exchange
@@ -198,76 +197,53 @@ def check_update(runtime: Runtime, reply: Message, start: np.ndarray) -> Update:
 
 def measure(run: Round, clients: Mapping[int, Node], vector: np.ndarray) -> dict[str, Any]:
     """Evaluate a task vector; all null in a round that ``output.eval_every`` leaves out."""
-    experiment, task = run.runtime.experiment, run.runtime.task
-    last = run.number == experiment.federation.rounds
-    if not last and run.number % experiment.output.eval_every:
+    experiment, info = run.runtime.experiment, run.runtime.task.info
+    if run.number < experiment.federation.rounds and run.number % experiment.output.eval_every:
         return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None}
     if experiment.federation.evaluation == "clients":
-        statistics, loss, extra = measure_at_clients(run, clients, vector)
+        statistics, loss_sum = measure_at_clients(run, clients, vector)
+        extra = metrics.unsummable_scores(info.kind)
     else:
-        statistics, loss, extra = measure_here(run, vector)
-    metrics = scores(statistics, task.info.kind) | extra
-    return {
-        "score": metrics[task.info.metric],
-        "eval_loss": loss if np.isfinite(loss) else None,  # JSON knows no infinity
-        "metrics": metrics,
-        "evaluated": examples_of(statistics, task.info.kind),
-    }
-
-
-def examples_of(statistics: np.ndarray, kind: Kind) -> int:
-    """Return how many examples are in summable statistics (fedpeft.tasks.metrics)."""
-    return int(statistics.sum() if kind == "classes" else statistics[0])
-
-
-def measure_here(
-    run: Round, vector: np.ndarray
-) -> tuple[np.ndarray, float, dict[str, float | None]]:
-    """Evaluate on the server's copy of the dev set: statistics, mean loss, further metrics."""
-    run.folder.report(phase="evaluate", round=run.number, done=0, total=1)
-    runtime, dev = run.runtime, run.runtime.dev
-    found = evaluate(runtime.model, vector, dev)
-    extra: dict[str, float | None] = {}
-    if runtime.task.info.kind == "score":
-        extra["spearman"] = spearman(found.outputs[:, 0], dev.labels)
-    return found.statistics, found.loss_sum / len(dev), extra
+        run.folder.report(phase="evaluate", round=run.number, done=0, total=1)
+        found = evaluate(run.runtime.model, vector, run.runtime.dev)
+        statistics, loss_sum = found.statistics, found.loss_sum
+        extra = metrics.unsummable_scores(info.kind, found.outputs, run.runtime.dev.labels)
+    scores = metrics.scores(statistics, info.kind) | extra
+    count = metrics.examples_of(statistics, info.kind)
+    loss = loss_sum / count if np.isfinite(loss_sum) else None  # JSON knows no infinity
+    return {"score": scores[info.metric], "eval_loss": loss, "metrics": scores, "evaluated": count}
 
 
 def measure_at_clients(
     run: Round, clients: Mapping[int, Node], vector: np.ndarray
-) -> tuple[np.ndarray, float, dict[str, float | None]]:
-    """Have every client evaluate its share of the dev set, and sum what they found.
+) -> tuple[np.ndarray, float]:
+    """Have every client evaluate its share of the dev set; return summed statistics and loss.
 
     Raises:
         RunFailed: no client answered.
     """
-    kind = run.runtime.task.info.kind
-    numbers = run.runtime.task.classes**2 if kind == "classes" else 6
+    task = run.runtime.task
     replies, failed = run.ask("evaluate", vector, clients)
-    good = check_all(replies, failed, lambda reply: check_measured(reply, numbers, kind))
+    good = check_all(replies, failed, lambda reply: check_measured(reply, task))
     for client, reason in sorted(failed.items()):
         log.warning("round %d: client %d did not evaluate: %s", run.number, client, reason)
     if not good:
         raise RunFailed(f"round {run.number}: no client evaluated")
     statistics = np.sum([found[0] for found in good.values()], axis=0)
-    loss = sum(found[1] for found in good.values()) / examples_of(statistics, kind)
-    # Spearman needs all the pairs in one place.
-    extra: dict[str, float | None] = {"spearman": None} if kind == "score" else {}
-    return statistics, loss, extra
+    return statistics, sum(found[1] for found in good.values())
 
 
-def check_measured(reply: Message, numbers: int, kind: Kind) -> tuple[np.ndarray, float]:
+def check_measured(reply: Message, task: Task) -> tuple[np.ndarray, float]:
     """Return (statistics, summed loss) of a client's evaluation.
 
     Raises:
-        ValueError: not so many statistics, one that is not finite, or counts that are none.
+        ValueError: not so many statistics, one that is not finite, or counts that cannot be.
     """
-    array, metrics = reply.content["arrays"]["statistics"], reply.content["metrics"]
-    statistics = decode(array.numpy(), "float64", numbers, "float64")
-    counts = statistics if kind == "classes" else statistics[:1]
-    if (counts < 0).any() or (counts % 1).any() or not counts.sum():
-        raise ValueError("the statistics are no counts of examples")
-    loss_sum = float(metrics["loss-sum"])
+    kind, array = task.info.kind, reply.content["arrays"]["statistics"].numpy()
+    size = metrics.statistics_size(kind, task.classes)
+    statistics = decode(array, "float64", size, "float64")
+    metrics.check_statistics(statistics, kind)
+    loss_sum = float(reply.content["metrics"]["loss-sum"])
     if not np.isfinite(loss_sum):
         raise ValueError(f"evaluation loss is {loss_sum}")
     return statistics, loss_sum

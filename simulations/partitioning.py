@@ -142,7 +142,9 @@ def _pathological(
 def _bins(task: Task, section: PartitionSection, clients: int, draw: np.random.Generator) -> Rows:
     """Clients have ranges of the score, mixed by 1 - strictness."""
     if task.info.kind != "score":
-        raise UserError(f"partition.kind = 'bins' is for scores; '{task.info.name}' has classes")
+        raise UserError(
+            f"partition.kind = 'bins' is for scores; '{task.info.name}' has {task.info.kind}"
+        )
     from flwr_datasets.partitioner import ContinuousPartitioner
 
     partitioner = ContinuousPartitioner(
@@ -181,10 +183,11 @@ _KINDS: dict[str, _Kind] = {
 
 
 def _need_classes(task: Task, section: PartitionSection) -> None:
-    if task.info.kind == "score":
+    if task.info.kind != "classes":
+        what, other = ("is a score", "'bins', ") if task.info.kind == "score" else ("has tags", "")
         raise UserError(
-            f"partition.kind = '{section.kind}' needs classes; '{task.info.name}' is a score: "
-            f"use 'bins', 'iid' or 'quantity'"
+            f"partition.kind = '{section.kind}' needs classes; '{task.info.name}' {what}: "
+            f"use {other}'iid' or 'quantity'"
         )
 
 

@@ -77,8 +77,10 @@ def draw_partition(
     figure = Figure(figsize=(max(5, 0.25 * len(shown) + 2), 4), layout="constrained")
     axis = figure.subplots()
     if names:
-        _stacked_bars(axis, [np.bincount(labels[r], minlength=len(names)) for r in shown], names)
-        axis.set_ylabel("training examples")
+        tagged = labels.dtype == object  # an array of tags for every text
+        of_client = [np.hstack(labels[r]) if tagged else labels[r] for r in shown]
+        _stacked_bars(axis, [np.bincount(each, minlength=len(names)) for each in of_client], names)
+        axis.set_ylabel("training words" if tagged else "training examples")
     else:
         axis.boxplot([labels[r] for r in shown], positions=range(len(shown)), showfliers=False)
         axis.set_ylabel("score")

@@ -33,10 +33,21 @@ def quick() -> Callable[..., Experiment]:
     return lambda *overrides: Experiment.load("", [*QUICK, *overrides])
 
 
+def shared_data(name: str) -> Path:
+    """Return a folder of data beside the checkout; skip the test if it is not there."""
+    path = Path(__file__).resolve().parents[1].parent / "shared" / "data" / name
+    if not path.is_dir():
+        pytest.skip(f"no files at {path}")
+    return path
+
+
 @pytest.fixture(scope="session")
 def glue() -> Path:
     """The folder of GLUE files beside the checkout."""
-    path = Path(__file__).resolve().parents[1].parent / "shared" / "data" / "glue"
-    if not path.is_dir():
-        pytest.skip(f"no GLUE files at {path}")
-    return path
+    return shared_data("glue")
+
+
+@pytest.fixture(scope="session")
+def conll2003() -> Path:
+    """The folder of CoNLL-2003's files beside the checkout."""
+    return shared_data("conll2003")

@@ -26,8 +26,11 @@ def tasks(as_json: AsJson = False) -> None:
     for title in ("task", "text", "predicts", "metric", "about"):
         table.add_column(title, no_wrap=title != "about")
     for info in infos:
-        labels = f"{len(info.labels)} classes" if info.labels else "any classes"
-        predicts = "score" if info.kind == "score" else labels
+        predicts = {
+            "classes": f"{len(info.labels)} classes" if info.labels else "any classes",
+            "score": "score",
+            "tags": f"tags, {len(info.labels)} labels",
+        }[info.kind]
         text = "pair" if info.pair else "single"
         about = info.description + (f" (best possible {info.best:g})" if info.best else "")
         table.add_row(info.name, text, predicts, info.metric, about)

@@ -10,12 +10,12 @@ import numpy as np
 from fedpeft.errors import UserError, nearest
 from fedpeft.randomness import generator
 from fedpeft.settings import TaskSection
-from fedpeft.tasks import custom, glue, synthetic
+from fedpeft.tasks import conll, custom, glue, synthetic
 from fedpeft.tasks.base import Examples, Kind, Task, TaskInfo
 
 __all__ = ["Examples", "Kind", "Task", "TaskInfo", "available_tasks", "load_task"]
 
-_FAMILIES = (synthetic, glue, custom)
+_FAMILIES = (synthetic, glue, conll, custom)
 _REGISTRY = {info.name: (info, family.load) for family in _FAMILIES for info in family.TASKS}
 
 

@@ -8,17 +8,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import chain
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpeft.errors import UserError
-from fedpeft.tasks.base import Examples
+from fedpeft.tasks.base import IGNORED, Examples
+from fedpeft.tasks.tokens import around_mask, by_word, offsets_of, plain
 
 if TYPE_CHECKING:
     import torch
-    from transformers import BatchEncoding, PreTrainedTokenizerBase
+    from transformers import PreTrainedTokenizerBase
 
 _CHUNK = 4096  # texts a tokenizer call: bounds the memory of its Python lists
 
@@ -32,7 +32,9 @@ class Encoded:
         segments: token type ids, uint8 ``[total]``.
         offsets: text i is ``tokens[offsets[i]:offsets[i + 1]]``, int64 ``[n + 1]``.
         read: the position in its text that the head reads, int32 ``[n]``; -1 = the mean.
-        labels: int64 classes or float64 scores, ``[n]``.
+        labels: int64 classes or float64 scores, ``[n]``; with ``per_token`` int64 classes
+            ``[total]``, IGNORED where a token has none.
+        per_token: whether every token has a label, not every text.
     """
 
     tokens: np.ndarray
@@ -40,6 +42,7 @@ class Encoded:
     offsets: np.ndarray
     read: np.ndarray
     labels: np.ndarray
+    per_token: bool = False
 
     def __len__(self) -> int:
         return len(self.read)
@@ -51,13 +54,22 @@ class Encoded:
 
     def select(self, rows: np.ndarray) -> Encoded:
         """Return the rows of an index array, in its order; a row may come more than once."""
-        lengths = self.lengths[rows]
-        offsets = _offsets(lengths)
-        # position in the result + (where the row was - where it is now)
-        source = np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        source = self.places(rows)
         return Encoded(
-            self.tokens[source], self.segments[source], offsets, self.read[rows], self.labels[rows]
+            self.tokens[source],
+            self.segments[source],
+            offsets_of(self.lengths[rows]),
+            self.read[rows],
+            self.labels[source if self.per_token else rows],
+            self.per_token,
         )
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Return where in ``tokens`` the tokens of some rows are, row after row."""
+        lengths = self.lengths[rows]
+        offsets = offsets_of(lengths)
+        # position in the result + (where the row was - where it is now)
+        return np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
 
 
 @dataclass(frozen=True)
@@ -69,7 +81,8 @@ class Batch:
         attention_mask: int64 ``[N, T]``.
         token_type_ids: int64 ``[N, T]``.
         read: int64 ``[N]``.
-        labels: int64 or float ``[N]``.
+        labels: int64 or float ``[N]``; int64 ``[N, T]`` where tokens have labels, padded with
+            IGNORED.
         weights: float ``[N]``, 1, or 0 for a row that only fills its group up.
         groups: number of groups.
     """
@@ -92,7 +105,8 @@ def encode(
     """Tokenise all examples with a fast tokenizer.
 
     Args:
-        examples: texts or pairs of texts.
+        examples: texts or pairs of texts, or words with tags: of these the first token of a
+            word carries its label, and the representation is not used.
         tokenizer: the backbone's.
         representation: "cls" and "mean" encode a text or pair in the tokenizer's own way; "mask"
             encodes the one string ``text <mask>`` or ``text <mask> text_pair`` (Gupta et al.
@@ -103,24 +117,29 @@ def encode(
     Raises:
         UserError: representation "mask" with a tokenizer that has no mask token.
     """
+    if examples.tagged:
+        representation, encode_chunk = "", by_word
+    else:
+        encode_chunk = around_mask if representation == "mask" else plain
     if representation == "mask" and tokenizer.mask_token is None:
         raise UserError(
             "representation = 'mask': the backbone's tokenizer has no mask token; "
             "use 'cls' or 'mean'"
         )
-    encode_chunk = _around_mask if representation == "mask" else _plain
     chunks = [
         encode_chunk(examples, slice(start, start + _CHUNK), tokenizer, max_length)
         for start in range(0, len(examples), _CHUNK)
     ]
 
-    def join(part: int, dtype: type) -> np.ndarray:
+    def join(part: int, dtype: np.typing.DTypeLike) -> np.ndarray:
         return np.concatenate([np.empty(0, dtype), *(chunk[part] for chunk in chunks)], dtype=dtype)
 
     lengths, read = join(2, np.int64), join(3, np.int32)
     if representation == "mean":
         read = np.full_like(read, -1)
-    return Encoded(join(0, np.int32), join(1, np.uint8), _offsets(lengths), read, examples.labels)
+    labels = join(4, np.int64 if examples.tagged else examples.labels.dtype)
+    tokens, segments = join(0, np.int32), join(1, np.uint8)
+    return Encoded(tokens, segments, offsets_of(lengths), read, labels, examples.tagged)
 
 
 def collate(
@@ -153,20 +172,26 @@ def collate(
         weights[group, : len(chosen)] = 1.0
     lengths = np.concatenate([part.lengths for part in parts])
     mask = np.arange(lengths.max()) < lengths[:, None]  # [N, T], a row's tokens come first
-    tokens = np.full(mask.shape, pad_id, dtype=np.int64)
-    tokens[mask] = np.concatenate([part.tokens for part in parts])
-    segments = np.zeros(mask.shape, dtype=np.int64)
-    segments[mask] = np.concatenate([part.segments for part in parts])
-    labels = torch.from_numpy(np.concatenate([part.labels for part in parts]))
+    known = [part.labels for part in parts]
+    labels = _padded(known, mask, IGNORED) if parts[0].per_token else np.concatenate(known)
+    read = np.concatenate([part.read for part in parts]).astype(np.int64)
+    scored = labels.dtype.kind == "f"
     return Batch(
-        torch.from_numpy(tokens).to(device),
+        torch.from_numpy(_padded([part.tokens for part in parts], mask, pad_id)).to(device),
         torch.from_numpy(mask.astype(np.int64)).to(device),
-        torch.from_numpy(segments).to(device),
-        torch.from_numpy(np.concatenate([part.read for part in parts]).astype(np.int64)).to(device),
-        labels.to(device, dtype if labels.is_floating_point() else torch.int64),
+        torch.from_numpy(_padded([part.segments for part in parts], mask, 0)).to(device),
+        torch.from_numpy(read).to(device),
+        torch.from_numpy(labels).to(device, dtype if scored else torch.int64),
         torch.from_numpy(weights.reshape(-1)).to(device, dtype),
         len(rows),
     )
+
+
+def _padded(parts: Sequence[np.ndarray], mask: np.ndarray, fill: int) -> np.ndarray:
+    """Return int64 ``[N, T]`` with the numbers of ``parts``, row after row, where the mask is."""
+    result = np.full(mask.shape, fill, dtype=np.int64)
+    result[mask] = np.concatenate(parts)
+    return result
 
 
 def batches(
@@ -191,73 +216,3 @@ def batches(
 
 def _cut(rows: np.ndarray, size: int) -> list[np.ndarray]:
     return [rows[start : start + size] for start in range(0, len(rows), size)]
-
-
-def _offsets(lengths: np.ndarray) -> np.ndarray:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-
-
-def _flat(encoding: BatchEncoding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return tokens and segments ``[total]`` and lengths ``[n]`` of a tokenizer's reply."""
-    tokens = np.fromiter(chain.from_iterable(encoding["input_ids"]), np.int32)
-    segments = np.fromiter(chain.from_iterable(encoding["token_type_ids"]), np.uint8)
-    return tokens, segments, np.array([len(ids) for ids in encoding["input_ids"]], np.int64)
-
-
-def _plain(
-    examples: Examples, chunk: slice, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return tokens, segments, lengths and read of the tokenizer's own encoding."""
-    encoding = tokenizer(
-        examples.text[chunk],
-        None if examples.text_pair is None else examples.text_pair[chunk],
-        truncation="longest_first",
-        max_length=max_length,
-        return_token_type_ids=True,
-        return_attention_mask=False,
-    )
-    tokens, segments, lengths = _flat(encoding)
-    return tokens, segments, lengths, np.zeros(len(lengths), np.int32)
-
-
-def _around_mask(
-    examples: Examples, chunk: slice, tokenizer: PreTrainedTokenizerBase, max_length: int
-) -> tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray]:
-    """Return tokens, segments, lengths and read of ``text <mask> text_pair``.
-
-    The whole string is tokenised, because what stands beside the mask can change the tokens (a
-    RoBERTa mask takes the space on its left), and cut afterwards.
-    """
-    mask = tokenizer.mask_token
-    first = examples.text[chunk]
-    if examples.text_pair is None:
-        strings = [f"{one} {mask}" for one in first]
-    else:
-        pairs = zip(first, examples.text_pair[chunk], strict=True)
-        strings = [f"{one} {mask} {two}" for one, two in pairs]
-    options = {"truncation": False, "verbose": False, "return_token_type_ids": True}
-    encoding = tokenizer(strings, return_attention_mask=False, **options)
-    # Found by its place in the string: the text itself may contain a mask token too.
-    masks = np.array([encoding.char_to_token(i, len(one) + 1) for i, one in enumerate(first)])
-    tokens, segments, lengths = _flat(encoding)
-    alone = tokenizer(mask)
-    before = alone.char_to_token(0)  # special tokens at the start, and at the end
-    after = len(alone["input_ids"]) - before - 1
-    left, right = _shares(masks - before, lengths - masks - 1 - after, max_length - before - after)
-    place = np.arange(len(tokens)) - np.repeat(_offsets(lengths)[:-1], lengths)
-    cut_left = (place >= np.repeat(before + left, lengths)) & (place < np.repeat(masks, lengths))
-    cut_right = (place > np.repeat(masks + right, lengths)) & (
-        place < np.repeat(lengths - after, lengths)
-    )
-    keep = ~(cut_left | cut_right)
-    return tokens[keep], segments[keep], before + left + 1 + right + after, before + left
-
-
-def _shares(left: np.ndarray, right: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many tokens stay on either side of the mask in ``room`` tokens, mask included.
-
-    The longer side is cut down to the shorter one before both are cut.
-    """
-    room -= 1
-    stay = np.minimum(right, np.maximum(room - left, room // 2))
-    return np.minimum(left, room - stay), stay

@@ -8,14 +8,17 @@ only, constant scores) is 0.0, as in scikit-learn.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
 from fedpeft.tasks.base import Kind
 
+_MARKS = ("O", "B", "I", "E", "S", "B-", "I-", "E-", "S-")  # a tag's first two characters
+
 
 def statistics(outputs: np.ndarray, labels: np.ndarray, kind: Kind) -> np.ndarray:
-    """Return the sufficient statistics of the metrics, float64.
+    """Return the sufficient statistics of the metrics, float64; ``tag_statistics`` those of tags.
 
     Args:
         outputs: logits of the C classes, shape ``[n, C]``, or predicted scores, ``[n, 1]``.
@@ -34,14 +37,71 @@ def statistics(outputs: np.ndarray, labels: np.ndarray, kind: Kind) -> np.ndarra
     return np.array([len(x), x.sum(), y.sum(), x @ x, y @ y, x @ y])
 
 
+def tag_statistics(
+    outputs: np.ndarray, labels: np.ndarray, lengths: np.ndarray, names: Sequence[str]
+) -> np.ndarray:
+    """Return the sufficient statistics of tagged words, float64.
+
+    An entity is right if its type and both ends are; which words make an entity is what the
+    CoNLL-2003 task's own script says, in the form of seqeval.
+
+    Args:
+        outputs: logits of the C tags for every token of n texts, shape ``[total, C]``.
+        labels: tag indices, shape ``[total]``; below 0 where a token is not evaluated.
+        lengths: number of tokens of every text, shape ``[n]``.
+        names: the tags by index: "O", "B-PER", ...; one without B-, I-, E- or S- is an I-.
+
+    Returns:
+        Texts, words, right words, right entities, predicted entities, labelled entities.
+    """
+    words = labels >= 0
+    # where one text ends and the next begins, in words
+    cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(words)])[np.cumsum(lengths)[:-1]]
+    gold, predicted = labels[words], outputs.argmax(axis=1)[words]
+    labelled, found = (_entities(tags, cuts, names) for tags in (gold, predicted))
+    right = (gold == predicted).sum(), len(labelled & found)
+    counts = (len(lengths), len(gold), *right, len(found), len(labelled))
+    return np.array(counts, dtype=np.float64)
+
+
+def statistics_size(kind: Kind, classes: int) -> int:
+    """Return how many numbers the statistics of a kind are."""
+    return classes**2 if kind == "classes" else 6
+
+
+def examples_of(stats: np.ndarray, kind: Kind) -> int:
+    """Return how many examples are in (a sum of) statistics."""
+    return int(stats.sum() if kind == "classes" else stats[0])
+
+
+def check_statistics(stats: np.ndarray, kind: Kind) -> None:
+    """Raise ValueError unless statistics that came from elsewhere can be such."""
+    counts = stats[:1] if kind == "score" else stats
+    if (counts < 0).any() or (counts % 1).any() or not examples_of(stats, kind):
+        raise ValueError("the statistics are no counts of examples")
+    if kind == "tags":
+        _, words, right, hits, predicted, labelled = stats
+        if right > words or hits > min(predicted, labelled) or max(predicted, labelled) > words:
+            raise ValueError("the statistics count more than there is")
+
+
 def scores(stats: np.ndarray, kind: Kind) -> dict[str, float]:
-    """Return the metrics by name from (a sum of) ``statistics``.
+    """Return the metrics by name from (a sum of) statistics.
 
     Classes: accuracy, matthews (the R_k of Gorodkin 2004 where there are more than two), and f1
-    of class 1 where there are exactly two. Score: pearson.
+    of class 1 where there are exactly two. Score: pearson. Tags: f1, precision and recall of
+    entities, and accuracy of words.
     """
     if kind == "score":
         return {"pearson": _pearson(stats)}
+    if kind == "tags":
+        _, words, right, hits, predicted, labelled = stats
+        return {
+            "f1": _ratio(2 * hits, predicted + labelled),
+            "precision": _ratio(hits, predicted),
+            "recall": _ratio(hits, labelled),
+            "accuracy": _ratio(right, words),
+        }
     classes = math.isqrt(len(stats))
     confusion = stats.reshape(classes, classes)  # [label, prediction]
     result = {
@@ -55,6 +115,20 @@ def scores(stats: np.ndarray, kind: Kind) -> dict[str, float]:
     return result
 
 
+def unsummable_scores(
+    kind: Kind, outputs: np.ndarray | None = None, labels: np.ndarray | None = None
+) -> dict[str, float | None]:
+    """Return the metrics that need all outputs and labels in one place; null without them.
+
+    Score: spearman.
+    """
+    if kind != "score":
+        return {}
+    if outputs is None or labels is None:
+        return {"spearman": None}
+    return {"spearman": spearman(outputs[:, 0], labels)}
+
+
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     """Return Spearman's rank correlation of two arrays of shape ``[n]``.
 
@@ -65,6 +139,17 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     if len(labels) < 2 or np.ptp(predictions) == 0 or np.ptp(labels) == 0:
         return 0.0
     return float(spearmanr(predictions, labels).statistic)
+
+
+def _entities(
+    tags: np.ndarray, cuts: np.ndarray, names: Sequence[str]
+) -> set[tuple[str, int, int]]:
+    """Return (type, first word, last word) of the entities; ``cuts`` part the texts."""
+    from seqeval.metrics.sequence_labeling import get_entities  # imports scikit-learn
+
+    marked = [name if name[:2] in _MARKS else f"I-{name}" for name in names]
+    texts = [[marked[tag] for tag in text] for text in np.split(tags, cuts)]
+    return set(get_entities(texts))
 
 
 def _ratio(part: float, whole: float) -> float:

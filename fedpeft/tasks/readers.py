@@ -109,12 +109,31 @@ def label_texts(frame: pd.DataFrame, path: Path, column: str) -> list[str]:
     """
     whole = re.compile(r"[+-]?\d+\.0+")
     result = []
-    for number, value in _cells(frame, path, column):
+    for number, value in cells(frame, path, column):
         text = str(value).strip()
         if not text:
             raise UserError(f"{path} row {number}: column '{column}' is empty")
         result.append(text.partition(".")[0] if whole.fullmatch(text) else text)
     return result
+
+
+def code_of(label: str, codes: Mapping[str, int], where: str) -> int:
+    """Return the class index of a label; ``where`` begins the error if it has none."""
+    if label not in codes:
+        valid = ", ".join(shorten(name) for name in list(codes)[:10])
+        more = f" and {len(codes) - 10} more" if len(codes) > 10 else ""
+        raise UserError(f"{where} = '{shorten(label)}' is none of the labels; valid: {valid}{more}")
+    return codes[label]
+
+
+def cells(frame: pd.DataFrame, path: Path, column: str) -> Iterable[tuple[int, Any]]:
+    """Yield (row number in the file from 1, value); a missing value is refused."""
+    missing = frame[column].isna().tolist()
+    numbers = (frame.index + 1).tolist()
+    for number, value, absent in zip(numbers, frame[column].tolist(), missing, strict=True):
+        if absent:
+            raise UserError(f"{path} row {number}: column '{column}' is empty")
+        yield number, value
 
 
 def shorten(value: object, limit: int = 30) -> str:
@@ -176,19 +195,9 @@ def _read_parquet(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: cannot be read as Parquet") from None
 
 
-def _cells(frame: pd.DataFrame, path: Path, column: str) -> Iterable[tuple[int, Any]]:
-    """Yield (row number in the file from 1, value); a missing value is refused."""
-    missing = frame[column].isna().tolist()
-    numbers = (frame.index + 1).tolist()
-    for number, value, absent in zip(numbers, frame[column].tolist(), missing, strict=True):
-        if absent:
-            raise UserError(f"{path} row {number}: column '{column}' is empty")
-        yield number, value
-
-
 def _texts(frame: pd.DataFrame, path: Path, column: str) -> list[str]:
     result = []
-    for number, value in _cells(frame, path, column):
+    for number, value in cells(frame, path, column):
         if not isinstance(value, str):
             kind = type(value).__name__
             raise UserError(f"{path} row {number}: column '{column}' is {kind}, expected text")
@@ -200,20 +209,16 @@ def _texts(frame: pd.DataFrame, path: Path, column: str) -> list[str]:
 
 def _classes(frame: pd.DataFrame, path: Path, column: str, codes: Mapping[str, int]) -> np.ndarray:
     texts = label_texts(frame, path, column)
-    for number, text in zip(frame.index + 1, texts, strict=True):
-        if text not in codes:
-            valid = ", ".join(shorten(label) for label in list(codes)[:10])
-            more = f" and {len(codes) - 10} more" if len(codes) > 10 else ""
-            raise UserError(
-                f"{path} row {number}: {column} = '{shorten(text)}' is none of the labels; "
-                f"valid: {valid}{more}"
-            )
-    return np.array([codes[text] for text in texts], dtype=np.int64)
+    found = [
+        code_of(text, codes, f"{path} row {number}: {column}")
+        for number, text in zip(frame.index + 1, texts, strict=True)
+    ]
+    return np.array(found, dtype=np.int64)
 
 
 def _scores(frame: pd.DataFrame, path: Path, column: str) -> np.ndarray:
     result = []
-    for number, value in _cells(frame, path, column):
+    for number, value in cells(frame, path, column):
         try:
             score = float(value)
         except (TypeError, ValueError):

@@ -11,6 +11,8 @@ same text: so the best possible score is 1.0, by applying the rule.
   contradiction, so one has to look at both texts; one that adds what the premise does not say
   is neutral.
 - similarity: 5 minus the number of the five slots in which the two sentences differ.
+- entities: phrases say who, what, where and when; a word such as "the", "on" or "at" belongs to
+  one or another of them by what follows it.
 """
 
 from __future__ import annotations
@@ -18,15 +20,17 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
 from fedpeft.errors import UserError
 from fedpeft.randomness import generator
 from fedpeft.settings import TaskSection
-from fedpeft.tasks.base import Examples, Task, TaskInfo
+from fedpeft.tasks.base import Examples, Kind, Task, TaskInfo, Text, tag_column
 
 TRAIN_SIZE, DEV_SIZE = 4000, 1000
+_TAGS = ("O", "B-WHO", "I-WHO", "B-WHAT", "I-WHAT", "B-WHERE", "I-WHERE", "B-WHEN", "I-WHEN")
 
 TASKS = (
     TaskInfo(
@@ -55,6 +59,15 @@ TASKS = (
         "pearson",
         1.0,
         "in how many of five parts sentences agree; made on the fly",
+    ),
+    TaskInfo(
+        "synthetic/entities",
+        "tags",
+        _TAGS,
+        False,
+        "f1",
+        1.0,
+        "who, what, where and when; made on the fly",
     ),
 )
 
@@ -106,7 +119,7 @@ _ASPECTS = (
 )  # fmt: skip
 _ADDITIONS = ("with an old friend", "because of a letter")
 
-#: Similarity: "the {person} {verb} {thing} {place} {time}".
+#: Similarity and entities: "the {person} {verb} {thing} {place} {time}".
 _SCENE = (
     tuple(f"the {person}" for person in _PERSONS[:8]),
     ("carried", "painted", "dropped", "bought", "found", "sold"),
@@ -115,15 +128,19 @@ _SCENE = (
      "under the stairs", "on the train"),
     ("at noon", "at midnight", "last winter", "on monday", "before dinner", "during the storm"),
 )  # fmt: skip
+_ROLES = ("-WHO", "", "-WHAT", "-WHERE", "-WHEN")  # of the slots of a scene
+
+_Written = tuple[Text, str, Any]  # text, second text or "", label: number or tags' indices
 
 
 @dataclass(frozen=True)
 class _Grammar:
-    """A class and a digit for every slot give one example: (text, second text or "", label)."""
+    """A class and a digit for every slot give one example."""
 
-    classes: int  # 1 where the label is a score
+    kind: Kind
+    classes: int  # 1 where texts have no class
     radices: tuple[int, ...]
-    write: Callable[[int, Sequence[int]], tuple[str, str, float]]
+    write: Callable[[int, Sequence[int]], _Written]
 
     @property
     def size(self) -> int:
@@ -131,7 +148,7 @@ class _Grammar:
         return math.prod(self.radices)
 
 
-def _sentiment(label: int, digits: Sequence[int]) -> tuple[str, str, float]:
+def _sentiment(label: int, digits: Sequence[int]) -> _Written:
     opening, noun, day, manner, adjective = digits
     negated = manner >= len(_MANNERS) - _NEGATIONS
     word = _ADJECTIVES[label ^ negated][adjective]
@@ -139,7 +156,7 @@ def _sentiment(label: int, digits: Sequence[int]) -> tuple[str, str, float]:
     return text, "", label
 
 
-def _inference(label: int, digits: Sequence[int]) -> tuple[str, str, float]:
+def _inference(label: int, digits: Sequence[int]) -> _Written:
     person, verb, lead, pick, *values = digits
     specific = [phrases[value] for (phrases, _), value in zip(_ASPECTS, values, strict=True)]
     if label == 1:  # neutral
@@ -151,7 +168,7 @@ def _inference(label: int, digits: Sequence[int]) -> tuple[str, str, float]:
     return premise, f"{_LEADS[lead]} {_VERBS[verb]} {said}", label
 
 
-def _similarity(_: int, digits: Sequence[int]) -> tuple[str, str, float]:
+def _similarity(_: int, digits: Sequence[int]) -> _Written:
     *slots, differing = digits  # bit s of `differing`: the sentences differ in slot s
     total = sum(slots)
     one, other = [], []
@@ -163,16 +180,37 @@ def _similarity(_: int, digits: Sequence[int]) -> tuple[str, str, float]:
     return " ".join(one), " ".join(other), 5.0 - differing.bit_count()
 
 
+def _entities(_: int, digits: Sequence[int]) -> _Written:
+    opening, time_first, *slots = digits
+    parts = [
+        (phrases[digit], role) for digit, phrases, role in zip(slots, _SCENE, _ROLES, strict=True)
+    ]
+    if time_first:
+        parts.insert(0, parts.pop())
+    words, tags = [], []
+    for phrase, role in [(_OPENINGS[opening], ""), *parts]:
+        phrase_words = phrase.split()
+        words += phrase_words
+        tags += [f"{mark}{role}" if role else "O" for mark in "B" + "I" * (len(phrase_words) - 1)]
+    return words, "", [_TAGS.index(tag) for tag in tags]
+
+
 _GRAMMARS = {
     "synthetic/sentiment": _Grammar(
+        "classes",
         2,
         (len(_OPENINGS), len(_NOUNS), len(_DAYS), len(_MANNERS), len(_ADJECTIVES[0])),
         _sentiment,
     ),
     "synthetic/inference": _Grammar(
-        3, (len(_PERSONS), len(_VERBS), len(_LEADS), 2, 10, 10), _inference
+        "classes", 3, (len(_PERSONS), len(_VERBS), len(_LEADS), 2, 10, 10), _inference
     ),
-    "synthetic/similarity": _Grammar(1, (*(len(part) for part in _SCENE), 2**5), _similarity),
+    "synthetic/similarity": _Grammar(
+        "score", 1, (*(len(part) for part in _SCENE), 2**5), _similarity
+    ),
+    "synthetic/entities": _Grammar(
+        "tags", 1, (len(_OPENINGS), 2, *(len(part) for part in _SCENE)), _entities
+    ),
 }
 
 
@@ -204,13 +242,13 @@ def examples(name: str, indices: np.ndarray) -> Examples:
         grammar.write(label, row)
         for label, row in zip((indices % grammar.classes).tolist(), digits.tolist(), strict=True)
     ]
+    labels = [label for _, _, label in written]
     return Examples(
         [text for text, _, _ in written],
         [pair for _, pair, _ in written] if any(pair for _, pair, _ in written) else None,
-        np.array(
-            [label for _, _, label in written],
-            dtype=np.int64 if grammar.classes > 1 else np.float64,
-        ),
+        tag_column(labels)
+        if grammar.kind == "tags"
+        else np.array(labels, dtype=np.int64 if grammar.kind == "classes" else np.float64),
     )
 
 

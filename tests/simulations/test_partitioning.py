@@ -13,6 +13,7 @@ import pytest
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from fedpeft.randomness import generator
+from fedpeft.settings import TaskSection
 from fedpeft.tasks import Examples, Task, TaskInfo, load_task
 from simulations.partitioning import digest as partition_digest
 from simulations.partitioning import fill_up, partition, save
@@ -187,7 +188,20 @@ def test_natural_follows_the_column(quick: Quick, tmp_path: Path) -> None:
     assert [each.tolist() for each in rows] == [[1, 2, 4], [3, 5], [0]]  # bob, cem, ann
 
 
+@pytest.mark.parametrize("kind", ["iid", "quantity"])
+def test_tagged_texts_are_spread_whole(quick: Quick, kind: str) -> None:
+    experiment = quick("task.name=synthetic/entities", f"partition.kind={kind}")
+    task = task_of(experiment)
+    rows = partition(task, experiment)
+    assert_partition(rows, 120)
+    parts = [task.train.select(each) for each in rows]
+    assert sum(len(tags) for part in parts for tags in part.labels) == sum(
+        map(len, task.train.text)
+    )
+
+
 OWNERS = ["a", "b", "b", "c", "c", "c"]
+TAGGED = load_task(TaskSection(name="synthetic/entities", train_limit=10, eval_limit=1))
 
 
 @pytest.mark.parametrize(
@@ -234,6 +248,18 @@ OWNERS = ["a", "b", "b", "c", "c", "c"]
             "cannot be spread so: Label: 1 is needed",
         ),
         (made_up(np.arange(6) % 2), ["partition.kind=natural"], "needs partition.column"),
+        (TAGGED, ["partition.kind=natural"], "needs partition.column"),
+        (
+            TAGGED,
+            ["partition.kind=bins"],
+            "partition.kind = 'bins' is for scores; 'synthetic/entities' has tags$",
+        ),
+        (
+            TAGGED,
+            ["partition.kind=dirichlet"],
+            "'dirichlet' needs classes; 'synthetic/entities' has tags: use 'iid' or 'quantity'$",
+        ),
+        (TAGGED, ["partition.kind=pathological"], "'pathological' needs classes; .* has tags"),
         (
             made_up(np.arange(6) % 2, owners=OWNERS),
             ["partition.kind=natural", "partition.column=who", "federation.clients=2"],

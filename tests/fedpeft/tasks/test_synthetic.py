@@ -1,3 +1,5 @@
+import re
+
 import numpy as np
 import pytest
 
@@ -49,11 +51,38 @@ def similarity_rule(one, other):
     return sum(shared[0] & words == shared[1] & words for words in map(set, map(str.split, slots)))
 
 
-RULES = dict(zip(NAMES, (sentiment_rule, inference_rule, similarity_rule), strict=True))
+PHRASES = {
+    "WHO": "the (nurse|farmer|teacher|painter|sailor|baker|lawyer|student)",
+    "WHAT": r"(a|an) (red|old|small|green|heavy|silver) \w+",
+    "WHERE": "(in|on|near|under|at) the (kitchen|beach|bridge|stairs|train|market)",
+    "WHEN": "at noon|at midnight|last winter|on monday|before dinner|during the storm",
+}
+
+
+def entities_rule(words, _):
+    text = " ".join(words)
+    tags = ["O"] * len(words)
+    for role, phrase in PHRASES.items():
+        (found,) = re.finditer(rf"\b({phrase})\b", text)
+        start = text[: found.start()].count(" ")
+        length = len(found[0].split())
+        tags[start : start + length] = [f"B-{role}", *[f"I-{role}"] * (length - 1)]
+    return [TASKS[-1].labels.index(tag) for tag in tags]
+
+
+RULES = dict(
+    zip(NAMES, (sentiment_rule, inference_rule, similarity_rule, entities_rule), strict=True)
+)
+
+
+def joined(texts):
+    """Return the texts as strings, also those that are lists of words."""
+    return [text if isinstance(text, str) else " ".join(text) for text in texts or []]
 
 
 def keys(part):
-    return set(zip(part.text, part.text_pair or part.text, strict=True))
+    texts = joined(part.text)
+    return set(zip(texts, part.text_pair or texts, strict=True))
 
 
 def synthetic(name, train=0, dev=0, seed=0):
@@ -67,7 +96,7 @@ def test_all_texts_of_a_grammar_are_different_and_plain(name):
     everything = examples(name, np.arange(size))
     assert len(keys(everything)) == size
     some = everything.select(np.arange(0, size, 97))
-    for text in some.text + (some.text_pair or []):
+    for text in joined(some.text) + joined(some.text_pair):
         assert 6 <= len(text.split()) <= 20, text
         assert text == text.lower()
         assert text.replace(" ", "").isalpha()
@@ -80,7 +109,7 @@ def test_the_rule_that_is_promised_gives_every_label(name):
     for part in (task.train, task.dev):
         seconds = part.text_pair or part.text
         found = [RULES[name](*row) for row in zip(part.text, seconds, strict=True)]
-        assert np.array_equal(np.array(found, dtype=float), part.labels.astype(float))
+        assert found == [np.asarray(label).tolist() for label in part.labels]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -90,7 +119,7 @@ def test_text_is_a_function_of_its_index(name):
     for row, index in enumerate(indices):
         alone = examples(name, np.array([index]))
         assert keys(alone) == keys(together.select(np.array([row])))
-        assert alone.labels[0] == together.labels[row]
+        assert np.array_equal(alone.labels[0], together.labels[row])
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -152,8 +181,20 @@ def test_vocabulary_is_exactly_the_words_of_the_grammars():
     used = set()
     for name in NAMES:
         part = examples(name, np.arange(0, space_size(name), 31))
-        used.update(*(text.split() for text in part.text + (part.text_pair or [])))
+        used.update(*(text.split() for text in joined(part.text) + joined(part.text_pair)))
     assert vocabulary() == sorted(used)
+
+
+def test_words_of_entities_belong_to_one_or_another_by_what_follows():
+    part = synthetic("synthetic/entities").train
+    found = {word: set() for word in ("the", "at", "on")}
+    for words, tags in zip(part.text, part.labels, strict=True):
+        assert len(words) == len(tags)
+        for word, tag in zip(words, tags, strict=True):
+            found.get(word, set()).add(TASKS[-1].labels[tag])
+    assert found["the"] == {"O", "B-WHO", "I-WHERE", "I-WHEN"}
+    assert found["at"] == {"B-WHERE", "B-WHEN"}
+    assert found["on"] == {"B-WHERE", "B-WHEN"}
 
 
 def test_more_than_there_is_and_owner_columns_are_refused():

@@ -16,12 +16,13 @@ def test_all_tasks_are_listed_with_the_papers_metrics():
     tasks = {info.name: info for info in available_tasks()}
     glue = ["cola", "sst2", "mrpc", "stsb", "qqp"]
     glue += ["mnli", "mnli_mismatched", "qnli", "rte", "wnli"]
-    made = ["synthetic/sentiment", "synthetic/inference", "synthetic/similarity"]
-    assert list(tasks) == [*made, *glue, "custom"]
+    made = [f"synthetic/{name}" for name in ("sentiment", "inference", "similarity", "entities")]
+    assert list(tasks) == [*made, *glue, "conll2003", "custom"]
     assert {name: tasks[name].metric for name in glue} == dict.fromkeys(glue, "accuracy") | METRICS
     for info in tasks.values():
         assert (info.best == 1.0) == info.name.startswith("synthetic/")
-        assert bool(info.labels) == (info.kind == "classes" and info.name != "custom")
+        assert bool(info.labels) == (info.kind != "score" and info.name != "custom")
+        assert (info.kind == "tags") == (info.name in ("synthetic/entities", "conll2003"))
         assert info.description and "\n" not in info.description
 
 
@@ -69,7 +70,8 @@ def test_select_keeps_the_columns_together():
 def test_importing_the_tasks_is_cheap():
     program = (
         "import sys, fedpeft.tasks, fedpeft.tasks.encoding, fedpeft.tasks.metrics, fedpeft.hub\n"
-        "heavy = {'torch', 'transformers', 'pandas', 'datasets', 'scipy', 'huggingface_hub'}\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'datasets', 'scipy', 'huggingface_hub',\n"
+        "         'sklearn', 'seqeval'}\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )
     reply = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,0 +1,93 @@
+"""CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): persons, places and other names in the news.
+
+Class indices are those of the hub's ``eriktks/conll2003``. Files with either of the usual kinds
+of tags are read: an entity begins with B-, or with I- where no like one stands before it. Its
+test.txt is not read: as with GLUE, what is evaluated is the development set.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+
+from fedpeft.errors import UserError
+from fedpeft.settings import TaskSection
+from fedpeft.tasks.base import Examples, Task, TaskInfo, tag_column
+from fedpeft.tasks.readers import code_of
+
+_LABELS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
+
+TASKS = (
+    TaskInfo(
+        "conll2003", "tags", _LABELS, False, "f1", None, "names in the news", folder="conll2003"
+    ),
+)
+
+
+def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
+    """Return the task of train.txt and valid.txt in the folder ``section.path``.
+
+    Raises:
+        UserError: no folder is given, a file is not there or not right, or an owner column.
+    """
+    if owner_column:
+        raise UserError(f"partition.column = '{owner_column}': task '{info.name}' has no columns")
+    if not section.path:
+        # The hub has a script in place of files, and datasets runs no scripts since version 4.
+        raise UserError(
+            f"task '{info.name}' cannot be fetched from the hub: give the folder of train.txt and "
+            "valid.txt with task.path=..., or use synthetic/entities"
+        )
+    train, dev = (_file(Path(section.path), info, f"{split}.txt") for split in ("train", "valid"))
+    return Task(info, read(train, info.labels), read(dev, info.labels))
+
+
+def read(path: Path, labels: tuple[str, ...]) -> Examples:
+    """Return the sentences of a file: a word, two columns that are not used, and a tag a line.
+
+    Raises:
+        UserError: not UTF-8, a line without four columns or with another tag, no sentences.
+    """
+    codes = {label: index for index, label in enumerate(labels)}
+    try:
+        sentences = [*_sentences(path)]
+    except UnicodeDecodeError:
+        raise UserError(f"{path}: not UTF-8; save it as UTF-8") from None
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read ({error.strerror})") from None
+    if not sentences:
+        raise UserError(f"{path}: has no sentences")
+    tags = (
+        [code_of(tag, codes, f"{path} line {number}: tag") for number, _, tag in sentence]
+        for sentence in sentences
+    )
+    return Examples([[word for _, word, _ in each] for each in sentences], None, tag_column(tags))
+
+
+def _file(path: Path, info: TaskInfo, name: str) -> Path:
+    folders = (path / info.folder, path)
+    for folder in folders:
+        if (folder / name).is_file():
+            return folder / name
+    looked = " and ".join(f"{folder / name}" for folder in folders)
+    raise UserError(f"task.path = '{path}': no file for task '{info.name}'; looked for {looked}")
+
+
+def _sentences(path: Path) -> Iterator[list[tuple[int, str, str]]]:
+    """Yield (line number, word, tag) of the words of every sentence."""
+    sentence: list[tuple[int, str, str]] = []
+    with open(path, encoding="utf-8") as file:
+        for number, line in enumerate(file, start=1):
+            # Not split(): a word may hold characters that it takes for a blank.
+            columns = re.split("[ \t]+", line.strip(" \t\n"))
+            if columns[0] in ("", "-DOCSTART-"):  # the end of a sentence, or of a document
+                if sentence:
+                    yield sentence
+                sentence = []
+            elif len(columns) != 4:
+                raise UserError(f"{path} line {number}: {len(columns)} columns, expected 4")
+            else:
+                sentence.append((number, columns[0], columns[3]))
+    if sentence:
+        yield sentence
