@@ -14,8 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpeft.errors import UserError, suggestion
 from fedpeft.hub import hub_model
-from fedpeft.methods.base import BackboneShape
-from fedpeft.modifications import FAMILIES
+from fedpeft.sites import FAMILIES, BackboneShape
 
 if TYPE_CHECKING:
     import torch
@@ -23,14 +22,16 @@ if TYPE_CHECKING:
 
 #: Sizes of well-known backbones, so that tables need no download; without pooler.
 KNOWN_SHAPES = {
-    "tiny": BackboneShape("roberta", 2, 32, 64, 31_808),
-    "minilm": BackboneShape("bert", 6, 384, 1536, 22_565_376),
-    "roberta-base": BackboneShape("roberta", 12, 768, 3072, 124_055_040),
-    "roberta-large": BackboneShape("roberta", 24, 1024, 4096, 354_310_144),
-    "bert-base-cased": BackboneShape("bert", 12, 768, 3072, 107_719_680),
-    "bert-base-uncased": BackboneShape("bert", 12, 768, 3072, 108_891_648),
-    "bert-large-cased": BackboneShape("bert", 24, 1024, 4096, 332_529_664),
-    "bert-large-uncased": BackboneShape("bert", 24, 1024, 4096, 334_092_288),
+    "tiny": BackboneShape("roberta", 2, 32, 4, 64, 325, 132, 1),
+    "minilm": BackboneShape("bert", 6, 384, 12, 1536, 30_522, 512, 2),
+    "roberta-base": BackboneShape("roberta", 12, 768, 12, 3072, 50_265, 514, 1),
+    "roberta-large": BackboneShape("roberta", 24, 1024, 16, 4096, 50_265, 514, 1),
+    "distilroberta-base": BackboneShape("roberta", 6, 768, 12, 3072, 50_265, 514, 1),
+    "bert-base-cased": BackboneShape("bert", 12, 768, 12, 3072, 28_996, 512, 2),
+    "bert-base-uncased": BackboneShape("bert", 12, 768, 12, 3072, 30_522, 512, 2),
+    "bert-large-cased": BackboneShape("bert", 24, 1024, 16, 4096, 28_996, 512, 2),
+    "bert-large-uncased": BackboneShape("bert", 24, 1024, 16, 4096, 30_522, 512, 2),
+    "bert-base-multilingual-cased": BackboneShape("bert", 12, 768, 12, 3072, 119_547, 512, 2),
 }
 
 #: What decides a forward pass besides the weights.
@@ -100,6 +101,8 @@ def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Ba
     """
     import torch
 
+    from fedpeft.attention import SDPA
+
     where = choose_device(device, dtype)
     if name == "tiny":
         from fedpeft.tiny import tiny_backbone
@@ -109,6 +112,7 @@ def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Ba
         model, tokenizer = _from_pretrained(name)
     fingerprint = _fingerprint(model, tokenizer)
     model = model.to(where, getattr(torch, dtype)).eval().requires_grad_(False)
+    model.set_attn_implementation(SDPA)
     return Backbone(name, model, tokenizer, shape_of_model(model), fingerprint, where)
 
 
@@ -124,8 +128,11 @@ def shape_of_model(model: PreTrainedModel) -> BackboneShape:
         config.model_type,
         config.num_hidden_layers,
         config.hidden_size,
+        config.num_attention_heads,
         config.intermediate_size,
-        sum(parameter.numel() for parameter in model.parameters()),
+        config.vocab_size,
+        config.max_position_embeddings,
+        config.type_vocab_size,
     )
 
 

@@ -29,6 +29,7 @@ from fedpeft.settings import (
     SERVER_LR,
     EngineSection,
     FederationSection,
+    HeadSection,
     LocalSection,
     MethodSettings,
     OutputSection,
@@ -56,7 +57,9 @@ class Experiment(Section):
         "minilm", min_length=1, description="minilm, tiny (for tests), a hub name, a local folder"
     )
     representation: Representation | None = Field(
-        None, description="what the head reads: mask | cls | mean; default: mean for minilm"
+        None,
+        description="what the head reads: mask | cls | mean; default: mean for minilm; "
+        "tags: every word, whatever this says",
     )
     task: TaskSection = TaskSection()
     method: SerializeAsAny[MethodSettings] = Field(
@@ -64,6 +67,7 @@ class Experiment(Section):
         validate_default=True,
         description="the method's own settings; see `fedpeft methods`",
     )
+    head: HeadSection = HeadSection()
     partition: PartitionSection = PartitionSection()
     federation: FederationSection = FederationSection()
     local: LocalSection = LocalSection()
@@ -178,6 +182,7 @@ OPERATIONAL = {
     "federation.node_wait",
     "federation.min_success",
     "engine.workers",
+    "engine.projections",
     "output.plots",
 }
 
@@ -233,6 +238,8 @@ def _federation_problems(experiment: Experiment) -> Iterator[str]:
 
 def _other_problems(experiment: Experiment) -> Iterator[str]:
     """Yield what contradicts itself in task and engine."""
+    from fedpeft.methods import method_class
+
     task, engine = experiment.task, experiment.engine
     for key in ("train", "dev"):
         if getattr(task, key) and task.name != "custom":
@@ -241,6 +248,11 @@ def _other_problems(experiment: Experiment) -> Iterator[str]:
         yield f"engine.cohort = {engine.cohort}: only engine 'local' has cohorts"
     if engine.dtype == "float64" and engine.autocast != "off":
         yield f"engine.autocast = '{engine.autocast}': does nothing with dtype 'float64'"
+    if engine.cohort > 1 and not method_class(experiment.method.name).grouped:
+        yield (
+            f"engine.cohort = {engine.cohort}: method '{experiment.method.name}' changes whole "
+            f"weights, so it trains one client at a time; leave it at 1"
+        )
 
 
 def _toml_line(section: Section, key: str, comments: bool, default: Any = None) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -9,18 +10,18 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
-from torch.nn import functional
 
 from fedpeft.backbones import Backbone
+from fedpeft.heads import Head
+from fedpeft.hooks import run
 from fedpeft.methods.base import Method
-from fedpeft.modifications import Modification, applied, prompt_length
+from fedpeft.modifications import Modification
+from fedpeft.operators import Mode, operator
 from fedpeft.projection import digest
 from fedpeft.randomness import generator
 from fedpeft.tasks.base import Kind
 from fedpeft.tasks.encoding import Batch
 from fedpeft.vector import Layout
-
-HEAD_STD = 0.02  # Gupta et al. 2023, released code: weights N(0, 0.02), bias 0
 
 
 @dataclass(frozen=True)
@@ -45,12 +46,9 @@ class Realised:
         return [*found, self.head_weight, self.head_bias]
 
 
-def layout_of(method: Method[Any], classes: int) -> Layout:
-    """Return the layout of a method's task vector with a linear head for ``classes`` outputs."""
-    width = method.shape.width
-    entries = [*method.parameters().items()]
-    entries += [("head.weight", (classes, width)), ("head.bias", (classes,))]
-    return Layout(tuple(entries))
+def layout_of(method: Method[Any], head: Head) -> Layout:
+    """Return the layout of a method's task vector, the head last."""
+    return Layout((*method.parameters().items(), *head.parameters().items()))
 
 
 class TaskModel:
@@ -60,21 +58,37 @@ class TaskModel:
     """
 
     def __init__(
-        self, backbone: Backbone, method: Method[Any], classes: int, kind: Kind, autocast: str
+        self,
+        backbone: Backbone,
+        method: Method[Any],
+        head: Head,
+        labels: tuple[str, ...] = (),
+        autocast: str = "off",
+        projections: Mode = "stored",
     ):
-        self.backbone, self.method, self.classes, self.kind = backbone, method, classes, kind
-        self.layout = layout_of(method, classes)
+        self.backbone, self.method, self.head, self.labels = backbone, method, head, labels
+        self.layout = layout_of(method, head)
         self.dtype = next(backbone.model.parameters()).dtype
         self._autocast = autocast
-        self._projections = [
-            torch.from_numpy(projection.transposed()).to(backbone.device, self.dtype)
-            for projection in method.projections()
-        ]
+        self._of_method, self._of_head = (
+            [operator(each, backbone.device, self.dtype, projections) for each in fixed]
+            for fixed in (method.projections(), head.projections())
+        )
+
+    @property
+    def kind(self) -> Kind:
+        """What the head predicts."""
+        return self.head.kind
+
+    @property
+    def classes(self) -> int:
+        """Number of the head's outputs."""
+        return self.head.classes
 
     @property
     def projection_digest(self) -> str:
         """SHA-256 that pins every projection of the method."""
-        return digest(self.method.projections())
+        return digest([*self.method.projections(), *self.head.projections()])
 
     @property
     def numpy_dtype(self) -> str:
@@ -84,36 +98,31 @@ class TaskModel:
     def initial(self, seed: int) -> np.ndarray:
         """Return the task vector every client starts from, [P] in the model's dtype."""
         draw = generator(seed, "init")
-        parameters = self.method.initial(draw)
-        for name, shape in self.layout.entries[-2:]:
-            is_weight = name == "head.weight"
-            parameters[name] = draw.normal(0, HEAD_STD, shape) if is_weight else np.zeros(shape)
+        parameters = {**self.method.initial(draw), **self.head.initial(draw)}
         return self.layout.pack(parameters).astype(self.numpy_dtype)
 
     def realise(self, vectors: Tensor) -> Realised:
         """Turn task vectors [G, P] into modifications and heads."""
         parameters = self.layout.unpack(vectors)
-        return Realised(
-            self.method.realise(parameters, self._projections),
-            parameters["head.weight"],
-            parameters["head.bias"],
-        )
+        modifications = self.method.realise(parameters, self._of_method)
+        return Realised(modifications, *self.head.realise(parameters, self._of_head))
 
     def outputs(self, realised: Realised, batch: Batch) -> Tensor:
-        """Return logits or scores [N, C] of a batch ordered in the G groups of ``realised``."""
-        states = self._hidden_states(realised.modifications, batch)
-        prompts = prompt_length(realised.modifications)
-        read = self._read(states, batch, prompts)  # [N, width]
-        groups = realised.head_weight.shape[0]
-        grouped = read.view(groups, -1, read.shape[1])
+        """Return what the head says of a batch ordered in the G groups of ``realised``.
+
+        Logits [N, C] or scores [N, 1]; for tags logits of every token, [N, T, C].
+        """
+        states, longer = self.hidden_states(realised.modifications, batch)
+        tags = self.kind == "tags"
+        read = states[:, -batch.input_ids.shape[1] :] if tags else self._read(states, longer)
+        groups, classes, width = realised.head_weight.shape
+        grouped = read.reshape(groups, -1, width)
         scores = grouped @ realised.head_weight.transpose(1, 2) + realised.head_bias[:, None]
-        return scores.reshape(read.shape[0], -1)
+        return scores.reshape(*read.shape[:-1], classes)
 
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return each example's loss [N]: cross entropy, or squared error for a score."""
-        if self.kind == "score":
-            return (outputs[:, 0] - batch.labels) ** 2
-        return functional.cross_entropy(outputs, batch.labels, reduction="none")
+        """Return each example's loss [N]; see ``Head.losses``."""
+        return self.head.losses(outputs, batch.labels)
 
     def gradients(self, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return (gradient [G, P] of each group's mean loss, mean loss [G])."""
@@ -130,7 +139,12 @@ class TaskModel:
         The realised modifications are copied once per example, so one backward leaves each
         example's gradient in its own copy; ``realise`` itself is differentiated row by row
         (its vector-Jacobian product), never through the backbone.
+
+        Raises:
+            TypeError: a method that changes the weights themselves; its G is 1.
         """
+        if not self.method.grouped:
+            raise TypeError(f"{type(self.method).__name__} has no per-example gradients here")
         groups, rows = len(vectors), len(batch.read) // len(vectors)
         start = vectors.detach()
         expanded = self.realise(start).map(
@@ -146,30 +160,39 @@ class TaskModel:
         (gradients,) = torch.func.vmap(pull_back)(cotangents)  # [rows, G, P]
         return gradients.transpose(0, 1).reshape(len(losses), -1), losses.detach()
 
-    def _hidden_states(self, modifications: list[Modification], batch: Batch) -> Tensor:
-        """Run the backbone; return the last hidden states [N, k + T, width]."""
-        prompts = prompt_length(modifications)
-        mask = functional.pad(batch.attention_mask, (prompts, 0), value=1)
-        extra = {}
-        if getattr(self.backbone.model.config, "type_vocab_size", 1) > 1:
-            extra["token_type_ids"] = batch.token_type_ids
+    def hidden_states(
+        self, modifications: Sequence[Modification], batch: Batch
+    ) -> tuple[Tensor, Batch]:
+        """Run the backbone: last hidden states [N, k + T', width], and the batch it saw.
+
+        k is the length of a prompt in front; T' is T and the tokens added inside the texts.
+        """
+        mask_id = self.backbone.tokenizer.mask_token_id
+        prepared = []
+        for modification in modifications:
+            ready, batch = modification.prepare(batch, -1 if mask_id is None else mask_id)
+            prepared.append(ready)
+        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
+        if self.method.shape.types > 1:
+            inputs["token_type_ids"] = batch.token_type_ids
         device = self.backbone.device.type
         precision = (
             nullcontext()
             if self._autocast == "off"
             else torch.autocast(device, dtype=getattr(torch, self._autocast))
         )
-        with precision, applied(self.backbone.model, self.method.shape.family, modifications):
-            result = self.backbone.model(input_ids=batch.input_ids, attention_mask=mask, **extra)
-        return result.last_hidden_state.to(self.dtype)
+        with precision:
+            states = run(self.backbone.model, self.method.shape.family, prepared, **inputs)
+        return states.to(self.dtype), batch
 
-    def _read(self, states: Tensor, batch: Batch, prompts: int) -> Tensor:
+    def _read(self, states: Tensor, batch: Batch) -> Tensor:
         """Return the representation the head reads, [N, width]."""
-        offset = self.method.read_offset(prompts)
+        tokens = batch.input_ids.shape[1]
+        offset = self.method.read_offset(states.shape[1] - tokens)
         at = (batch.read.clamp(min=0) + offset)[:, None, None].expand(-1, 1, states.shape[2])
         read = states.gather(1, at)[:, 0]
         if (batch.read >= 0).all():
             return read
-        mask = batch.attention_mask[:, :, None].to(states.dtype)
-        mean = (states[:, prompts:] * mask).sum(1) / mask.sum(1)
+        mask = batch.attention_mask[:, -tokens:, None].to(states.dtype)
+        mean = (states[:, -tokens:] * mask).sum(1) / mask.sum(1)
         return torch.where((batch.read >= 0)[:, None], read, mean)

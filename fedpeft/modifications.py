@@ -1,58 +1,73 @@
-"""Modifications of hidden states with a leading group axis, and the hooks that apply them.
+"""Modifications of hidden states with a leading group axis.
 
 The batch is ordered in G groups of B rows; row g of every tensor below changes the rows of
-group g. In the terms of He et al. (2022): a modification is (site = modified representation,
-functional form, composition); the insertion follows from what the site hands over as input.
+group g. In the terms of He et al. (2022, section 3): a modification is a modified representation
+(``site``), an insertion (``reads``), a functional form (the class) and a composition (what
+``apply`` does with the change). ``fedpeft.hooks`` applies them, ``fedpeft.fusing`` merges those
+into the weights that say how.
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass, fields, replace
-from typing import Any, Literal, Self
+from collections.abc import Callable
+from dataclasses import dataclass, field, fields, replace
+from typing import TYPE_CHECKING, Self
 
 import torch
-from torch import Tensor, nn
+from torch import Tensor
+from torch.nn import functional
 
+from fedpeft.operators import Operator
 
-@dataclass(frozen=True)
-class Site:
-    """Where a site is in a block: a module's path, and whether its input or output changes."""
+if TYPE_CHECKING:
+    from fedpeft.tasks.encoding import Batch
 
-    module: str
-    side: Literal["input", "output"]
-
-
-#: A BERT block. RoBERTa's has the same module names, so one map serves both families.
-BERT_SITES = {
-    "q": Site("attention.self.query", "output"),
-    "k": Site("attention.self.key", "output"),
-    "v": Site("attention.self.value", "output"),
-    "attn_norm": Site("attention.output", "output"),
-    "ffn_mid": Site("intermediate.dense", "output"),
-    "ffn_out": Site("output.LayerNorm", "input"),  # dense + residual, before LayerNorm
-    "ffn_norm": Site("output", "output"),
+ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
+    "relu": functional.relu,
+    "gelu": functional.gelu,
+    "tanh": torch.tanh,
 }
-FAMILIES = {"bert": BERT_SITES, "roberta": BERT_SITES}
 
 
 @dataclass(frozen=True)
 class Modification:
-    """One change at one site of one layer."""
+    """One change at one site of one layer.
+
+    ``reads`` says what the change is computed from: ``input`` = what the site's module gets
+    (parallel), ``self`` = the representation that is changed (sequential), ``normed`` = a
+    LayerNorm's input, normalised, without gain and bias; ``output`` = what the module would make
+    of the representation unchanged (sites on the input side); else the name of another site of
+    the block.
+    """
 
     site: str
     layer: int
+    reads: str = field(default="input", kw_only=True)
 
     def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
         """Return the modified representation.
 
         Args:
             hidden: the site's representation, [G * B, T, width].
-            source: what the site's module got as its input, [G * B, T, width of the input].
+            source: what ``reads`` names, [G * B, T, its width].
         """
-        raise TypeError(f"{type(self).__name__} does not say how it applies")
+        raise TypeError(f"{type(self).__name__} does not change a hidden state")
+
+    def prepare(self, batch: Batch, mask_id: int) -> tuple[Modification, Batch]:
+        """Return this modification for a batch, and the batch as the backbone must see it.
+
+        The batch comes back longer if tokens are added to its texts. ``mask_id`` is the token id
+        of the mask, -1 if there is none.
+        """
+        return self, batch
+
+    def weight_changes(self, module: str) -> dict[str, Tensor] | None:
+        """Return what to add to weights by name to have the same effect; None = impossible.
+
+        Args:
+            module: path of the site's module.
+        """
+        return None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
         """Return a copy with ``change`` done to each tensor."""
@@ -66,7 +81,7 @@ class Modification:
 
 @dataclass(frozen=True)
 class Shift(Modification):
-    """h + value: a constant for every token (He et al. 2022: identity-free, added)."""
+    """h + value: a constant for every token."""
 
     value: Tensor  # [G, width]
 
@@ -74,6 +89,180 @@ class Shift(Modification):
         """See Modification; the same shift for all tokens of a group."""
         groups, width = self.value.shape
         return (hidden.view(groups, -1, width) + self.value[:, None]).view_as(hidden)
+
+    def weight_changes(self, module: str) -> dict[str, Tensor] | None:
+        """A shift of a module's output is a change of its bias."""
+        return {f"{module}.bias": self.value}
+
+
+@dataclass(frozen=True)
+class NormChange(Modification):
+    """h + gain * x + bias: changes gain and bias of a LayerNorm whose normalised input is x."""
+
+    gain: Tensor  # [G, width]
+    bias: Tensor  # [G, width]
+    reads: str = field(default="normed", kw_only=True)
+
+    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
+        """See Modification."""
+        groups, width = self.gain.shape
+        grouped = source.reshape(groups, -1, width)
+        return hidden + (grouped * self.gain[:, None] + self.bias[:, None]).view_as(hidden)
+
+    def weight_changes(self, module: str) -> dict[str, Tensor] | None:
+        """The LayerNorm's own weights."""
+        return {f"{module}.weight": self.gain, f"{module}.bias": self.bias}
+
+
+@dataclass(frozen=True)
+class LowRank(Modification):
+    """h + scale * up(down(x)), x = the input of the site's linear layer (Hu et al. 2021)."""
+
+    down: Tensor  # [G, r, width of the input]
+    up: Tensor  # [G, width, r]
+    scale: float
+
+    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
+        """See Modification."""
+        groups, _, width_in = self.down.shape
+        inner = source.reshape(groups, -1, width_in) @ self.down.transpose(1, 2)  # [G, B*T, r]
+        return hidden + self.scale * (inner @ self.up.transpose(1, 2)).view_as(hidden)
+
+    def weight_changes(self, module: str) -> dict[str, Tensor] | None:
+        """W + scale * B A."""
+        return {f"{module}.weight": self.scale * (self.up @ self.down)}
+
+
+@dataclass(frozen=True)
+class ScaledLowRank(Modification):
+    """h + b * (B (d * (A x))) with A and B fixed and shared (Kopiczko et al. 2024, equation 2)."""
+
+    inner: Tensor  # d, [G, r]
+    outer: Tensor  # b, [G, width]
+    down: Operator  # A, [r, width of the input]
+    up: Operator  # B, [width, r]
+
+    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
+        """See Modification."""
+        groups = len(self.inner)
+        low = self.down(source.reshape(groups, -1, source.shape[-1])) * self.inner[:, None]
+        return hidden + (self.up(low) * self.outer[:, None]).view_as(hidden)
+
+    def weight_changes(self, module: str) -> dict[str, Tensor] | None:
+        """W + diag(b) B diag(d) A."""
+        columns = torch.eye(self.down.columns, dtype=self.inner.dtype, device=self.inner.device)
+        change = self.up(self.down(columns) * self.inner[:, None]) * self.outer[:, None]
+        return {f"{module}.weight": change.transpose(1, 2)}
+
+
+@dataclass(frozen=True)
+class Bottleneck(Modification):
+    """h + scale * (up(f(down(x))) with biases: an adapter (Houlsby et al. 2019, section 2.1)."""
+
+    down: Tensor  # [G, m, width of x]
+    down_bias: Tensor  # [G, m]
+    up: Tensor  # [G, width, m]
+    up_bias: Tensor  # [G, width]
+    scale: float | Tensor  # a number, or [G, 1]
+    activation: str
+    reads: str = field(default="self", kw_only=True)
+
+    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
+        """See Modification."""
+        groups, _, width_in = self.down.shape
+        inner = source.reshape(groups, -1, width_in) @ self.down.transpose(1, 2)
+        inner = ACTIVATIONS[self.activation](inner + self.down_bias[:, None])  # [G, B*T, m]
+        change = inner @ self.up.transpose(1, 2) + self.up_bias[:, None]
+        scale = self.scale[:, :, None] if isinstance(self.scale, Tensor) else self.scale
+        return hidden + (scale * change).view_as(hidden)
+
+
+@dataclass(frozen=True)
+class HeadsBottleneck(Modification):
+    """For each attention head i: h_i + ReLU(q_i P_k^T) P_v (He et al. 2022, section 3.3)."""
+
+    keys: Tensor  # P_k of all heads side by side, [G, l, width]
+    values: Tensor  # P_v, [G, l, width]
+    heads: int
+    reads: str = field(default="q", kw_only=True)
+
+    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
+        """See Modification; ``hidden`` holds the heads' outputs side by side."""
+        groups = len(self.keys)
+        query, keys, values = (
+            tensor.reshape(groups, -1, self.heads, tensor.shape[-1] // self.heads)
+            for tensor in (source, self.keys, self.values)
+        )
+        inner = torch.einsum("gnad,glad->ganl", query, keys).relu()
+        change = torch.einsum("ganl,glad->gnad", inner, values)
+        return hidden + change.reshape(hidden.shape)
+
+
+@dataclass(frozen=True)
+class KeyValuePrefix(Modification):
+    """l keys and values in front of the text's own, at every head (Li and Liang 2021).
+
+    The attention itself takes them (site ``kv``): a softmax is not a change of its output.
+    """
+
+    keys: Tensor  # [G, l, width]
+    values: Tensor  # [G, l, width]
+
+
+@dataclass(frozen=True)
+class Prompt(Modification):
+    """k embeddings put in front of the embedding output (site ``embeddings``, layer 0)."""
+
+    value: Tensor  # [G, k, width]
+
+    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
+        """Return [G * B, k + T, width]."""
+        groups, length, width = self.value.shape
+        rows = hidden.shape[0] // groups
+        prompt = self.value[:, None].expand(groups, rows, length, width)
+        return torch.cat([prompt.reshape(-1, length, width).to(hidden.dtype), hidden], dim=1)
+
+    def prepare(self, batch: Batch, mask_id: int) -> tuple[Modification, Batch]:
+        """The prompt is attended; it has no token ids, and positions stay as they are."""
+        mask = functional.pad(batch.attention_mask, (self.value.shape[1], 0), value=1)
+        return self, replace(batch, attention_mask=mask)
+
+
+@dataclass(frozen=True)
+class MaskTemplate(Modification):
+    """n further mask tokens around the one that is read, each with its own change (site ``words``).
+
+    WARP's template (Hambardzumyan et al. 2021): the first half stands in front of the mask, the
+    rest behind it. ``value`` is added to the mask token's embedding, so 0 is WARP's start.
+    """
+
+    value: Tensor  # [G, n, width]
+    slots: tuple[Tensor, ...] = ()  # of a batch: which of the n a token is, one-hot [N, T', n]
+
+    def prepare(self, batch: Batch, mask_id: int) -> tuple[Modification, Batch]:
+        """Put the mask tokens into the texts; the one that is read moves."""
+        count, tokens = self.value.shape[1], batch.input_ids.shape[1]
+        left = count // 2
+        read = batch.read[:, None]
+        at = torch.arange(tokens + count, device=read.device)[None]  # [1, T']
+        new = (at >= read) & (at <= read + count) & (at != read + left)
+        origin = torch.where(at < read, at, torch.where(at <= read + count, read, at - count))
+        number = (at - read - (at > read + left).long()).clamp(0, count - 1)
+        slots = functional.one_hot(number, count) * new[:, :, None]
+        longer = replace(
+            batch,
+            input_ids=batch.input_ids.gather(1, origin).masked_fill(new, mask_id),
+            attention_mask=batch.attention_mask.gather(1, origin),
+            token_type_ids=batch.token_type_ids.gather(1, origin),
+            read=batch.read + left,
+        )
+        return replace(self, slots=(slots.to(self.value.dtype),)), longer
+
+    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
+        """See Modification; ``hidden`` are the word embeddings."""
+        groups, count, _ = self.value.shape
+        (slots,) = self.slots
+        return hidden + (slots.view(groups, -1, count) @ self.value).view_as(hidden)
 
 
 @dataclass(frozen=True)
@@ -91,82 +280,12 @@ class PromptShift(Modification):
 
 
 @dataclass(frozen=True)
-class Prompt(Modification):
-    """k embeddings put in front of the embedding output (site ``embeddings``, layer 0)."""
+class WeightChange(Modification):
+    """W + value for a weight of the backbone, by name; G = 1 only."""
 
-    value: Tensor  # [G, k, width]
+    name: str
+    value: Tensor  # [1, *shape]
 
-    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
-        """Return [G * B, k + T, width]; the caller extends the attention mask."""
-        groups, length, width = self.value.shape
-        rows = hidden.shape[0] // groups
-        prompt = self.value[:, None].expand(groups, rows, length, width)
-        return torch.cat([prompt.reshape(-1, length, width).to(hidden.dtype), hidden], dim=1)
-
-
-@dataclass(frozen=True)
-class LowRank(Modification):
-    """h + scale * up(down(x)), x = the input of the site's linear layer (Hu et al. 2021)."""
-
-    down: Tensor  # [G, r, width of the input]
-    up: Tensor  # [G, width, r]
-    scale: float
-
-    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
-        """See Modification."""
-        groups, _, width_in = self.down.shape
-        inner = source.reshape(groups, -1, width_in) @ self.down.transpose(1, 2)  # [G, B*T, r]
-        return hidden + self.scale * (inner @ self.up.transpose(1, 2)).view_as(hidden)
-
-
-def prompt_length(modifications: Sequence[Modification]) -> int:
-    """Return how many positions the modifications put in front of the text."""
-    return sum(m.value.shape[1] for m in modifications if isinstance(m, Prompt))
-
-
-@contextmanager
-def applied(model: nn.Module, family: str, modifications: Sequence[Modification]) -> Iterator[None]:
-    """Hook the modifications into a transformers encoder while the context is open."""
-    places: dict[tuple[nn.Module, str], list[Modification]] = defaultdict(list)
-    for modification in modifications:
-        places[_place(model, family, modification)].append(modification)
-    handles = [
-        module.register_forward_pre_hook(_change_input(changes))
-        if side == "input"
-        else module.register_forward_hook(_change_output(changes))
-        for (module, side), changes in places.items()
-    ]
-    try:
-        yield
-    finally:
-        for handle in handles:
-            handle.remove()
-
-
-def _place(model: nn.Module, family: str, modification: Modification) -> tuple[nn.Module, str]:
-    if modification.site == "embeddings":
-        return model.get_submodule("embeddings"), "output"
-    site = FAMILIES[family][modification.site]
-    path = f"encoder.layer.{modification.layer}.{site.module}"
-    return model.get_submodule(path), site.side
-
-
-def _change_input(changes: list[Modification]) -> Callable[..., Any]:
-    def hook(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
-        hidden, *rest = inputs
-        for change in changes:
-            hidden = change.apply(hidden, inputs[0])
-        return (hidden, *rest)
-
-    return hook
-
-
-def _change_output(changes: list[Modification]) -> Callable[..., Any]:
-    def hook(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        # A module called by keywords only (the embeddings) has no positional input.
-        source = inputs[0] if inputs else output
-        for change in changes:
-            output = change.apply(output, source)
-        return output
-
-    return hook
+    def weight_changes(self, module: str) -> dict[str, Tensor] | None:
+        """The weight itself; ``module`` is not needed."""
+        return {self.name: self.value}

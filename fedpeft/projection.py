@@ -27,32 +27,81 @@ from fedpeft.randomness import philox
 Distribution = Literal["normal", "uniform", "identity"]
 
 _LEVELS = 65536  # one table entry for each 16-bit sample
+_BLOCK = 16  # samples that one step of the counter gives: four words
 _DIGEST_SAMPLES = 4096
 
 
 @dataclass(frozen=True)
-class Projection:
-    """A fixed matrix [rows, columns] named ``{method}/{site}/{layer}``.
-
-    ``identity`` draws nothing and needs rows == columns.
-    """
+class Stream:
+    """A fixed linear map of ``columns`` numbers to ``rows``, drawn from the stream of its name."""
 
     seed: int
     name: str
     rows: int
     columns: int
+
+    def words(self, start: int, count: int, part: str = "") -> np.ndarray:
+        """Return 16-bit samples ``start`` to ``start + count`` of the stream, uint16 [count].
+
+        ``part`` names one of several streams under the same name.
+        """
+        bits = philox(f"fedpeft-projection-v1|{self.seed}|{self.name}{part}")
+        blocks, skipped = divmod(start, _BLOCK)
+        bits.advance(blocks)
+        words = bits.random_raw(-(-(skipped + count) // 4))
+        return words.astype("<u8", copy=False).view("<u2")[skipped : skipped + count]
+
+    def beginning(self) -> bytes:
+        """Return bytes that differ when the map does: the tables and the start of each stream.
+
+        Later words come from the same integer arithmetic, and hashing gigabytes at each handshake
+        would buy nothing.
+        """
+        count = min(_DIGEST_SAMPLES, self.rows * self.columns)
+        return self.words(0, count).tobytes()
+
+
+@dataclass(frozen=True)
+class Projection(Stream):
+    """A dense matrix [rows, columns] named ``{method}/{site}/{layer}``, entries of unit variance.
+
+    ``identity`` draws nothing and needs rows == columns.
+    """
+
     distribution: Distribution
 
-    def transposed(self) -> np.ndarray:
-        """Return the matrix transposed, float32 [columns, rows], entries of unit variance."""
+    def transposed(self, start: int = 0, stop: int | None = None) -> np.ndarray:
+        """Return columns ``start`` to ``stop`` as rows, float32 [stop - start, rows]."""
+        stop = self.columns if stop is None else stop
         if self.distribution == "identity":
-            return np.eye(self.columns, self.rows, dtype=np.float32)
-        return self.samples(self.rows * self.columns).reshape(self.columns, self.rows)
+            return np.eye(self.columns, self.rows, dtype=np.float32)[start:stop]
+        count = (stop - start) * self.rows
+        return self.samples(start * self.rows, count).reshape(stop - start, self.rows)
 
-    def samples(self, count: int) -> np.ndarray:
-        """Return the first ``count`` samples of the stream, float32 [count]."""
-        words = philox(f"fedpeft-projection-v1|{self.seed}|{self.name}").random_raw(-(-count // 4))
-        return table(self.distribution)[words.astype("<u8", copy=False).view("<u2")[:count]]
+    def samples(self, start: int, count: int) -> np.ndarray:
+        """Return samples ``start`` to ``start + count`` of the stream, float32 [count]."""
+        return table(self.distribution)[self.words(start, count)]
+
+    def beginning(self) -> bytes:
+        """See Stream; the identity has only its shape."""
+        if self.distribution == "identity":
+            return b""
+        count = min(_DIGEST_SAMPLES, self.rows * self.columns)
+        return table(self.distribution).tobytes() + self.samples(0, count).tobytes()
+
+
+@dataclass(frozen=True)
+class Selection(Stream):
+    """Each row picks one of the columns: a matrix with a single 1 / sqrt(n_j) in every row.
+
+    n_j is how many rows pick column j, so the map keeps lengths (Li et al. 2025,
+    arXiv 2506.00799, section 3).
+    """
+
+    def picked(self) -> np.ndarray:
+        """Return the column of every row, int64 [rows]; two samples a row."""
+        samples = self.words(0, 2 * self.rows).astype(np.int64).reshape(-1, 2)
+        return (samples[:, 0] + (samples[:, 1] << 16)) * self.columns >> 32
 
 
 @cache
@@ -66,17 +115,10 @@ def table(distribution: Distribution) -> np.ndarray:
     return ndtri(middle).astype(np.float32)
 
 
-def digest(projections: Iterable[Projection]) -> str:
-    """Return a SHA-256 that differs when any entry of any projection could differ.
-
-    Covers the names and shapes, the tables, and the start of each stream: later words come
-    from the same integer arithmetic, and hashing gigabytes at each handshake would buy nothing.
-    """
+def digest(projections: Iterable[Stream]) -> str:
+    """Return a SHA-256 that differs when any entry of any projection could differ."""
     total = hashlib.sha256()
     for projection in projections:
         total.update(f"{projection}".encode())
-        if projection.distribution != "identity":
-            count = min(_DIGEST_SAMPLES, projection.rows * projection.columns)
-            total.update(table(projection.distribution).tobytes())
-            total.update(projection.samples(count).tobytes())
+        total.update(projection.beginning())
     return total.hexdigest()

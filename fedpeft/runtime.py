@@ -11,6 +11,7 @@ from fedpeft import __version__
 from fedpeft.backbones import Backbone, load_backbone, set_threads
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.heads import Head
 from fedpeft.methods import build_method
 from fedpeft.model import TaskModel
 from fedpeft.tasks import Task, load_task
@@ -39,10 +40,18 @@ class Runtime:
     @cached_property
     def model(self) -> TaskModel:
         """Backbone, method and head."""
-        experiment, backbone = self.experiment, self.backbone
+        experiment, backbone, info = self.experiment, self.backbone, self.task.info
         method = build_method(experiment.method, backbone.shape, experiment.seed)
-        info = self.task.info
-        return TaskModel(backbone, method, self.task.classes, info.kind, experiment.engine.autocast)
+        if method.reads_mask and (experiment.representation != "mask" or info.kind == "tags"):
+            raise UserError(
+                f"method '{experiment.method.name}' with these settings stands around the mask "
+                f"that is read: it needs representation = 'mask' and a task that predicts one "
+                f"thing of a text"
+            )
+        width = backbone.shape.width
+        head = Head(info.kind, self.task.classes, width, experiment.head.d, experiment.seed)
+        engine = experiment.engine
+        return TaskModel(backbone, method, head, info.labels, engine.autocast, engine.projections)
 
     @cached_property
     def train(self) -> Encoded:
@@ -81,11 +90,12 @@ class Runtime:
         return total.hexdigest()
 
     def _encode(self, split: str) -> Encoded:
-        experiment, longest = self.experiment, self.backbone.longest
+        experiment = self.experiment
+        longest = self.backbone.longest - self.model.method.tokens
         if experiment.task.max_length > longest:
             raise UserError(
                 f"task.max_length = {experiment.task.max_length}: '{experiment.backbone}' reads at "
-                f"most {longest} tokens"
+                f"most {longest} tokens of a text with this method"
             )
         return encode(
             getattr(self.task, split),

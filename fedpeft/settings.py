@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Literal, get_args
+from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt
 
 Representation = Literal["mask", "cls", "mean"]
 Strategy = Literal[
@@ -34,8 +34,10 @@ class TaskSection(Section):
     text: str = Field("text", description="custom: name of the text column")
     text_pair: str = Field("", description="custom: name of the second text column, if any")
     label: str = Field("label", description="custom: name of the label column")
-    kind: Literal["classes", "score"] = Field(
-        "classes", description="custom: 'classes' (any number, text or numbers) or 'score'"
+    kind: Literal["classes", "score", "tags"] = Field(
+        "classes",
+        description="custom: classes (any number, text or numbers) | score | tags (columns hold "
+        "lists: words, and a tag for each)",
     )
     train_limit: int = Field(0, ge=0, description="use so many training examples; 0 = all")
     eval_limit: int = Field(0, ge=0, description="use so many evaluation examples; 0 = all")
@@ -111,6 +113,14 @@ class LocalSection(Section):
     proximal_mu: float = Field(0.0, ge=0, description="weight of FedProx's term")
 
 
+class HeadSection(Section):
+    """The linear layer on top."""
+
+    d: int = Field(
+        0, ge=0, description="train so many numbers, projected to the head's weights; 0 = weights"
+    )
+
+
 class WireSection(Section):
     """How a task vector travels."""
 
@@ -128,6 +138,9 @@ class EngineSection(Section):
     cohort: int = Field(1, ge=1, description="local: clients trained together in one batch")
     workers: int = Field(1, ge=1, description="ray: processes that run clients")
     threads: int = Field(0, ge=0, le=1024, description="torch threads a process; 0 = torch decides")
+    projections: Literal["stored", "regenerated"] = Field(
+        "stored", description="in memory | made anew in every pass; the same numbers to the bit"
+    )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto: best there is")
     dtype: Literal["float32", "float64"] = Field("float32", description="numbers of the model")
     autocast: Literal["off", "bfloat16", "float16"] = Field(
@@ -140,6 +153,35 @@ class OutputSection(Section):
 
     eval_every: int = Field(1, ge=1, description="evaluate every so many rounds, and the last")
     plots: bool = Field(True, description="draw score, loss and partition at the end")
+
+
+def _listed(value: Any) -> Any:
+    """Return ``"q,v"`` as ["q", "v"], so that a list is easily typed."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
+def _blocks(value: Any) -> Any:
+    """Return ``"0,6-8"`` as [0, 6, 7, 8]."""
+    if not isinstance(value, str) or value == "all":
+        return value
+    numbers: list[int] = []
+    for part in _listed(value):
+        first, _, last = part.partition("-")
+        if not first.isdecimal() or not (last or first).isdecimal():
+            raise ValueError("Input should be 'all', or numbers and ranges such as 0,6-11")
+        numbers += range(int(first), int(last or first) + 1)
+    return numbers
+
+
+#: Matrices of a block; ``ffn`` stands for both of the FFN's.
+MatrixSites = Annotated[
+    tuple[Literal["q", "k", "v", "o", "ffn"], ...], BeforeValidator(_listed), Field(min_length=1)
+]
+#: Some of a backbone's blocks, counted from 0.
+Blocks = Annotated[
+    Literal["all"] | Annotated[tuple[NonNegativeInt, ...], Field(min_length=1)],
+    BeforeValidator(_blocks),
+]
 
 
 class MethodSettings(Section):

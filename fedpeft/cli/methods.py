@@ -3,13 +3,20 @@
 from __future__ import annotations
 
 import json
-from typing import Annotated, Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedpeft.cli.options import AsJson, Overrides
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+
+if TYPE_CHECKING:
+    from fedpeft.sites import BackboneShape
+
+_WIDE = 160  # columns of the table where there is no terminal to fit
+_NUMBERS = ("numbers", "+ head", "bytes", "share")
 
 
 def methods(
@@ -20,67 +27,111 @@ def methods(
 ) -> None:
     """List the methods with their parameters and bytes for a backbone.
 
+    A setting (-s method.KEY=VALUE, -s head.d=VALUE) goes to the methods that have it.
+
     Example: fedpeft methods --backbone roberta-large --classes 3 -s method.d=2048
     """
-    from rich.console import Console
-    from rich.table import Table
-
     rows = describe_methods(backbone, classes, overrides or ())
     if as_json:
         print(json.dumps(rows, indent=2))
-        return
-    table = Table(box=None, padding=(0, 2, 0, 0), title=f"{backbone}, {classes} outputs")
-    numbers = ("numbers", "+ head", "bytes", "share")
-    for title in ("method", *numbers, "source"):
-        justify: Any = "right" if title in numbers else "left"
-        table.add_column(title, justify=justify, no_wrap=title != "source")
+    else:
+        _print_table(f"{backbone}, {classes} outputs", rows)
+
+
+def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    from rich.console import Console
+    from rich.table import Table
+
+    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
+    for column in ("method", *_NUMBERS, "fusable", "sites", "source"):
+        justify: Any = "right" if column in _NUMBERS else "left"
+        table.add_column(column, justify=justify, no_wrap=column not in ("sites", "source"))
     for row in rows:
-        share = row["share"]
         # Only what decides the size; --json has all settings.
         sizes = [f"{key}={value}" for key, value in row["settings"].items() if type(value) is int]
+        name = " ".join([row["method"], *sizes])
+        if "error" in row:
+            table.add_row(name, *["-"] * len(_NUMBERS), "", "", f"[dim]{row['error']}")
+            continue
         table.add_row(
-            " ".join([row["method"], *sizes]),
+            name,
             f"{row['parameters']:,}",
             f"{row['head']:,}",
             f"{row['payload_bytes']:,}",
-            f"{share:.4%}" if share else "-",
+            f"{row['share']:.4%}",
+            "yes" if row["fusable"] else "no",
+            " ".join(row["sites"]) or "-",
             row["source"],
         )
-    Console().print(table)
+    console = Console()
+    if not console.is_terminal:
+        console = Console(width=_WIDE)
+    console.print(table)
 
 
-def describe_methods(backbone: str, classes: int, overrides: Any) -> list[dict[str, Any]]:
-    """Return a row for each method; overrides of ``method.*`` go to the methods that have them.
+def describe_methods(
+    backbone: str, classes: int, overrides: Sequence[str] = ()
+) -> list[dict[str, Any]]:
+    """Return a row for each method; overrides go to the methods that have the setting.
+
+    A method that does not fit the backbone, or whose setting is out of its range, has an
+    ``error`` in place of its numbers.
 
     Raises:
-        UserError: unknown backbone, an override that no method has.
+        UserError: unknown backbone, an override that no method has, or that fits none.
     """
     from fedpeft.backbones import backbone_shape
-    from fedpeft.methods import REGISTRY, build_method, method_class
+    from fedpeft.methods import REGISTRY
+
+    shape = backbone_shape(backbone)
+    found = {name: _describe(name, shape, classes, overrides) for name in REGISTRY}
+    for override in overrides:
+        having = [name for name in REGISTRY if override in _fitting(name, overrides)]
+        if not having:
+            raise UserError(f"-s {override}: no method has this setting; expected method.KEY=VALUE")
+        if all("error" in found[name] for name in having):
+            raise UserError(found[having[0]]["error"])
+    return list(found.values())
+
+
+def _fitting(name: str, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that are settings of a method, or of the head."""
+    from fedpeft.methods import method_class
+
+    fields = method_class(name).Settings.model_fields
+    own = {"head.d", *(f"method.{key}" for key in fields if key != "name")}
+    return [each for each in overrides if each.partition("=")[0].strip() in own]
+
+
+def _describe(
+    name: str, shape: BackboneShape, classes: int, overrides: Sequence[str]
+) -> dict[str, Any]:
+    from fedpeft.heads import Head
+    from fedpeft.methods import build_method, method_class, settings_for
     from fedpeft.model import layout_of
 
-    shape, rows, used = backbone_shape(backbone), [], set()
-    for name in REGISTRY:
-        fields = method_class(name).Settings.model_fields
-        own = {f"method.{key}" for key in fields if key != "name"}
-        fitting = [each for each in overrides if each.partition("=")[0] in own]
-        used |= set(fitting)
-        settings = Experiment.load("", [f"method.name={name}", *fitting]).method
+    settings = settings_for({"name": name})
+    try:
+        fitting = _fitting(name, overrides)
+        experiment = Experiment.load("", [f"method.name={name}", *fitting])
+        settings = experiment.method
         method = build_method(settings, shape, seed=0)
-        layout = layout_of(method, classes)
-        rows.append(
-            {
-                "method": name,
-                "settings": settings.model_dump(exclude={"name"}),
-                "parameters": layout.size - layout.head_size,
-                "head": layout.head_size,
-                "payload_bytes": 4 * layout.size,
-                "share": layout.size / shape.parameters if shape.parameters else None,
-                "sites": method.sites,
-                "source": method.source,
-            }
-        )
-    for override in overrides:
-        if override not in used:
-            raise UserError(f"-s {override}: no method has this setting; expected method.KEY=VALUE")
-    return rows
+        layout = layout_of(method, Head("classes", classes, shape.width, experiment.head.d))
+        numbers = {
+            "parameters": layout.size - layout.head_size,
+            "head": layout.head_size,
+            "payload_bytes": 4 * layout.size,
+            "share": layout.size / shape.parameters,
+            "sites": method.sites,
+        }
+    except UserError as error:
+        numbers = {"parameters": None, "head": None, "payload_bytes": None, "share": None}
+        numbers |= {"sites": (), "error": str(error)}
+    about = method_class(name)
+    return {
+        "method": name,
+        "settings": settings.model_dump(exclude={"name"}),
+        **numbers,
+        "fusable": about.fusable,
+        "source": about.source,
+    }

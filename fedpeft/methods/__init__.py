@@ -9,15 +9,30 @@ from typing import TYPE_CHECKING, Any
 from fedpeft.errors import UserError, nearest
 
 if TYPE_CHECKING:
-    from fedpeft.methods.base import BackboneShape, Method
+    from fedpeft.methods.base import Method
     from fedpeft.settings import MethodSettings
+    from fedpeft.sites import BackboneShape
 
 # Imported when first used: methods import torch, and the command line must start fast.
 REGISTRY = {
     "linear": "fedpeft.methods.linear:Linear",
     "slash": "fedpeft.methods.slash:Slash",
     "jr_warp": "fedpeft.methods.jr_warp:JRWarp",
+    "prompt": "fedpeft.methods.prompt:PromptTuning",
+    "prefix": "fedpeft.methods.prefix:Prefix",
+    "bitfit": "fedpeft.methods.bitfit:BitFit",
     "lora": "fedpeft.methods.lora:LoRA",
+    "vera": "fedpeft.methods.vera:VeRA",
+    "uni_lora": "fedpeft.methods.uni_lora:UniLoRA",
+    "houlsby": "fedpeft.methods.houlsby:Houlsby",
+    "pfeiffer": "fedpeft.methods.pfeiffer:Pfeiffer",
+    "parallel_adapter": "fedpeft.methods.parallel_adapter:ParallelAdapter",
+    "scaled_parallel_adapter": "fedpeft.methods.scaled_parallel_adapter:ScaledParallelAdapter",
+    "multihead_parallel_adapter": "fedpeft.methods.multihead_parallel_adapter:MultiheadAdapter",
+    "mam": "fedpeft.methods.mam:MAM",
+    "compacter": "fedpeft.methods.compacter:Compacter",
+    "said": "fedpeft.methods.said:SAID",
+    "full": "fedpeft.methods.full:Full",
 }
 
 
@@ -52,7 +67,7 @@ def settings_for(values: Mapping[str, Any]) -> MethodSettings:
         return settings.model_validate({**values, "name": name})
     except ValidationError as error:
         first = error.errors()[0]
-        key = ".".join(str(part) for part in first["loc"])
+        key = first["loc"][0]  # what follows names a variant of its type
         expected = first["msg"].removeprefix("Input should be ")
         raise UserError(f"method.{key} = {first['input']!r}: expected {expected}") from None
 

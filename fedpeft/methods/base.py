@@ -4,43 +4,48 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
 from torch import Tensor
 
 from fedpeft.modifications import Modification
-from fedpeft.projection import Projection
+from fedpeft.operators import Operator
+from fedpeft.projection import Stream
 from fedpeft.settings import MethodSettings
+from fedpeft.sites import BackboneShape
 
 SettingsT = TypeVar("SettingsT", bound=MethodSettings)
-
-
-@dataclass(frozen=True)
-class BackboneShape:
-    """The sizes a method needs to know of a backbone."""
-
-    family: str
-    layers: int
-    width: int
-    intermediate: int
-    parameters: int = 0  # of the whole backbone
 
 
 class Method(ABC, Generic[SettingsT]):
     """A method on a backbone of a given shape. Holds no parameters and no weights.
 
-    ``lr`` is the default local learning rate, ``source`` the paper it follows.
+    Attributes:
+        lr: default local learning rate.
+        source: the paper it follows.
+        fusable: whether all of it can be merged into the backbone's weights.
+        grouped: whether several task vectors can share a batch, and examples have gradients of
+            their own; not if whole weights change.
+        tokens: how many tokens it adds to a text that take a position of the backbone's.
+        reads_mask: whether it needs ``representation = "mask"``.
     """
 
     Settings: ClassVar[type[MethodSettings]]
     lr: ClassVar[float]
-    sites: ClassVar[str]
     source: ClassVar[str]
+    fusable: ClassVar[bool] = False
+    grouped: ClassVar[bool] = True
+    tokens: int = 0
+    reads_mask: bool = False
 
     def __init__(self, settings: SettingsT, shape: BackboneShape, seed: int):
         self.settings, self.shape, self.seed = settings, shape, seed
+
+    @property
+    @abstractmethod
+    def sites(self) -> tuple[str, ...]:
+        """The sites that change, in the order of a block."""
 
     @abstractmethod
     def parameters(self) -> dict[str, tuple[int, ...]]:
@@ -52,19 +57,19 @@ class Method(ABC, Generic[SettingsT]):
 
     @abstractmethod
     def realise(
-        self, parameters: Mapping[str, Tensor], projections: Sequence[Tensor]
+        self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
         """Turn parameters into modifications, row by row.
 
         Args:
             parameters: ``name -> [G, *shape]``.
-            projections: for each of ``self.projections()`` its transpose, [columns, rows].
+            projections: the operator of each of ``self.projections()``.
 
         Returns:
             Modifications whose tensors have the leading axis G.
         """
 
-    def projections(self) -> list[Projection]:
+    def projections(self) -> Sequence[Stream]:
         """Return the fixed projections that ``realise`` needs."""
         return []
 

@@ -10,15 +10,15 @@ from collections.abc import Mapping, Sequence
 from math import sqrt
 from typing import Literal
 
-import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.methods.base import Method
-from fedpeft.methods.slash import draw_z, projection_distribution
+from fedpeft.methods.single_vector import SingleVector
 from fedpeft.modifications import Modification, Prompt, PromptShift
+from fedpeft.operators import Operator
 from fedpeft.projection import Projection
 from fedpeft.settings import MethodSettings
+from fedpeft.sites import BackboneShape
 
 
 class JRWarpSettings(MethodSettings):
@@ -37,41 +37,36 @@ class JRWarpSettings(MethodSettings):
     )
 
 
-class JRWarp(Method[JRWarpSettings]):
+class JRWarp(SingleVector[JRWarpSettings]):
     """A prompt of k tokens, changed in front of every block but the first."""
 
     Settings = JRWarpSettings
     lr = 1e-2
-    sites = "embeddings, ffn_norm"
     source = "Gupta et al. 2023, appendix A"
 
-    def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return the one vector z, [d]."""
-        return {"z": (self.settings.d,)}
+    def __init__(self, settings: JRWarpSettings, shape: BackboneShape, seed: int):
+        super().__init__(settings, shape, seed)
+        self.d, self.init = settings.d, settings.init
 
-    def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw z with variance 1/d, like W."""
-        return {"z": draw_z(generator, self.settings.d, self.settings.init)}
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The embeddings, and the input of every later block."""
+        return ("embeddings", "ffn_norm")
 
     def projections(self) -> list[Projection]:
         """Return W of every block, rows = k * width, entries of unit variance."""
+        rows = self.settings.length * self.shape.width
         return [
-            Projection(
-                self.seed,
-                f"jr_warp/prompt/{layer}",
-                self.settings.length * self.shape.width,
-                self.settings.d,
-                projection_distribution(self.settings.init),
-            )
+            Projection(self.seed, f"jr_warp/prompt/{layer}", rows, self.d, self.distribution)
             for layer in range(self.shape.layers)
         ]
 
     def realise(
-        self, parameters: Mapping[str, Tensor], projections: Sequence[Tensor]
+        self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
         """Return the prompt and its shifts; the input of block l is the output of block l - 1."""
-        z = parameters["z"] / sqrt(self.settings.d)
-        prompts = [(z @ weight).view(len(z), -1, self.shape.width) for weight in projections]
+        z = parameters["z"] / sqrt(self.d)
+        prompts = [project(z).unflatten(-1, (-1, self.shape.width)) for project in projections]
         first, *later = prompts
         shifts = [PromptShift("ffn_norm", layer, value) for layer, value in enumerate(later)]
         return [Prompt("embeddings", 0, first), *shifts]

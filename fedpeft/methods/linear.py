@@ -10,6 +10,7 @@ from torch import Tensor
 
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification
+from fedpeft.operators import Operator
 from fedpeft.settings import MethodSettings
 
 
@@ -24,8 +25,13 @@ class Linear(Method[LinearSettings]):
 
     Settings = LinearSettings
     lr = 1e-2
-    sites = "none"
     source = "Gupta et al. 2023, table 2"
+    fusable = True
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """None."""
+        return ()
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """No parameters besides the head."""
@@ -36,7 +42,7 @@ class Linear(Method[LinearSettings]):
         return {}
 
     def realise(
-        self, parameters: Mapping[str, Tensor], projections: Sequence[Tensor]
+        self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
         """No modifications."""
         return []

@@ -1,4 +1,4 @@
-"""LoRA: low-rank changes of the query and value projections (Hu et al. 2021, section 4.1)."""
+"""LoRA: low-rank changes of a block's matrices (Hu et al. 2021, section 4.1)."""
 
 from __future__ import annotations
 
@@ -12,9 +12,9 @@ from torch import Tensor
 
 from fedpeft.methods.base import Method
 from fedpeft.modifications import LowRank, Modification
-from fedpeft.settings import MethodSettings
-
-SITES = ("q", "v")  # the paper's choice, section 4.2
+from fedpeft.operators import Operator
+from fedpeft.settings import MatrixSites, MethodSettings
+from fedpeft.sites import BackboneShape
 
 
 class LoRASettings(MethodSettings):
@@ -23,47 +23,85 @@ class LoRASettings(MethodSettings):
     name: Literal["lora"]
     rank: int = Field(1, ge=1, description="rank r of each change")
     alpha: float = Field(8.0, gt=0, description="the change is scaled by alpha / r")
+    # The paper's choice, section 4.2.
+    sites: MatrixSites = Field(
+        ("q", "v"), description="matrices that change, some of q, k, v, o and ffn (both of its)"
+    )
 
 
 class LoRA(Method[LoRASettings]):
-    """h = W x + (alpha / r) B A x on query and value; B = 0 makes it the identity at the start."""
+    """h = W x + (alpha / r) B A x; B = 0 makes it the identity at the start."""
 
     Settings = LoRASettings
     lr = 1e-3
-    sites = "q, v"
     source = "Hu et al. 2021, section 4.1"
+    fusable = True
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The sites of the settings, in the order of a block."""
+        return tuple(matrices(self.settings.sites, self.shape))
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return A [r, width] and B [width, r] of query and value in every block."""
-        rank, width = self.settings.rank, self.shape.width
-        return {
-            f"{layer}.{site}.{name}": shape
-            for layer in range(self.shape.layers)
-            for site in SITES
-            for name, shape in (("A", (rank, width)), ("B", (width, rank)))
-        }
+        """Return A [r, inputs] and B [outputs, r] of every matrix."""
+        return low_rank_shapes(self.settings.sites, self.settings.rank, self.shape)
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw A Kaiming-uniform (a = sqrt 5, i.e. bound 1 / sqrt(width)), B = 0."""
-        bound = 1 / sqrt(self.shape.width)
-        return {
-            name: generator.uniform(-bound, bound, shape) if name.endswith("A") else np.zeros(shape)
-            for name, shape in self.parameters().items()
-        }
+        """Draw A Kaiming-uniform (a = sqrt 5, i.e. bound 1 / sqrt(inputs)), B = 0."""
+        found = {}
+        for name, shape in self.parameters().items():
+            bound = 1 / sqrt(shape[1])
+            is_down = name.endswith("A")
+            found[name] = generator.uniform(-bound, bound, shape) if is_down else np.zeros(shape)
+        return found
 
     def realise(
-        self, parameters: Mapping[str, Tensor], projections: Sequence[Tensor]
+        self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return one low-rank change for query and value of every block."""
+        """Return one low-rank change for every matrix."""
         scale = self.settings.alpha / self.settings.rank
-        return [
-            LowRank(
-                site,
-                layer,
-                parameters[f"{layer}.{site}.A"],
-                parameters[f"{layer}.{site}.B"],
-                scale,
-            )
-            for layer in range(self.shape.layers)
-            for site in SITES
-        ]
+        return low_rank_changes(parameters, self.sites, self.shape.layers, scale)
+
+
+def matrices(sites: Sequence[str], shape: BackboneShape) -> dict[str, tuple[int, int]]:
+    """Return (inputs, outputs) of the matrix at each site, in the order of a block."""
+    width, middle = shape.width, shape.intermediate
+    square = (width, width)
+    of_name = {
+        "q": {"q": square},
+        "k": {"k": square},
+        "v": {"v": square},
+        "o": {"attn_out": square},
+        "ffn": {"ffn_mid": (width, middle), "ffn_out": (middle, width)},
+    }
+    return {
+        site: sizes
+        for name, each in of_name.items()
+        if name in sites
+        for site, sizes in each.items()
+    }
+
+
+def low_rank_shapes(
+    sites: Sequence[str], rank: int, shape: BackboneShape
+) -> dict[str, tuple[int, ...]]:
+    """Return the shapes of A [r, inputs] and B [outputs, r] for every block and site."""
+    return {
+        f"{layer}.{site}.{name}": each
+        for layer in range(shape.layers)
+        for site, (inputs, outputs) in matrices(sites, shape).items()
+        for name, each in (("A", (rank, inputs)), ("B", (outputs, rank)))
+    }
+
+
+def low_rank_changes(
+    parameters: Mapping[str, Tensor], sites: Sequence[str], layers: int, scale: float
+) -> list[Modification]:
+    """Return the changes of named A and B."""
+    return [
+        LowRank(
+            site, layer, parameters[f"{layer}.{site}.A"], parameters[f"{layer}.{site}.B"], scale
+        )
+        for layer in range(layers)
+        for site in sites
+    ]

@@ -183,3 +183,8 @@ def _cpu_model() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def slash_d(backbone: str) -> str:
+    """Return the d of the experiments: 1,024, or all that SLaSh shifts on the small ``tiny``."""
+    return "max" if backbone == "tiny" else "1024"

@@ -45,6 +45,7 @@ from simulations.benchmarks.common import (
     compare,
     difference,
     record,
+    slash_d,
 )
 
 FIGURES = {
@@ -135,6 +136,7 @@ def overrides_of(backbone: str, options: argparse.Namespace) -> list[str]:
     """Return the settings that both engines run with."""
     return [
         f"backbone={backbone}",
+        f"method.d={slash_d(backbone)}",
         f"task.train_limit={options.clients * options.examples}",
         "task.eval_limit=64",
         f"federation.clients={options.clients}",

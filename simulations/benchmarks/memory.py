@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from fedpeft.config import Experiment
-from simulations.benchmarks.common import Report, Row, arguments_of, child, record
+from simulations.benchmarks.common import Report, Row, arguments_of, child, record, slash_d
 from simulations.run import prepare, simulate
 
 TARGET = 5.0  # MB for 100 further clients
@@ -44,6 +44,7 @@ def measure_process(arguments: Sequence[str]) -> None:
         "",
         [
             f"backbone={backbone}",
+            f"method.d={slash_d(backbone)}",
             f"task.train_limit={examples}",
             "task.eval_limit=16",
             f"federation.clients={clients}",

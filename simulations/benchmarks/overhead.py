@@ -35,6 +35,7 @@ from torch.nn.utils.rnn import pad_sequence
 
 from fedpeft import training
 from fedpeft.config import Experiment
+from fedpeft.projection import Projection
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.tasks.encoding import Encoded
 from server.runfolder import VECTOR
@@ -48,6 +49,7 @@ from simulations.benchmarks.common import (
     compare,
     difference,
     record,
+    slash_d,
     timed,
 )
 from simulations.partitioning import partition
@@ -86,7 +88,7 @@ class BareLoop:
     def __init__(self, experiment: Experiment, runtime: Runtime):
         self.experiment, self.runtime = experiment, runtime
         self.encoder, self.pad_id = runtime.backbone.model, runtime.backbone.tokenizer.pad_token_id
-        projections = runtime.model.method.projections()
+        projections = [w for w in runtime.model.method.projections() if isinstance(w, Projection)]
         d = projections[0].columns
         self.weights = [torch.from_numpy(w.transposed()) / sqrt(d) for w in projections]
         self.sizes = [d, runtime.backbone.shape.width * runtime.task.classes, runtime.task.classes]
@@ -172,7 +174,7 @@ def experiment_of(backbone: str, options: argparse.Namespace) -> Experiment:
             *task,
             f"task.train_limit={options.clients * options.examples}",
             f"task.eval_limit={EVALUATED}",
-            "method.d=1024",
+            f"method.d={slash_d(backbone)}",
             f"federation.clients={options.clients}",
             f"federation.rounds={options.rounds}",
             f"engine.threads={options.threads}",

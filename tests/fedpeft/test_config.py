@@ -108,7 +108,7 @@ def test_differing_keys_are_named_with_both_values() -> None:
         ("local.lr=nan", "local.lr = nan"),
         ("method.d=0", "method.d = 0: expected greater than or equal to 1"),
         ("method.name=lorra", "did you mean 'lora'"),
-        ("method.rank=1", "it has: d, position, init"),
+        ("method.rank=1", "it has: d, position, layers, init"),
         ("federation.per_round=11", "federation.per_round = 11: expected at most"),
         ("federation.min_success=11", "federation.min_success = 11: only 10 clients"),
         ("local", "expected key=value"),

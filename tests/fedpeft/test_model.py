@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from models import METHODS, batch_of, build_model, random_vectors
+from models import GROUPED, METHODS, batch_of, build_model, random_vectors
 
 from fedpeft.backbones import Backbone
 from fedpeft.model import TaskModel
@@ -45,7 +45,7 @@ def loop_of_single_examples(
     return torch.stack(gradients), torch.stack(losses)
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", GROUPED)
 @pytest.mark.parametrize(("task", "classes", "kind", "representation"), CASES)
 def test_example_gradients_equal_a_loop(
     backbone: Backbone, name: str, task: str, classes: int, kind: str, representation: str
@@ -60,7 +60,7 @@ def test_example_gradients_equal_a_loop(
     assert error.max() < 1e-8
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", GROUPED)
 def test_group_gradient_is_the_weighted_mean_of_its_examples(tiny: Backbone, name: str) -> None:
     model = build_model(tiny, name)
     batch, vectors = batch_of(tiny, 2, 4), random_vectors(model, 2)
@@ -107,24 +107,27 @@ def test_head_reads_the_representation(tiny: Backbone, representation: str) -> N
 
 
 def test_initial_vector_is_the_same_for_a_seed_and_differs_between_seeds(tiny: Backbone) -> None:
-    model = build_model(tiny, "slash", d=4000)
+    model = build_model(tiny, "slash", d="max")
     first, again, other = model.initial(1), model.initial(1), model.initial(2)
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
-    z, bias = first[:4000], first[-2:]
-    assert abs(z.std() * 4000**0.5 - 1) < 0.05, "z has variance 1/d"
+    z, bias = first[:64], first[-2:]
+    assert abs(z.std() * 64**0.5 - 1) < 0.25, "z has variance 1/d"
     assert not bias.any()
 
 
-def test_autocast_stays_close(tiny: Backbone) -> None:
+@pytest.mark.parametrize("name", METHODS)
+def test_autocast_stays_close(name: str) -> None:
     from fedpeft.backbones import load_backbone
 
     single = load_backbone("tiny", "cpu", "float32")
-    exact = build_model(single, "slash")
-    coarse = TaskModel(single, exact.method, 2, "classes", autocast="bfloat16")
-    vectors, batch = random_vectors(exact, 2).float(), batch_of(single, 2, 4)
+    exact = build_model(single, name)
+    coarse = TaskModel(single, exact.method, exact.head, autocast="bfloat16")
+    groups = 2 if exact.method.grouped else 1
+    vectors, batch = random_vectors(exact, groups, 0.1).float(), batch_of(single, groups, 4)
     batch = Batch(**{**vars(batch), "weights": batch.weights.float()})
-    difference = exact.outputs(exact.realise(vectors), batch) - coarse.outputs(
-        coarse.realise(vectors), batch
+    (gradient, loss), (coarse_gradient, coarse_loss) = (
+        model.gradients(vectors, batch) for model in (exact, coarse)
     )
-    assert 0 < difference.abs().max() < 0.1
+    assert 0 < (loss - coarse_loss).abs().max() < 0.02
+    assert (gradient - coarse_gradient).norm() < 0.1 * gradient.norm()

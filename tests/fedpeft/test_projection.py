@@ -44,7 +44,7 @@ def test_stream_is_philox_with_the_key_of_the_design() -> None:
     for block in (1, 2):  # numpy increments the counter before it draws a block
         for word in philox_4x64_10(words, block):
             samples += [word >> shift & 0xFFFF for shift in (0, 16, 32, 48)]
-    found = Projection(5, "lora/q/0", 4, 8, "normal").samples(32)
+    found = Projection(5, "lora/q/0", 4, 8, "normal").samples(0, 32)
     assert np.array_equal(found, table("normal")[samples])
 
 
@@ -56,7 +56,7 @@ def test_smaller_d_is_a_prefix_of_a_larger_one() -> None:
 
 def test_entry_is_sample_j_rows_plus_i() -> None:
     projection = Projection(1, "a", 5, 3, "uniform")
-    stream = projection.samples(15)
+    stream = projection.samples(0, 15)
     assert projection.transposed()[2, 4] == stream[2 * 5 + 4]
 
 

@@ -8,7 +8,7 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from models import METHODS, build_model, encoded
+from models import GROUPED, METHODS, build_model, encoded
 
 from fedpeft.backbones import Backbone
 from fedpeft.model import TaskModel
@@ -32,7 +32,11 @@ def plain_loop(
     """Train one client with torch.optim and autograd through everything."""
     vector = torch.from_numpy(start.copy())[None].requires_grad_()
     begin = vector.detach().clone()
-    optimizer = torch.optim.AdamW([vector], lr=local.lr, weight_decay=local.weight_decay)
+    optimizer: torch.optim.Optimizer
+    if local.optimizer == "adamw":
+        optimizer = torch.optim.AdamW([vector], lr=local.lr, weight_decay=local.weight_decay)
+    else:
+        optimizer = torch.optim.SGD([vector], lr=local.lr)
     draw = generator(WHEN.seed, "batches", WHEN.round, client)
     plan = [
         rows for _ in range(local.epochs) for rows in batches(data.lengths, local.batch_size, draw)
@@ -56,6 +60,9 @@ def test_one_client_is_trained_as_by_a_plain_loop(tiny: Backbone, name: str) -> 
     model = build_model(tiny, name)
     data = encoded(tiny, "synthetic/sentiment", "mask", 22)
     local = LocalSection(lr=0.02, epochs=2, batch_size=4, weight_decay=0.1, proximal_mu=0.3)
+    if name in ("bitfit", "full"):
+        # The key's bias has no gradient but rounding errors, which Adam would make large.
+        local = LocalSection(optimizer="sgd", lr=0.5, epochs=2, batch_size=4, proximal_mu=0.3)
     start = model.initial(0)
     expected = plain_loop(model, start, data, 7, local)
     found = train_cohort(model, start, [data], [7], local, WHEN)
@@ -64,7 +71,7 @@ def test_one_client_is_trained_as_by_a_plain_loop(tiny: Backbone, name: str) -> 
     assert np.abs(expected - start).max() > 0.01
 
 
-@pytest.mark.parametrize("name", METHODS)
+@pytest.mark.parametrize("name", GROUPED)
 def test_a_ragged_cohort_equals_single_clients(tiny: Backbone, name: str) -> None:
     model = build_model(tiny, name)
     data = clients_of(encoded(tiny, "synthetic/sentiment", "mask", sum(SIZES)), SIZES)

@@ -1,0 +1,59 @@
+"""Attention with trained keys and values in front of the text's own (prefix tuning).
+
+Registered with transformers' public ``AttentionInterface``: the model hands its keyword
+arguments down to the attention, so a prefix needs no state in the model. Without one, the
+numbers are those of the implementation behind it, to the bit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.models.bert.modeling_bert import eager_attention_forward
+
+#: Layer -> (keys, values), each [G, l, width].
+Prefixes = Mapping[int, tuple[Tensor, Tensor]]
+Attention = Callable[..., tuple[Tensor, Tensor | None]]
+
+SDPA, EAGER = "fedpeft-sdpa", "fedpeft-eager"
+
+
+def _with_prefix(attend: Attention) -> Attention:
+    def attention(
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        prefixes: Prefixes | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        if prefixes and module.layer_idx in prefixes:
+            keys, values = (_spread(prefix, key) for prefix in prefixes[module.layer_idx])
+            key, value = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
+            if attention_mask is not None:  # [N, 1, T, T], boolean or added
+                attended = attention_mask.dtype == torch.bool
+                attention_mask = functional.pad(attention_mask, (keys.shape[2], 0), value=attended)
+        return attend(module, query, key, value, attention_mask, **options)
+
+    return attention
+
+
+def _spread(prefix: Tensor, key: Tensor) -> Tensor:
+    """Return a prefix [G, l, width] for every row and head, [N, heads, l, width of a head]."""
+    rows, heads, _, head_width = key.shape
+    split = prefix.to(key.dtype).unflatten(2, (heads, head_width)).transpose(1, 2)
+    return split.repeat_interleave(rows // len(prefix), dim=0)
+
+
+AttentionInterface.register(SDPA, _with_prefix(sdpa_attention_forward))
+AttentionMaskInterface.register(SDPA, sdpa_mask)
+AttentionInterface.register(EAGER, _with_prefix(eager_attention_forward))
+AttentionMaskInterface.register(EAGER, eager_mask)

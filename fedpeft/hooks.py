@@ -1,0 +1,113 @@
+"""Running a frozen encoder with modifications in place."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import Any
+
+from torch import Tensor, nn
+from torch.func import functional_call
+from torch.nn import functional
+
+from fedpeft.modifications import KeyValuePrefix, Modification, WeightChange
+from fedpeft.sites import FAMILIES, Site
+
+_OWN = ("input", "self", "normed", "output")
+Seen = dict[tuple[str, int], Tensor]  # representations of other sites, in this forward pass
+
+
+def run(
+    model: nn.Module, family: str, modifications: Sequence[Modification], **inputs: Tensor
+) -> Tensor:
+    """Return the last hidden states [N, T', width] of a transformers encoder with modifications."""
+    prefixes = {m.layer: (m.keys, m.values) for m in modifications if isinstance(m, KeyValuePrefix)}
+    weights = {m.name: m.value for m in modifications if isinstance(m, WeightChange)}
+    elsewhere = (KeyValuePrefix, WeightChange)
+    hooked = [m for m in modifications if not isinstance(m, elsewhere)]
+    arguments: dict[str, Any] = {**inputs, "prefixes": prefixes} if prefixes else dict(inputs)
+    with applied(model, family, hooked):
+        if weights:
+            changed = {
+                name: model.get_parameter(name) + value[0] for name, value in weights.items()
+            }
+            return functional_call(model, changed, kwargs=arguments).last_hidden_state
+        return model(**arguments).last_hidden_state
+
+
+@contextmanager
+def applied(model: nn.Module, family: str, modifications: Sequence[Modification]) -> Iterator[None]:
+    """Hook modifications into a transformers encoder while the context is open."""
+    sites, seen = FAMILIES[family], Seen()
+    places: dict[tuple[str, int], list[Modification]] = defaultdict(list)
+    for modification in modifications:
+        places[modification.site, modification.layer].append(modification)
+    read = {(m.reads, m.layer) for m in modifications if m.reads not in _OWN}
+    handles = []
+    try:
+        for place, changes in places.items():
+            handles.append(_hook(model, sites[place[0]], place[1], _Change(changes, seen)))
+        for place in read:  # after the changes: what is read is what the block goes on with
+            handles.append(_hook(model, sites[place[0]], place[1], _Keep(place, seen)))
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+def _hook(
+    model: nn.Module, site: Site, layer: int, action: Callable[[nn.Module, Tensor, Tensor], Tensor]
+) -> Any:
+    """Call ``action(module, hidden, input)`` at a site; what it returns takes hidden's place."""
+    module = model.get_submodule(site.module(layer))
+
+    def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
+        hidden, *rest = inputs
+        return (action(module, hidden, hidden), *rest)
+
+    def after(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
+        # A module called by keywords only (the embeddings) has no positional input.
+        return action(module, output, inputs[0] if inputs else output)
+
+    if site.side == "input":
+        return module.register_forward_pre_hook(before)
+    return module.register_forward_hook(after)
+
+
+class _Keep:
+    """Remember a representation for a modification elsewhere in the block."""
+
+    def __init__(self, place: tuple[str, int], seen: Seen):
+        self.place, self.seen = place, seen
+
+    def __call__(self, module: nn.Module, hidden: Tensor, given: Tensor) -> Tensor:
+        self.seen[self.place] = hidden
+        return hidden
+
+
+class _Change:
+    """Do all modifications of one site in their order."""
+
+    def __init__(self, changes: list[Modification], seen: Seen):
+        self.changes, self.seen = changes, seen
+
+    def __call__(self, module: nn.Module, hidden: Tensor, given: Tensor) -> Tensor:
+        for change in self.changes:
+            hidden = change.apply(hidden, self._source(change, module, hidden, given))
+        return hidden
+
+    def _source(
+        self, change: Modification, module: nn.Module, hidden: Tensor, given: Tensor
+    ) -> Tensor:
+        match change.reads:
+            case "input":
+                return given
+            case "self":
+                return hidden
+            case "normed":
+                return functional.layer_norm(given, module.normalized_shape, eps=module.eps)
+            case "output":
+                return module.forward(hidden)  # not called: a call would run the hooks again
+            case site:
+                return self.seen[site, change.layer]

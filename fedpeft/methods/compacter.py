@@ -1,0 +1,151 @@
+"""Compacter: adapters of Kronecker products with one shared rule (Karimi Mahabadi et al. 2021).
+
+Sections 3 and 4: every adapter matrix is W = sum_i A_i (x) (s_i t_i), the n matrices A_i [n, n]
+shared by all adapters, s_i and t_i low-rank and its own.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Literal
+
+import numpy as np
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedpeft.errors import UserError
+from fedpeft.methods.base import Method
+from fedpeft.modifications import Bottleneck, Modification, NormChange
+from fedpeft.operators import Operator
+from fedpeft.settings import MethodSettings
+from fedpeft.sites import BackboneShape
+
+RULE_STD = 1e-4  # released code: phm_init_range
+
+
+class CompacterSettings(MethodSettings):
+    """Settings of Compacter."""
+
+    name: Literal["compacter"]
+    n: int = Field(4, ge=1, description="number n of Kronecker products in a matrix")
+    rank: int = Field(1, ge=1, description="rank of each product's second factor")
+    reduction: int = Field(32, ge=1, description="width of the backbone / width of the bottleneck")
+    plus_plus: bool = Field(False, description="Compacter++: only after the FFN")
+    layer_norms: bool = Field(False, description="train the LayerNorms too, as the paper does")
+
+
+class Compacter(Method[CompacterSettings]):
+    """Adapters where Houlsby et al. put them, with GELU."""
+
+    Settings = CompacterSettings
+    lr = 3e-3
+    source = "Karimi Mahabadi et al. 2021, section 4"
+
+    def __init__(self, settings: CompacterSettings, shape: BackboneShape, seed: int):
+        super().__init__(settings, shape, seed)
+        self.bottleneck = shape.width // settings.reduction
+        if shape.width % settings.reduction or self.bottleneck % settings.n:
+            raise UserError(
+                f"method.reduction = {settings.reduction}, method.n = {settings.n}: the width "
+                f"{shape.width} of the backbone must be a multiple of their product"
+            )
+
+    @property
+    def _adapted(self) -> tuple[str, ...]:
+        return ("ffn_out",) if self.settings.plus_plus else ("attn_out", "ffn_out")
+
+    @property
+    def _norms(self) -> list[tuple[str, int]]:
+        """Site and block of each trained LayerNorm."""
+        if not self.settings.layer_norms:
+            return []
+        blocks = range(self.shape.layers)
+        return [
+            ("embed_norm", 0),
+            *((site, block) for block in blocks for site in ("attn_norm", "ffn_norm")),
+        ]
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The adapters', and the LayerNorms' if they are trained."""
+        return (*self._adapted, *dict.fromkeys(site for site, _ in self._norms))
+
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Return the rule [n, n, n], and factors and biases of every adapter."""
+        n, rank, width, middle = (
+            self.settings.n,
+            self.settings.rank,
+            self.shape.width,
+            self.bottleneck,
+        )
+        shapes = {
+            "down_left": (n, middle // n, rank),
+            "down_right": (n, rank, width // n),
+            "down_bias": (middle,),
+            "up_left": (n, width // n, rank),
+            "up_right": (n, rank, middle // n),
+            "up_bias": (width,),
+        }
+        found: dict[str, tuple[int, ...]] = {"rule": (n, n, n)}
+        for layer in range(self.shape.layers):
+            for site in self._adapted:
+                found |= {f"{layer}.{site}.{name}": shape for name, shape in shapes.items()}
+        for site, layer in self._norms:
+            found |= {f"{layer}.{site}.gain": (width,), f"{layer}.{site}.bias": (width,)}
+        return found
+
+    def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Draw the rule N(0, 1e-4), the factors Glorot-uniform; all else is 0."""
+        found = {}
+        for name, shape in self.parameters().items():
+            if name == "rule":
+                found[name] = generator.normal(0, RULE_STD, shape)
+            elif name.endswith(("left", "right")):
+                bound = sqrt(6 / (shape[1] + shape[2]))
+                found[name] = generator.uniform(-bound, bound, shape)
+            else:
+                found[name] = np.zeros(shape)
+        return found
+
+    def realise(
+        self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
+    ) -> list[Modification]:
+        """Return the adapters with their matrices written out, and the LayerNorms' changes."""
+
+        def adapter(layer: int, site: str) -> Bottleneck:
+            at = f"{layer}.{site}"
+            down, up = (
+                kronecker_sum(
+                    parameters["rule"],
+                    parameters[f"{at}.{name}_left"],
+                    parameters[f"{at}.{name}_right"],
+                )
+                for name in ("down", "up")
+            )
+            biases = parameters[f"{at}.down_bias"], parameters[f"{at}.up_bias"]
+            return Bottleneck(site, layer, down, biases[0], up, biases[1], 1.0, "gelu")
+
+        adapters = [
+            adapter(layer, site) for layer in range(self.shape.layers) for site in self._adapted
+        ]
+        norms = [
+            NormChange(
+                site, layer, parameters[f"{layer}.{site}.gain"], parameters[f"{layer}.{site}.bias"]
+            )
+            for site, layer in self._norms
+        ]
+        return [*adapters, *norms]
+
+
+def kronecker_sum(rule: Tensor, left: Tensor, right: Tensor) -> Tensor:
+    """Return sum_i A_i (x) (s_i t_i), [G, n * a, n * b].
+
+    Args:
+        rule: A, [G, n, n, n].
+        left: s, [G, n, a, rank].
+        right: t, [G, n, rank, b].
+    """
+    product = torch.einsum("gipq,giar,girb->gpaqb", rule, left, right)
+    return product.flatten(3).flatten(1, 2)

@@ -1,0 +1,81 @@
+"""VeRA: fixed random low-rank matrices, scaled by trained vectors (Kopiczko et al. 2024)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import sqrt
+from typing import Literal
+
+import numpy as np
+from pydantic import Field
+from torch import Tensor
+
+from fedpeft.methods.base import Method
+from fedpeft.modifications import Modification, ScaledLowRank
+from fedpeft.operators import Operator
+from fedpeft.projection import Projection
+from fedpeft.settings import MethodSettings
+
+
+class VeRASettings(MethodSettings):
+    """Settings of VeRA."""
+
+    name: Literal["vera"]
+    rank: int = Field(256, ge=1, description="rank r of the shared matrices (paper: 256 or 1024)")
+    d_initial: float = Field(0.1, description="first value of the inner vectors")
+
+
+class VeRA(Method[VeRASettings]):
+    """h = W x + diag(b) B diag(d) A x on query and value, equation 2; b = 0 at the start.
+
+    A and B are shared by all blocks, Kaiming-uniform (section 3.2): variance 2 / inputs.
+    """
+
+    Settings = VeRASettings
+    lr = 1e-2
+    source = "Kopiczko et al. 2024, section 3"
+    fusable = True
+    sites = ("q", "v")
+
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Return d [r] and b [width] of query and value in every block."""
+        return {
+            f"{layer}.{site}.{name}": shape
+            for layer in range(self.shape.layers)
+            for site in self.sites
+            for name, shape in (("d", (self.settings.rank,)), ("b", (self.shape.width,)))
+        }
+
+    def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return d filled with ``d_initial``, b = 0."""
+        return {
+            name: np.full(shape, self.settings.d_initial if name.endswith("d") else 0.0)
+            for name, shape in self.parameters().items()
+        }
+
+    def projections(self) -> list[Projection]:
+        """Return A [r, width] and B [width, r], entries of unit variance."""
+        rank, width = self.settings.rank, self.shape.width
+        return [
+            Projection(self.seed, "vera/down/0", rank, width, "uniform"),
+            Projection(self.seed, "vera/up/0", width, rank, "uniform"),
+        ]
+
+    def realise(
+        self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
+    ) -> list[Modification]:
+        """Return one change for query and value of every block; d takes A's and B's scale."""
+        down, up = projections
+        scale = sqrt(2 / self.shape.width) * sqrt(2 / self.settings.rank)
+        return [
+            ScaledLowRank(
+                site,
+                layer,
+                parameters[f"{layer}.{site}.d"] * scale,
+                parameters[f"{layer}.{site}.b"],
+                down,
+                up,
+            )
+            for layer in range(self.shape.layers)
+            for site in self.sites
+        ]

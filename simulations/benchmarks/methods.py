@@ -1,0 +1,209 @@
+"""All methods trained on all data in one place: score, size, seconds a step, memory.
+
+Every method has its defaults and every run is its own process. Scores are of several seeds, which
+also draw the training examples; two runs go side by side. Time and memory are measured
+afterwards, one process at a time: steps of the method and of full fine-tuning in turns, on the
+same batches. Finished runs are kept in --work and not done again.
+
+Example:
+    python -m simulations.benchmarks.methods --glue ../shared/data/glue
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from statistics import mean, median, stdev
+from typing import Any
+
+import numpy as np
+
+from fedpeft.config import Experiment
+from fedpeft.files import write_json
+from fedpeft.methods import REGISTRY
+from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.training import When, evaluate, train_cohort
+from simulations.benchmarks.common import Report, Row, arguments_of, child, record
+from simulations.benchmarks.memory import resident
+
+STEPS = 8  # of one side before it is the other's turn
+REFERENCE = "full"
+
+
+def experiment_of(overrides: Iterable[str]) -> Experiment:
+    """Return the experiment of one run; one client has all the data."""
+    fixed = ["federation.clients=1", "federation.rounds=1", "engine.threads=1", "engine.device=cpu"]
+    return Experiment.load("", [*overrides, *fixed])
+
+
+def score_process(overrides: Sequence[str]) -> None:
+    """Train and evaluate one method in this process; print the outcome as JSON."""
+    experiment = experiment_of(overrides)
+    runtime = runtime_of(experiment.to_toml())
+    started = time.perf_counter()
+    trained = train(runtime, experiment)
+    seconds = time.perf_counter() - started
+    found = evaluate(runtime.model, trained, runtime.dev)
+    from fedpeft.tasks.metrics import scores
+
+    metrics = scores(found.statistics, runtime.task.info.kind)
+    layout = runtime.model.layout
+    print(
+        json.dumps(
+            {
+                "score": metrics[runtime.task.info.metric],
+                "metric": runtime.task.info.metric,
+                "parameters": layout.size - layout.head_size,
+                "head": layout.head_size,
+                "seconds": seconds,
+                "majority": float(np.bincount(runtime.dev.labels).max() / len(runtime.dev)),
+            }
+        )
+    )
+
+
+def train(runtime: Runtime, experiment: Experiment, steps: int = 0) -> np.ndarray:
+    """Return the task vector [P] after local training on everything, or after so many steps."""
+    local = experiment.local
+    if steps:
+        local = local.model_copy(update={"steps": steps})
+    start = runtime.model.initial(experiment.seed)
+    when = When(experiment.seed, 1, 1)
+    return train_cohort(runtime.model, start, [runtime.train], [0], local, when).vectors[0]
+
+
+def cost_process(arguments: Sequence[str]) -> None:
+    """Time steps of two methods in turns in this process; print the seconds a step as JSON."""
+    repeats, method, *overrides = arguments
+    experiments = [experiment_of([*overrides, f"method.name={n}"]) for n in (method, REFERENCE)]
+    runtimes = [runtime_of(experiment.to_toml()) for experiment in experiments]
+    found: list[list[float]] = [[], []]
+    for turn in range(int(repeats) + 1):
+        for side, (runtime, experiment) in enumerate(zip(runtimes, experiments, strict=True)):
+            started = time.perf_counter()
+            train(runtime, experiment, STEPS)
+            if turn:  # the first one warms up
+                found[side].append((time.perf_counter() - started) / STEPS)
+    print(json.dumps({"method": found[0], "reference": found[1]}))
+
+
+def memory_process(overrides: Sequence[str]) -> None:
+    """Do a few steps of one method in this process; print its peak memory in MB as JSON."""
+    experiment = experiment_of(overrides)
+    train(runtime_of(experiment.to_toml()), experiment, STEPS)
+    print(json.dumps({"peak": resident("VmHWM")}))
+
+
+def in_process(function: str, arguments: Sequence[str], kept: Path) -> dict[str, Any]:
+    """Return what a function of this module prints in a fresh process, or printed before."""
+    if not kept.exists():
+        code = (
+            f"import sys; from simulations.benchmarks.methods import {function}; "
+            f"{function}(sys.argv[1:])"
+        )
+        done = subprocess.run(child(code, *arguments), capture_output=True, text=True)
+        if done.returncode:
+            raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
+        kept.parent.mkdir(parents=True, exist_ok=True)
+        write_json(kept, json.loads(done.stdout.splitlines()[-1]))
+        print(f"{kept.stem}: {kept.read_text(encoding='utf-8').strip()[:100]}", flush=True)
+    return json.loads(kept.read_text(encoding="utf-8"))
+
+
+def overrides_of(options: Namespace) -> list[str]:
+    """Return the settings that all methods share."""
+    path = [f"task.path={options.glue}"] if options.glue else []
+    return [
+        f"backbone={options.backbone}",
+        f"task.name={options.task}",
+        *path,
+        f"task.train_limit={options.examples}",
+        f"local.epochs={options.epochs}",
+        f"local.batch_size={options.batch}",
+    ]
+
+
+def score_runs(options: Namespace) -> dict[str, list[dict[str, Any]]]:
+    """Return the runs of every method, one for each seed."""
+    shared = overrides_of(options)
+
+    def one(run: tuple[int, str]) -> dict[str, Any]:
+        seed, name = run
+        arguments = [*shared, f"method.name={name}", f"seed={seed}"]
+        return in_process("score_process", arguments, options.work / f"{name}-{seed}.json")
+
+    runs = [(seed, name) for seed in range(options.seeds) for name in options.methods]
+    with ThreadPoolExecutor(options.jobs) as pool:
+        done = dict(zip(runs, pool.map(one, runs), strict=True))
+    return {name: [done[seed, name] for seed in range(options.seeds)] for name in options.methods}
+
+
+def cost_runs(options: Namespace, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
+    """Return the step times of a method beside full fine-tuning's, and its peak memory."""
+    shared = overrides_of(options)
+    timing = in_process(
+        "cost_process", [str(options.repeats), name, *shared], options.work / f"{name}-cost.json"
+    )
+    memory = in_process(
+        "memory_process",
+        [*shared, f"method.name={name}"],
+        options.work / f"{name}-memory.json",
+    )
+    return timing, memory
+
+
+def report(options: Namespace) -> Report:
+    """Run everything that is not there yet, and make the table."""
+    runs = score_runs(options)
+    costs = {name: cost_runs(options, name) for name in options.methods}
+    reference = cost_runs(options, REFERENCE)[1]["peak"]
+    table = []
+    for name, found in runs.items():
+        timing, memory = costs[name]
+        scores = [run["score"] for run in found]
+        ratios = [a / b for a, b in zip(timing["method"], timing["reference"], strict=True)]
+        row: Row = {
+            "method": name,
+            "parameters": found[0]["parameters"],
+            "head": found[0]["head"],
+            found[0]["metric"]: round(mean(scores), 4),
+            "deviation": round(stdev(scores), 4) if len(scores) > 1 else 0.0,
+            "seconds a step": round(median(timing["method"]), 4),
+            f"of {REFERENCE}": round(median(ratios), 3),
+            "peak MB": round(memory["peak"]),
+            f"of {REFERENCE} ": round(memory["peak"] / reference, 3),
+        }
+        table.append(row)
+    settings = {"overrides": " ".join(overrides_of(options)), "seeds": options.seeds}
+    facts = {"majority class": runs[options.methods[0]][0]["majority"]}
+    return Report(settings, table, facts, {"scores": runs, "costs": costs})
+
+
+def main(arguments: Sequence[str] | None = None) -> Report:
+    """Run the benchmark from its command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = arguments_of(__doc__)
+    parser.add_argument("--methods", nargs="+", default=list(REGISTRY), help="default: all")
+    parser.add_argument("--backbone", default="minilm")
+    parser.add_argument("--task", default="sst2", help="name of the task (sst2)")
+    parser.add_argument("--glue", default="", help="folder of the task's files; empty = the hub")
+    parser.add_argument("--examples", type=int, default=2000, help="training examples (2000)")
+    parser.add_argument("--epochs", type=int, default=3)
+    parser.add_argument("--batch", type=int, default=16)
+    parser.add_argument("--seeds", type=int, default=3)
+    parser.add_argument("--jobs", type=int, default=2, help="score runs side by side (2)")
+    parser.add_argument("--work", type=Path, default=Path("runs/benchmark-methods"))
+    options = parser.parse_args(arguments)
+    found = report(options)
+    record("methods", f"{options.backbone}, {options.task}", found, arguments, options.results)
+    return found
+
+
+if __name__ == "__main__":
+    main()
