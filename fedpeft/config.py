@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 import tomllib
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any, Self
 
@@ -24,6 +24,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
+from fedpeft.contradictions import contradictions
 from fedpeft.errors import UserError, nearest
 from fedpeft.settings import (
     SERVER_LR,
@@ -84,7 +85,7 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for problem in (*_federation_problems(self), *_other_problems(self)):
+        for problem in contradictions(self):
             raise UserError(problem)
         defaults = self.derived()
         if self.representation is None:
@@ -205,54 +206,6 @@ def _deciding(experiment: Experiment) -> dict[str, Any]:
         section = value.items() if isinstance(value, dict) else [("", value)]
         result |= {f"{name}.{key}".rstrip("."): each for key, each in section}
     return {key: value for key, value in result.items() if key not in OPERATIONAL}
-
-
-def _federation_problems(experiment: Experiment) -> Iterator[str]:
-    """Yield what contradicts itself in the federation."""
-    federation, asked = experiment.federation, experiment.clients_per_round
-    strategy = federation.strategy
-    if federation.server_lr is not None and strategy not in SERVER_LR:
-        yield (
-            f"federation.server_lr = {federation.server_lr}: strategy '{strategy}' has none; "
-            f"leave it out"
-        )
-    if federation.per_round > federation.clients:
-        yield (
-            f"federation.per_round = {federation.per_round}: expected at most "
-            f"federation.clients = {federation.clients}"
-        )
-    if federation.min_success > asked:
-        yield (
-            f"federation.min_success = {federation.min_success}: only {asked} clients are asked "
-            f"each round"
-        )
-    needed = 2 * federation.byzantine + 3  # Blanchard et al. 2017, proposition 1
-    if strategy == "krum" and asked < needed:
-        yield (
-            f"federation.byzantine = {federation.byzantine}: krum needs {needed} clients a round, "
-            f"there are {asked}"
-        )
-    if strategy == "fedtrimmedavg" and int(federation.trim * asked) < 1:
-        yield f"federation.trim = {federation.trim}: cuts nothing off {asked} clients a round"
-
-
-def _other_problems(experiment: Experiment) -> Iterator[str]:
-    """Yield what contradicts itself in task and engine."""
-    from fedpeft.methods import method_class
-
-    task, engine = experiment.task, experiment.engine
-    for key in ("train", "dev"):
-        if getattr(task, key) and task.name != "custom":
-            yield f"task.{key} = '{getattr(task, key)}': is for task.name=custom, not {task.name}"
-    if engine.kind == "ray" and engine.cohort > 1:
-        yield f"engine.cohort = {engine.cohort}: only engine 'local' has cohorts"
-    if engine.dtype == "float64" and engine.autocast != "off":
-        yield f"engine.autocast = '{engine.autocast}': does nothing with dtype 'float64'"
-    if engine.cohort > 1 and not method_class(experiment.method.name).grouped:
-        yield (
-            f"engine.cohort = {engine.cohort}: method '{experiment.method.name}' changes whole "
-            f"weights, so it trains one client at a time; leave it at 1"
-        )
 
 
 def _toml_line(section: Section, key: str, comments: bool, default: Any = None) -> str:

@@ -11,7 +11,8 @@ from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
 
-from fedpeft.modifications import KeyValuePrefix, Modification, WeightChange
+from fedpeft.modifications import Modification, WeightChange
+from fedpeft.prompts import KeyValuePrefix
 from fedpeft.sites import FAMILIES, Site
 
 _OWN = ("input", "self", "normed", "output")

@@ -14,9 +14,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fedpeft.methods.single_vector import SingleVector
-from fedpeft.modifications import Modification, Prompt, PromptShift
+from fedpeft.modifications import Modification
 from fedpeft.operators import Operator
 from fedpeft.projection import Projection
+from fedpeft.prompts import Prompt, PromptShift
 from fedpeft.settings import MethodSettings
 from fedpeft.sites import BackboneShape
 

@@ -13,8 +13,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedpeft.methods.base import Method
-from fedpeft.modifications import KeyValuePrefix, Modification
+from fedpeft.modifications import Modification
 from fedpeft.operators import Operator
+from fedpeft.prompts import KeyValuePrefix
 from fedpeft.settings import MethodSettings
 
 STD = 0.02  # He et al. 2022, released code

@@ -14,8 +14,9 @@ from pydantic import Field
 from torch import Tensor
 
 from fedpeft.methods.base import Method
-from fedpeft.modifications import MaskTemplate, Modification, Prompt
+from fedpeft.modifications import Modification
 from fedpeft.operators import Operator
+from fedpeft.prompts import MaskTemplate, Prompt
 from fedpeft.settings import MethodSettings
 from fedpeft.sites import BackboneShape
 

@@ -28,7 +28,9 @@ class SAIDSettings(MethodSettings):
     """Settings of SAID."""
 
     name: Literal["said"]
-    d: int = Field(1024, ge=2, le=1_000_000, description="trained numbers in all: theta and the lambdas")
+    d: int = Field(
+        1024, ge=2, le=1_000_000, description="trained numbers in all: theta and the lambdas"
+    )
 
 
 class SAID(Method[SAIDSettings]):

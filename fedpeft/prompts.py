@@ -1,0 +1,93 @@
+"""Modifications that put trained tokens beside the text's: prompts, templates, prefixes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from fedpeft.modifications import Modification
+from fedpeft.tasks.encoding import Batch
+
+
+@dataclass(frozen=True)
+class Prompt(Modification):
+    """k embeddings put in front of the embedding output (site ``embeddings``, layer 0)."""
+
+    value: Tensor  # [G, k, width]
+
+    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
+        """Return [G * B, k + T, width]."""
+        groups, length, width = self.value.shape
+        rows = hidden.shape[0] // groups
+        prompt = self.value[:, None].expand(groups, rows, length, width)
+        return torch.cat([prompt.reshape(-1, length, width).to(hidden.dtype), hidden], dim=1)
+
+    def prepare(self, batch: Batch, mask_id: int) -> tuple[Modification, Batch]:
+        """The prompt is attended; it has no token ids, and positions stay as they are."""
+        mask = functional.pad(batch.attention_mask, (self.value.shape[1], 0), value=1)
+        return self, replace(batch, attention_mask=mask)
+
+
+@dataclass(frozen=True)
+class PromptShift(Modification):
+    """h + value at the k prompt positions, which stand in front of the text."""
+
+    value: Tensor  # [G, k, width]
+
+    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
+        """See Modification; tokens behind the prompt stay as they are."""
+        groups, length, width = self.value.shape
+        grouped = hidden.view(groups, -1, hidden.shape[1], width)
+        prompt = grouped[:, :, :length] + self.value[:, None]
+        return torch.cat([prompt, grouped[:, :, length:]], dim=2).view_as(hidden)
+
+
+@dataclass(frozen=True)
+class MaskTemplate(Modification):
+    """n further mask tokens around the one that is read, each with its own change (site ``words``).
+
+    WARP's template (Hambardzumyan et al. 2021): the first half stands in front of the mask, the
+    rest behind it. ``value`` is added to the mask token's embedding, so 0 is WARP's start.
+    """
+
+    value: Tensor  # [G, n, width]
+    slots: tuple[Tensor, ...] = ()  # of a batch: which of the n a token is, one-hot [N, T', n]
+
+    def prepare(self, batch: Batch, mask_id: int) -> tuple[Modification, Batch]:
+        """Put the mask tokens into the texts; the one that is read moves."""
+        count, tokens = self.value.shape[1], batch.input_ids.shape[1]
+        left = count // 2
+        read = batch.read[:, None]
+        at = torch.arange(tokens + count, device=read.device)[None]  # [1, T']
+        new = (at >= read) & (at <= read + count) & (at != read + left)
+        origin = torch.where(at < read, at, torch.where(at <= read + count, read, at - count))
+        number = (at - read - (at > read + left).long()).clamp(0, count - 1)
+        slots = functional.one_hot(number, count) * new[:, :, None]
+        longer = replace(
+            batch,
+            input_ids=batch.input_ids.gather(1, origin).masked_fill(new, mask_id),
+            attention_mask=batch.attention_mask.gather(1, origin),
+            token_type_ids=batch.token_type_ids.gather(1, origin),
+            read=batch.read + left,
+        )
+        return replace(self, slots=(slots.to(self.value.dtype),)), longer
+
+    def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
+        """See Modification; ``hidden`` are the word embeddings."""
+        groups, count, _ = self.value.shape
+        (slots,) = self.slots
+        return hidden + (slots.view(groups, -1, count) @ self.value).view_as(hidden)
+
+
+@dataclass(frozen=True)
+class KeyValuePrefix(Modification):
+    """l keys and values in front of the text's own, at every head (Li and Liang 2021).
+
+    The attention itself takes them (site ``kv``): a softmax is not a change of its output.
+    """
+
+    keys: Tensor  # [G, l, width]
+    values: Tensor  # [G, l, width]
