@@ -42,7 +42,7 @@ def tiny_tokenizer() -> PreTrainedTokenizerBase:
     from tokenizers import AddedToken, Tokenizer, models, normalizers, pre_tokenizers, processors
     from transformers import PreTrainedTokenizerFast
 
-    from fedpeft.tasks.synthetic import vocabulary
+    from fedpeft.tasks.grammars import vocabulary
 
     characters = string.ascii_lowercase + string.digits + string.punctuation
     pieces = [*SPECIAL.values(), *characters, *(f"##{c}" for c in characters), *vocabulary()]

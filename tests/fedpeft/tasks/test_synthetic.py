@@ -6,7 +6,8 @@ import pytest
 from fedpeft.errors import UserError
 from fedpeft.settings import TaskSection
 from fedpeft.tasks import load_task
-from fedpeft.tasks.synthetic import TASKS, examples, space_size, vocabulary
+from fedpeft.tasks.grammars import vocabulary
+from fedpeft.tasks.synthetic import TASKS, examples, space_size
 
 NAMES = [info.name for info in TASKS]
 PRAISE = (
