@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 
 from fedpeft.config import Experiment
-from simulations.benchmarks import common, engines, memory, overhead
+from simulations.benchmarks import common, engines, memory, methods, overhead
 
 SMALL = ["--clients", "2", "--examples", "12", "--rounds", "2"]
 
@@ -13,7 +13,8 @@ SMALL = ["--clients", "2", "--examples", "12", "--rounds", "2"]
 def assert_recorded(report, folder, name, case, columns):
     """The table has these columns, all positive, and the files hold it with what produced it."""
     assert all([*row] == columns for row in report.table)
-    numbers = [value for row in report.table for key, value in row.items() if key != "figure"]
+    names = ("figure", "method", "deviation")
+    numbers = [value for row in report.table for key, value in row.items() if key not in names]
     assert all(number > 0 for number in numbers)
     kept = json.loads((folder / f"{name}.json").read_text())[case]
     assert kept["table"] == report.table
@@ -131,3 +132,22 @@ def test_help_shows_the_example(module, capsys):
 def test_one_round_has_no_ordinary_round():
     with pytest.raises(SystemExit):
         engines.main(["--rounds", "1"])
+
+
+@pytest.mark.slow
+def test_methods_are_compared_and_finished_runs_are_kept(tmp_path):
+    """Each run is a process of its own; a second call only reads what the first one left."""
+    options = ["--backbone", "tiny", "--task", "synthetic/sentiment", "--methods", "lora", "full"]
+    sizes = ["--examples", "40", "--epochs", "1", "--seeds", "2", "--repeats", "1"]
+    folders = ["--work", str(tmp_path / "work"), "--results", str(tmp_path)]
+    report = methods.main([*options, *sizes, *folders])
+    columns = [*report.table[0]]
+    assert_recorded(report, tmp_path, "methods", "tiny, synthetic/sentiment", columns)
+    lora, full = report.table
+    assert (lora["parameters"], full["parameters"]) == (256, 31_808)
+    assert full["of full "] == 1
+    for kept in (tmp_path / "work").iterdir():
+        kept.touch()
+    times = {kept: kept.stat().st_mtime_ns for kept in (tmp_path / "work").iterdir()}
+    assert methods.main([*options, *sizes, *folders]).table == report.table
+    assert times == {kept: kept.stat().st_mtime_ns for kept in (tmp_path / "work").iterdir()}

@@ -1,0 +1,76 @@
+"""What ``fedpeft methods`` says of every method."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeft.backbones import KNOWN_SHAPES
+from fedpeft.cli.methods import describe_methods, methods
+from fedpeft.errors import UserError
+from fedpeft.methods import REGISTRY
+
+
+def table(*arguments: Any) -> dict[str, dict[str, Any]]:
+    return {row["method"]: row for row in describe_methods(*arguments)}
+
+
+def test_every_method_has_a_row_with_everything() -> None:
+    rows = table("roberta-large", 3)
+    assert list(rows) == list(REGISTRY)
+    for row in rows.values():
+        assert row["payload_bytes"] == 4 * (row["parameters"] + row["head"])
+        assert row["head"] == 3075
+        assert (
+            isinstance(row["fusable"], bool) and row["source"] and isinstance(row["settings"], dict)
+        )
+        share = (row["parameters"] + row["head"]) / KNOWN_SHAPES["roberta-large"].parameters
+        assert row["share"] == pytest.approx(share)
+    assert rows["full"]["parameters"] == 354_310_144
+    assert rows["lora"]["sites"] == ("q", "v") and rows["lora"]["fusable"]
+    assert not rows["prefix"]["fusable"]
+
+
+@pytest.mark.parametrize("backbone", [name for name in KNOWN_SHAPES if name != "tiny"])
+def test_well_known_backbones_need_no_download(
+    backbone: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HF_HOME", str(tmp_path))
+    rows = table(backbone, 2)
+    assert not [row["error"] for row in rows.values() if "error" in row]
+
+
+def test_settings_go_to_the_methods_that_have_them() -> None:
+    rows = table("minilm", 9, ["method.rank=2", "head.d=100"])
+    assert rows["lora"]["settings"]["rank"] == rows["vera"]["settings"]["rank"] == 2
+    assert {row["head"] for row in rows.values()} == {109}
+
+
+def test_a_method_that_does_not_fit_says_why() -> None:
+    rows = table("tiny", 2)
+    assert "expected at most 64, or 'max'" in rows["slash"]["error"]
+    assert rows["slash"]["parameters"] is None
+    assert rows["lora"]["parameters"] == 256
+    # "max" is a d of SLaSh only, and the others say so.
+    rows = table("tiny", 2, ["method.d=max"])
+    assert rows["slash"]["parameters"] == 64 and "method.d = 'max'" in rows["jr_warp"]["error"]
+
+
+def test_a_setting_that_fits_no_method_is_refused() -> None:
+    with pytest.raises(UserError, match=r"method\.sites = 'x': expected 'q', 'k'"):
+        describe_methods("minilm", 2, ["method.sites=x"])
+    with pytest.raises(UserError, match="no method has this setting"):
+        describe_methods("minilm", 2, ["local.lr=1"])
+
+
+def test_the_table_shows_what_the_json_says(capsys: pytest.CaptureFixture[str]) -> None:
+    methods("minilm", 2, None, as_json=True)
+    rows = json.loads(capsys.readouterr().out)
+    methods("minilm", 2, None, as_json=False)
+    printed = capsys.readouterr().out
+    for row in rows:
+        line = next(line for line in printed.splitlines() if line.split()[:1] == [row["method"]])
+        assert f"{row['parameters']:,}" in line and f"{row['payload_bytes']:,}" in line
