@@ -48,7 +48,8 @@ class Fastfood(Stream):
     def gains(self, start: int, stop: int) -> np.ndarray:
         """Return G / sqrt(sum of G^2) of some blocks, float32 [stop - start, n]."""
         normal = table("normal")[self._samples(start, stop, "/gains")]
-        return normal / np.sqrt((normal.astype(np.float64) ** 2).sum(1, keepdims=True))
+        length = np.sqrt((normal.astype(np.float64) ** 2).sum(1, keepdims=True))
+        return (normal / length).astype(np.float32)  # not the last bits of a sum
 
     def _samples(self, start: int, stop: int, part: str) -> np.ndarray:
         words = self.words(start * self.size, (stop - start) * self.size, part)

@@ -6,7 +6,7 @@ and sees only client k's examples, so a cohort equals K single clients up to rou
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,7 +16,7 @@ from fedpeft.model import TaskModel
 from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
 from fedpeft.randomness import generator
 from fedpeft.settings import LocalSection
-from fedpeft.tasks.encoding import Encoded, batches, collate
+from fedpeft.tasks.encoding import Batch, Encoded, batches, collate
 from fedpeft.tasks.metrics import statistics, tag_statistics
 
 EVALUATION_BATCH = 64
@@ -32,7 +32,7 @@ class When:
 
 
 @dataclass(frozen=True)
-class Trained:
+class CohortResult:
     """What a cohort learned: task vectors [K, P], mean training loss [K], steps [K]."""
 
     vectors: np.ndarray
@@ -59,7 +59,7 @@ def train_cohort(
     clients: Sequence[int],
     local: LocalSection,
     when: When,
-) -> Trained:
+) -> CohortResult:
     """Train K clients for one round in one batch.
 
     Args:
@@ -103,7 +103,7 @@ def train_cohort(
     loss_sums = np.zeros(len(plans))
     for step_losses in history:
         loss_sums[: len(step_losses)] += step_losses.cpu().double().numpy()
-    return Trained(vectors.cpu().numpy()[back], (loss_sums / steps)[back], steps[back])
+    return CohortResult(vectors.cpu().numpy()[back], (loss_sums / steps)[back], steps[back])
 
 
 def plan_batches(
@@ -120,23 +120,41 @@ def plan_batches(
 
 
 def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluation:
-    """Run one task vector [P] over all examples."""
-    vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
-    outputs = np.zeros((len(examples.labels), model.classes))
+    """Run one task vector [P] over all examples, and measure it against their labels."""
     loss_sum = 0.0
+
+    def add(outputs: torch.Tensor, batch: Batch) -> None:
+        nonlocal loss_sum
+        loss_sum += float(model.losses(outputs, batch).sum())
+
+    outputs = outputs_of(model, vector, examples, add)
+    return Evaluation(outputs, _statistics(model, outputs, examples), loss_sum)
+
+
+def outputs_of(
+    model: TaskModel,
+    vector: np.ndarray,
+    examples: Encoded,
+    seen: Callable[[torch.Tensor, Batch], None] = lambda outputs, batch: None,
+) -> np.ndarray:
+    """Return logits or scores [n, C] of one task vector [P]; for tags of all tokens, [total, C].
+
+    ``seen`` is called with the outputs of every batch.
+    """
+    vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
+    count = len(examples.tokens) if examples.per_token else len(examples)
+    outputs = np.zeros((count, model.classes))
     with torch.inference_mode():
         realised = model.realise(vectors)
         for rows in batches(examples.lengths, EVALUATION_BATCH, None):
             pad_id = model.backbone.tokenizer.pad_token_id
             batch = collate([examples], [rows], pad_id, vectors.device, model.dtype)
             found = model.outputs(realised, batch)
-            loss_sum += float(model.losses(found, batch).sum())
+            seen(found, batch)
             if examples.per_token:
-                found = found[batch.attention_mask.bool()]  # [tokens of these rows, C]
-                outputs[examples.places(rows)] = found.cpu().numpy()
-            else:
-                outputs[rows] = found.cpu().numpy()
-    return Evaluation(outputs, _statistics(model, outputs, examples), loss_sum)
+                found, rows = found[batch.attention_mask.bool()], examples.places(rows)
+            outputs[rows] = found.cpu().numpy()
+    return outputs
 
 
 def _statistics(model: TaskModel, outputs: np.ndarray, examples: Encoded) -> np.ndarray:

@@ -54,11 +54,19 @@ def describe_result(runtime: Runtime, folder: RunFolder, state: Checkpoint) -> d
 
 
 def describe_vector(runtime: Runtime) -> dict[str, Any]:
-    """Return what is needed to use vector.safetensors, and with what; kept in its metadata."""
+    """Return what is needed to use vector.safetensors, and with what; kept in its metadata.
+
+    ``fedpeft.trained`` reads it.
+    """
+    info = runtime.task.info
     return {
         "experiment": runtime.experiment.to_toml(),
+        "seed": runtime.experiment.seed,
         "parameters": runtime.model.layout.entries,
-        "labels": runtime.task.info.labels,
+        "kind": info.kind,
+        "pair": info.pair,
+        "labels": info.labels,
+        "metric": info.metric,
         "digests": runtime.identity,
     }
 

@@ -20,13 +20,12 @@ import numpy as np
 from fedpeft.config import Experiment, differing_keys
 from fedpeft.errors import UserError
 from fedpeft.files import append_lines, write_atomic, write_json
+from fedpeft.trained import EXPERIMENT, VECTOR, vector_bytes
 
-EXPERIMENT = "experiment.toml"
 ROUNDS = "rounds.jsonl"
 BYTES = "bytes.jsonl"
 CHECKPOINT = "checkpoint.safetensors"
 RESULT = "result.json"
-VECTOR = "vector.safetensors"
 PROGRESS = "progress.json"
 IDENTITY = "identity.json"
 LOCK = "run.lock"
@@ -181,11 +180,7 @@ class RunFolder:
 
     def finish(self, result: dict[str, Any], vector: np.ndarray, about: dict[str, Any]) -> None:
         """Write the final task vector with its description (JSON under one key), and the result."""
-        from safetensors.numpy import save
-
-        # One key: several come in no fixed order, and equal runs should make equal files.
-        meta = {"fedpeft": json.dumps(about, sort_keys=True)}
-        write_atomic(self.path / VECTOR, save({"vector": vector}, meta))
+        write_atomic(self.path / VECTOR, vector_bytes(vector, about))
         write_json(self.path / RESULT, result)
 
     def report(self, phase: str, round: int, done: int, total: int) -> None:

@@ -10,7 +10,7 @@ import click
 import typer
 
 from fedpeft import __version__
-from fedpeft.cli import config, methods, simulate, tasks
+from fedpeft.cli import config, export, methods, predict, simulate, tasks
 from fedpeft.errors import RunFailed, UserError
 
 _INTERRUPTED = 130  # the shell's code for Ctrl-C
@@ -41,6 +41,8 @@ def fedpeft(
 
 
 app.command()(simulate.simulate)
+app.command()(predict.predict)
+app.command()(export.export)
 app.command()(methods.methods)
 app.command()(tasks.tasks)
 app.command()(config.config)
@@ -56,15 +58,16 @@ def main(arguments: list[str] | None = None) -> None:
     except UserError as error:
         _end(f"error: {error}", 2)
     except click.UsageError as error:
-        if not error.message:  # the help has just been printed
+        reason = " ".join(error.format_message().split())  # a list of choices comes in lines
+        if not reason:  # the help has just been printed
             sys.exit(2)
-        _end(f"error: {error.format_message()}", 2)
+        _end(f"error: {reason}", 2)
     except RunFailed as error:
         _end(f"stopped: {error}", 1)
     except (KeyboardInterrupt, click.Abort):
         code = _INTERRUPTED
     if code == _INTERRUPTED:  # typer also returns it instead of raising
-        _end("interrupted; the same command with --out and --resume goes on", _INTERRUPTED)
+        _end("interrupted; a simulation goes on with --out and --resume", _INTERRUPTED)
 
 
 def _end(line: str, code: int) -> None:

@@ -66,9 +66,15 @@ def settings_for(values: Mapping[str, Any]) -> MethodSettings:
     try:
         return settings.model_validate({**values, "name": name})
     except ValidationError as error:
-        first = error.errors()[0]
-        key = first["loc"][0]  # what follows names a variant of its type
-        expected = first["msg"].removeprefix("Input should be ")
+        first, *others = error.errors()
+        key = first["loc"][0]  # what follows names a variant of its type: each has its own message
+        messages = [each["msg"] for each in (first, *others) if each["loc"][0] == key]
+        expected = ", or ".join(
+            dict.fromkeys(
+                message.removeprefix("Value error, ").removeprefix("Input should be ")
+                for message in messages
+            )
+        )
         raise UserError(f"method.{key} = {first['input']!r}: expected {expected}") from None
 
 

@@ -20,9 +20,9 @@ from fedpeft.methods.base import Method
 from fedpeft.modifications import Bottleneck, Modification, NormChange
 from fedpeft.operators import Operator
 from fedpeft.settings import MethodSettings
-from fedpeft.sites import BackboneShape
+from fedpeft.sites import FAMILIES, BackboneShape
 
-RULE_STD = 1e-4  # released code: phm_init_range
+RULE_STD = 0.01  # released code: phm_init_range; variance 1e-4
 
 
 class CompacterSettings(MethodSettings):
@@ -69,8 +69,9 @@ class Compacter(Method[CompacterSettings]):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The adapters', and the LayerNorms' if they are trained."""
-        return (*self._adapted, *dict.fromkeys(site for site, _ in self._norms))
+        """The adapters', and the LayerNorms' if they are trained, in the order of a block."""
+        changed = {*self._adapted, *(site for site, _ in self._norms)}
+        return tuple(site for site in FAMILIES[self.shape.family] if site in changed)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return the rule [n, n, n], and factors and biases of every adapter."""
@@ -97,7 +98,7 @@ class Compacter(Method[CompacterSettings]):
         return found
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the rule N(0, 1e-4), the factors Glorot-uniform; all else is 0."""
+        """Draw the rule with deviation 0.01, the factors Glorot-uniform; all else is 0."""
         found = {}
         for name, shape in self.parameters().items():
             if name == "rule":

@@ -51,7 +51,7 @@ TASKS = (
 )
 
 #: The hub's own column names where they are not sentence, or sentence1 and sentence2.
-_HUB_COLUMNS = {
+HUB_COLUMNS = {
     "QNLI": ("question", "sentence"),
     "MNLI": ("premise", "hypothesis"),
     "QQP": ("question1", "question2"),
@@ -108,7 +108,7 @@ def _hub_files(info: TaskInfo, dev_split: str) -> tuple[Path, Path]:
 
 def _read(path: Path, info: TaskInfo, owner_column: str) -> Examples:
     frame = read_table(path)
-    text, pair = _HUB_COLUMNS.get(info.folder, ("sentence1", "sentence2"))
+    text, pair = HUB_COLUMNS.get(info.folder, ("sentence1", "sentence2"))
     if not {text, pair} <= set(frame.columns):
         text, pair = "sentence1", "sentence2"
     if not info.pair:

@@ -142,7 +142,7 @@ def test_methods_and_tasks_as_tables(run) -> None:
 
 
 def test_every_command_has_help_with_an_example(run) -> None:
-    for command in ("simulate", "methods", "tasks", "config"):
+    for command in ("simulate", "predict", "export", "methods", "tasks", "config"):
         code, printed, _ = run(command, "--help")
         assert code == 0 and "Example: fedpeft" in printed
 

@@ -1,0 +1,135 @@
+"""The README of an export, with the lines of plain transformers that predict as the run does."""
+
+from __future__ import annotations
+
+from fedpeft import __version__
+from fedpeft.trained import Trained
+
+_CLASSES = {
+    "cls": "AutoModelForSequenceClassification",
+    "tags": "AutoModelForTokenClassification",
+    "mask": "AutoModel",
+    "mean": "AutoModel",
+}
+
+_READ = {
+    "cls": """
+def outputs(text, text_pair=None):
+    \"\"\"Return {outputs}, [C].\"\"\"
+    options = {{"truncation": True, "max_length": {max_length}, "return_tensors": "pt"}}
+    with torch.no_grad():
+        return model(**tokenizer(text, text_pair, **options)).logits[0]
+""",
+    "mean": """
+def outputs(text, text_pair=None):
+    \"\"\"Return {outputs}, [C].\"\"\"
+    options = {{"truncation": True, "max_length": {max_length}, "return_tensors": "pt"}}
+    with torch.no_grad():
+        states = model(**tokenizer(text, text_pair, **options)).last_hidden_state[0]  # [T, width]
+        return head["weight"] @ states.mean(0) + head["bias"]
+""",
+    "mask": """
+def outputs(text, text_pair=None):
+    \"\"\"Return {outputs}, [C]: the head reads the mask of "text <mask> text_pair".\"\"\"
+    mask = tokenizer.mask_token
+    string = f"{{text}} {{mask}}" if text_pair is None else f"{{text}} {{mask}} {{text_pair}}"
+    inputs, alone = tokenizer(string, truncation=False), tokenizer(mask)
+    count, at = len(inputs["input_ids"]), inputs.char_to_token(len(text) + 1)
+    before = alone.char_to_token(0)  # special tokens at the start, and at the end
+    after = len(alone["input_ids"]) - before - 1
+    # Longer texts are cut on the longer side of the mask first, each side at its end.
+    left, right, room = at - before, count - at - 1 - after, {max_length} - before - after - 1
+    stay = min(right, max(room - left, room // 2))
+    left = min(left, room - stay)
+    keep = [*range(before + left), *range(at, at + 1 + stay), *range(count - after, count)]
+    short = {{name: torch.tensor([[values[i] for i in keep]]) for name, values in inputs.items()}}
+    with torch.no_grad():
+        states = model(**short).last_hidden_state[0]  # [T, width]
+        return head["weight"] @ states[before + left] + head["bias"]
+""",
+    "tags": """
+def outputs(words):
+    \"\"\"Return the logits of every word, each [C]; None for one that is cut off.\"\"\"
+    options = {{"truncation": True, "max_length": {max_length}, "return_tensors": "pt"}}
+    inputs = tokenizer([{space}word for word in words], is_split_into_words=True, **options)
+    first = {{}}  # a word's tag is that of its first token
+    for token, word in enumerate(inputs.word_ids()):
+        if word is not None:
+            first.setdefault(word, token)
+    with torch.no_grad():
+        logits = model(**inputs).logits[0]  # [T, C]
+    return [logits[first[word]] if word in first else None for word in range(len(words))]
+""",
+}
+
+_TEXT = """# {task}: {method} on {backbone}
+
+Written by `fedpeft export --format {kind}` {version}; fedpeft is not needed to use it.
+{note}
+```python
+{code}```
+
+{said}
+"""
+
+_TANH = """
+The head is linear. The class of transformers has a tanh inside its own, so the layer before it
+multiplies by 2^-16 and the one behind it by 2^16: the tanh of so small a number is the number, to
+the precision of float32. Do not load it in float16, whose numbers do not get so small.
+"""
+
+
+def readme(trained: Trained, kind: str) -> str:
+    """Return the README of an export of kind "hf" or "peft"."""
+    experiment = trained.experiment
+    said = "`outputs` gives the score."
+    if trained.kind != "score":
+        said = "The outputs stand for: " + ", ".join(f"`{label}`" for label in trained.labels) + "."
+    return _TEXT.format(
+        task=experiment.task.name,
+        method=experiment.method.name,
+        backbone=experiment.backbone,
+        kind=kind,
+        version=__version__,
+        note=_TANH if trained.reads == "cls" else "",
+        code=_loading(trained, kind) + _reading(trained),
+        said=said,
+    )
+
+
+def base_name(trained: Trained) -> str:
+    """Return what transformers loads the backbone by: a hub name, or a folder."""
+    backbone = trained.model.backbone
+    return str(backbone.model.name_or_path) if backbone.name == "minilm" else backbone.name
+
+
+def _loading(trained: Trained, kind: str) -> str:
+    name, outside = _CLASSES[trained.reads], trained.reads in ("mask", "mean")
+    # Without its pooler: nothing reads it, and an exported encoder has none.
+    options = ", add_pooling_layer=False" if outside else ""
+    lines = ["import torch", f"from transformers import {name}, AutoTokenizer", ""]
+    if outside:
+        lines.insert(1, "from safetensors.torch import load_file")
+    lines.append('folder = "."  # this one')
+    if kind == "peft":
+        lines.insert(1, "from peft import PeftModel")
+        outputs = "" if outside else f", num_labels={trained.model.classes}"
+        lines.append(f"base = {name}.from_pretrained({base_name(trained)!r}{outputs}{options})")
+        lines.append("model = PeftModel.from_pretrained(base, folder).eval()")
+    else:
+        lines.append(f"model = {name}.from_pretrained(folder{options}).eval()")
+    lines.append("tokenizer = AutoTokenizer.from_pretrained(folder)")
+    if outside:
+        lines.append('head = load_file(f"{folder}/head.safetensors")')
+    return "\n".join(lines) + "\n\n"
+
+
+def _reading(trained: Trained) -> str:
+    tokenizer = trained.model.backbone.tokenizer
+    # As in fedpeft.tasks.tokens.by_word: a byte-level tokenizer marks a word by a space.
+    space = "" if tokenizer.tokenize(" a") == tokenizer.tokenize("a") else '" " + '
+    return _READ[trained.reads].format(
+        outputs="the score" if trained.kind == "score" else "the logits",
+        max_length=trained.experiment.task.max_length,
+        space=space,
+    )

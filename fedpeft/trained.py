@@ -1,0 +1,210 @@
+"""A finished run, ready for use: its task vector read, checked, and put on its backbone again.
+
+What is needed for that stands in the metadata of the vector's own file, so the run's data is not
+read, and the file alone is enough.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, get_args
+
+import numpy as np
+
+from fedpeft.backbones import choose_device
+from fedpeft.config import Experiment, differing_keys
+from fedpeft.errors import UserError
+from fedpeft.model import TaskModel
+from fedpeft.runtime import Runtime
+from fedpeft.tasks import Examples, Kind, Task, TaskInfo
+from fedpeft.vector import decode
+
+EXPERIMENT = "experiment.toml"  # in a run's folder
+VECTOR = "vector.safetensors"
+_KEY = "fedpeft"  # one key: several come in no fixed order, and equal runs make equal files
+
+
+@dataclass(frozen=True, eq=False)
+class Trained:
+    """What a run learned, on its backbone.
+
+    Attributes:
+        experiment: the run's; its device is one that this machine has.
+        model: the task model.
+        vector: the task vector [P], in the model's dtype.
+        labels: names of the classes or tags; empty for a score.
+        kind: what is predicted.
+        pair: whether of two texts.
+        about: the description the file holds, see ``server.result.describe_vector``.
+    """
+
+    experiment: Experiment
+    model: TaskModel
+    vector: np.ndarray
+    labels: tuple[str, ...]
+    kind: Kind
+    pair: bool
+    about: dict[str, Any]
+
+    @property
+    def reads(self) -> str:
+        """What the head reads: "mask", "cls", "mean", or "tags" for every word."""
+        return "tags" if self.kind == "tags" else str(self.experiment.representation)
+
+    @classmethod
+    def read(cls, path: Path) -> Trained:
+        """Read a run's folder, or a vector's file.
+
+        Raises:
+            UserError: no run or not a finished one, no task vector, one of another run than the
+                folder's, one that does not fit what this machine makes, or numbers that are none.
+        """
+        file = _file_of(path)
+        vector, about = read_vector(file)
+        runtime = _runtime_of(file, about)
+        if path.is_dir():
+            _check_own(file, runtime.experiment)
+        for what in _misfits(runtime, about):
+            raise UserError(f"'{file}' {what}")
+        model, info = runtime.model, runtime.info
+        try:
+            vector = decode(vector, str(vector.dtype), model.layout.size, model.numpy_dtype)
+        except ValueError as error:
+            raise UserError(f"'{file}': {error}; it is damaged, export or run again") from None
+        return cls(runtime.experiment, model, vector, info.labels, info.kind, info.pair, about)
+
+
+def vector_bytes(vector: np.ndarray, about: dict[str, Any]) -> bytes:
+    """Return the content of a vector's file: the task vector [P] and its description as JSON."""
+    from safetensors.numpy import save
+
+    return save({"vector": vector}, {_KEY: json.dumps(about, sort_keys=True)})
+
+
+def read_vector(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
+    """Return the task vector [P] of a file and its description; nothing in it is trusted.
+
+    Raises:
+        UserError: no such file, or none that ``vector_bytes`` made.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            about = json.loads(file.metadata()[_KEY])
+            vector = file.get_tensor("vector")
+    except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
+        reason = " ".join(str(error).split()) or type(error).__name__
+        raise UserError(
+            f"'{path}' is no fedpeft vector ({reason}); expected the {VECTOR} of a run"
+        ) from None
+    if not isinstance(about, dict):
+        raise UserError(f"'{path}' is no fedpeft vector: its description is no table")
+    return vector, about
+
+
+@dataclass(frozen=True)
+class _Described(Runtime):
+    """A runtime whose task is known by its description only, without data."""
+
+    info: TaskInfo
+
+    @cached_property
+    def task(self) -> Task:
+        """The task without examples."""
+        none = Examples([], None, np.zeros(0))
+        return Task(self.info, none, none)
+
+
+def _file_of(path: Path) -> Path:
+    """Return the vector's file of a run folder, or the file itself."""
+    if not path.exists():
+        raise UserError(f"'{path}': no such run folder or vector file")
+    if not path.is_dir():
+        return path
+    if (path / VECTOR).is_file():
+        return path / VECTOR
+    if (path / EXPERIMENT).is_file():
+        raise UserError(
+            f"'{path}' holds a run that is not finished; "
+            f"`fedpeft simulate --out {path} --resume` goes on with it"
+        )
+    raise UserError(f"'{path}' holds no run; expected a folder that `fedpeft simulate` made")
+
+
+def _runtime_of(file: Path, about: dict[str, Any]) -> _Described:
+    """Return the runtime that a description asks for."""
+    try:
+        experiment = Experiment.load(about["experiment"])
+        labels, kind, pair = tuple(about["labels"]), about["kind"], about["pair"]
+        _ = [about["digests"][name] for name in ("backbone", "layout", "projection")]
+        _ = _entries(about)
+        if kind not in get_args(Kind) or not all(isinstance(label, str) for label in labels):
+            raise ValueError(f"kind '{kind}'")
+    except UserError as error:
+        raise UserError(f"'{file}': its experiment is not valid here: {error}") from None
+    except (KeyError, TypeError, ValueError, AttributeError) as error:
+        raise UserError(
+            f"'{file}' is no fedpeft vector: its description lacks or misstates {error}"
+        ) from None
+    name, metric = experiment.task.name, str(about.get("metric", ""))
+    return _Described(
+        _for_this_machine(experiment),
+        TaskInfo(name, kind, labels, bool(pair), metric, None, "a finished run's"),
+    )
+
+
+def _for_this_machine(experiment: Experiment) -> Experiment:
+    """Return the experiment on a device that is here: where it was trained does not matter."""
+    engine = experiment.engine
+    try:
+        choose_device(engine.device, engine.dtype)
+    except UserError:
+        engine = engine.model_copy(update={"device": "auto"})
+    return experiment.model_copy(update={"engine": engine})
+
+
+def _check_own(file: Path, experiment: Experiment) -> None:
+    """Raise UserError if the vector in a run's folder is another run's."""
+    settings = file.with_name(EXPERIMENT)
+    if not settings.is_file():
+        return
+    own = _for_this_machine(Experiment.read(settings))
+    differing = differing_keys(experiment, own)
+    if differing:
+        raise UserError(
+            f"'{file}' is of another run: {', '.join(differing)} (its own and the folder's); "
+            f"put the run's own back, or name the file instead of the folder"
+        )
+
+
+def _misfits(runtime: _Described, about: dict[str, Any]) -> Iterator[str]:
+    """Yield what of a vector is not as this machine makes it; the first explains the rest."""
+    digests, experiment = about["digests"], runtime.experiment
+    if digests["backbone"] != runtime.backbone.fingerprint:
+        yield (
+            f"was trained on another backbone than '{experiment.backbone}' is here (weights or "
+            f"tokenizer differ); use the same checkpoint"
+        )
+    layout = runtime.model.layout
+    if digests["layout"] != layout.digest:
+        differing = [entry for entry in _entries(about) if entry not in layout.entries]
+        named = f", for example '{differing[0][0]}' {differing[0][1]}" if differing else ""
+        yield (
+            f"has another layout than method '{experiment.method.name}' with {runtime.task.classes}"
+            f" outputs has here{named}; use the fedpeft that made it"
+        )
+    if digests["projection"] != runtime.model.projection_digest:
+        yield (
+            f"was trained with other projections than seed {experiment.seed} gives; "
+            f"its seed or its file was changed"
+        )
+
+
+def _entries(about: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
+    """Return the layout's entries that a description names."""
+    return [(str(name), tuple(shape)) for name, shape in about["parameters"]]

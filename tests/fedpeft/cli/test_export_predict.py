@@ -1,0 +1,179 @@
+"""`fedpeft predict` and `fedpeft export` as a person uses them."""
+
+from __future__ import annotations
+
+import csv
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finished import finished_run, method
+from models import SMALL
+from safetensors import safe_open
+
+from fedpeft.cli import main
+from fedpeft.cli.predict import as_lines, as_table
+from fedpeft.predicting import Prediction
+
+TEXTS = ["the film last night was truly wonderful", "i thought the soup was awful"]
+SLASH = ("method.name=slash", "method.d=12")
+Call = Callable[..., tuple[int, str, str]]
+
+
+@pytest.fixture
+def fedpeft(capsys: pytest.CaptureFixture[str]) -> Call:
+    """Return a function that runs a command and returns (exit code, stdout, stderr)."""
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        code = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call
+
+
+@pytest.fixture
+def texts(tmp_path: Path) -> Path:
+    """A file of texts without labels."""
+    path = tmp_path / "in.tsv"
+    path.write_text("\n".join(["text", *TEXTS]) + "\n")
+    return path
+
+
+def rows_of(printed: str) -> list[list[str]]:
+    return [line.split("\t") for line in printed.splitlines()]
+
+
+def test_predictions_are_printed_as_tsv(fedpeft: Call, texts: Path) -> None:
+    code, printed, errors = fedpeft("predict", finished_run(*SLASH), texts)
+    assert (code, errors) == (0, "")
+    header, *rows = rows_of(printed)
+    assert header == ["prediction", "p(negative)", "p(positive)"] and len(rows) == len(TEXTS)
+    for label, *chances in rows:
+        shares = dict(zip(("negative", "positive"), map(float, chances), strict=True))
+        assert sum(shares.values()) == pytest.approx(1, abs=1e-5)
+        assert label == max(shares, key=shares.__getitem__)
+
+
+def test_every_kind_of_file_says_the_same(fedpeft: Call, texts: Path, tmp_path: Path) -> None:
+    run = finished_run(*SLASH)
+    _, printed, _ = fedpeft("predict", run, texts)
+    outs = {name: tmp_path / f"out.{name}" for name in ("tsv", "csv", "jsonl")}
+    for out in outs.values():
+        code, said, errors = fedpeft("predict", run, texts, "--out", out)
+        assert (code, said, errors) == (0, "", "")
+    assert outs["tsv"].read_text() == printed
+    with open(outs["csv"], newline="") as file:
+        assert list(csv.reader(file)) == rows_of(printed)
+    lines = [json.loads(line) for line in outs["jsonl"].read_text().splitlines()]
+    assert [line["prediction"] for line in lines] == [row[0] for row in rows_of(printed)[1:]]
+    for line, row in zip(lines, rows_of(printed)[1:], strict=True):
+        assert list(line["probabilities"].values()) == pytest.approx([*map(float, row[1:])], 1e-5)
+
+
+def test_scores_and_tags(fedpeft: Call, texts: Path, tmp_path: Path) -> None:
+    pairs = tmp_path / "pairs.jsonl"
+    pairs.write_text(json.dumps({"one": TEXTS[0], "two": TEXTS[1]}) + "\n")
+    options = ("--text", "one", "--text-pair", "two")
+    run = finished_run("task.name=synthetic/similarity", *SLASH)
+    code, printed, _ = fedpeft("predict", run, pairs, *options)
+    assert code == 0 and rows_of(printed)[0] == ["prediction"]
+    float(rows_of(printed)[1][0])
+    run = finished_run("task.name=synthetic/entities", *SLASH)
+    code, printed, _ = fedpeft("predict", run, texts)
+    tags = [row[0].split() for row in rows_of(printed)[1:]]
+    assert code == 0 and [len(each) for each in tags] == [len(text.split()) for text in TEXTS]
+    fedpeft("predict", run, texts, "--out", tmp_path / "tags.jsonl")
+    lines = (tmp_path / "tags.jsonl").read_text().splitlines()
+    assert [json.loads(line) for line in lines] == [{"prediction": each} for each in tags]
+
+
+def test_labels_that_do_not_fit_a_table() -> None:
+    found = [Prediction('a\t"b"', {'a\t"b"': 0.75, "c, d": 0.25}), Prediction(["x", None])]
+    assert as_table(found[:1], ['a\t"b"', "c, d"], tabs=True) == (
+        'prediction\tp(a "b")\tp(c, d)\na "b"\t0.75\t0.25\n'
+    )
+    text = as_table(found[:1], ['a\t"b"', "c, d"], tabs=False)
+    assert next(csv.reader(text.splitlines()[1:])) == ['a\t"b"', "0.75", "0.25"]
+    assert as_table(found[1:], ["x"], tabs=True) == "prediction\nx null\n"
+    assert as_lines(found[1:]) == '{"prediction": ["x", null]}\n'
+
+
+@pytest.mark.parametrize("name", sorted(SMALL))
+def test_a_vectors_file_predicts_as_its_run(
+    fedpeft: Call, texts: Path, tmp_path: Path, name: str
+) -> None:
+    run, out = finished_run(*method(name, SMALL[name])), tmp_path / "vector.safetensors"
+    code, printed, _ = fedpeft("export", run, "--format", "vector", "--out", out)
+    assert code == 0 and f"written: {out}" in printed
+    with safe_open(out, framework="numpy") as file:
+        about = json.loads(file.metadata()["fedpeft"])
+    assert {"experiment", "seed", "parameters", "labels", "kind", "digests"} <= set(about)
+    assert fedpeft("predict", out, texts) == fedpeft("predict", run, texts)
+
+
+def test_exports_go_into_the_runs_folder(fedpeft: Call, texts: Path, tmp_path: Path) -> None:
+    folder = shutil.copytree(finished_run("representation=cls", *SLASH), tmp_path / "run")
+    for kind, name in (("hf", "export-hf"), ("vector", "export-vector.safetensors")):
+        code, printed, errors = fedpeft("export", folder, "--format", kind)
+        assert code == 0 and printed == f"written: {folder / name}\n", errors
+        assert (folder / name).exists()
+        code, _, errors = fedpeft("export", folder, "--format", kind)
+        assert code == 2 and "choose another" in errors
+    code, _, errors = fedpeft("predict", folder, texts)
+    assert code == 0, errors
+
+
+def mistakes() -> list[tuple[list[str], str]]:
+    vector = ["export", "RUN", "--format", "vector", "--out"]
+    return [
+        (["predict", "nowhere", "in.tsv"], "'nowhere': no such run folder or vector file"),
+        (["predict", "empty", "in.tsv"], "'empty' holds no run"),
+        (["predict", "RUN", "nowhere.tsv"], "nowhere.tsv: no such file"),
+        (["predict", "RUN", "in.xlsx"], "in.xlsx: unknown kind of file"),
+        (["predict", "RUN", "in.tsv", "--text", "body"], "in.tsv: no column 'body'"),
+        (["predict", "RUN", "in.tsv", "--text-pair", "b"], "--text-pair b: task"),
+        (["predict", "RUN", "in.tsv", "--out", "a.xlsx"], "--out a.xlsx: unknown kind of file"),
+        (["predict", "RUN", "in.tsv", "--out", "in.tsv"], "--out in.tsv: is there already"),
+        (["predict", "RUN", "in.tsv", "--out", "a/b.tsv"], "--out a/b.tsv: no folder 'a'"),
+        (["predict", "in.tsv", "in.tsv"], "'in.tsv' is no fedpeft vector"),
+        (["export", "RUN"], "--format"),
+        (["export", "RUN", "--format", "onnx"], "onnx"),
+        (["export", "RUN", "--format", "hf"], "method 'prefix' cannot be merged"),
+        (["export", "RUN", "--format", "peft"], "method 'prefix' is no adapter that peft knows"),
+        (["export", "empty", "--format", "hf"], "'empty' holds no run"),
+        ([*vector, "in.tsv"], "--out in.tsv: a file that is there already"),
+        ([*vector, "in.tsv/vector"], "--out in.tsv/vector: cannot be written"),
+    ]
+
+
+@pytest.mark.parametrize(("arguments", "words"), mistakes())
+def test_mistakes_end_with_code_2_and_one_line(
+    fedpeft: Call,
+    texts: Path,
+    tmp_path: Path,
+    arguments: list[str],
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    (tmp_path / "empty").mkdir()
+    monkeypatch.chdir(tmp_path)
+    run: Any = finished_run(*method("prefix", SMALL["prefix"]))
+    before, files = texts.read_text(), {*tmp_path.iterdir(), *run.iterdir()}
+    code, printed, errors = fedpeft(*(run if each == "RUN" else each for each in arguments))
+    assert (code, printed) == (2, "") and words in errors
+    assert errors.count("\n") == 1
+    assert {*tmp_path.iterdir(), *run.iterdir()} == files and texts.read_text() == before
+
+
+def test_both_commands_have_help_with_an_example(fedpeft: Call) -> None:
+    for command in ("predict", "export"):
+        code, printed, _ = fedpeft(command, "--help")
+        assert code == 0 and f"Example: fedpeft {command}" in printed

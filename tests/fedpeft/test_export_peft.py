@@ -1,0 +1,101 @@
+"""Adapters predict what the run predicts, loaded by peft itself."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from exports import READINGS, TEXTS, assert_same, examples_for, expected_of, said_by_readme
+from finished import finished_run, made_up, method, saved_backbone, small
+from models import METHODS, SMALL
+from scipy.special import softmax
+
+from fedpeft import export_peft
+from fedpeft.errors import UserError
+from fedpeft.export import export
+from fedpeft.export_plain import realise
+from fedpeft.modifications import LowRank, ScaledLowRank
+from fedpeft.predicting import predict
+from fedpeft.trained import Trained
+
+peft_warns = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
+
+
+@peft_warns
+@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"name": "lora", "rank": 2, "sites": '["q","k","v","o","ffn"]', "alpha": 3.0},
+        {"name": "vera", "rank": 4},
+        {"name": "uni_lora", "d": 12, "rank": 2},
+    ],
+    ids=lambda settings: str(settings["name"]),
+)
+def test_an_adapter_predicts_as_the_run(
+    tmp_path: Path, reading: str, settings: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = saved_backbone("tiny")
+    values = [f"method.{key}={value}" for key, value in settings.items()]
+    experiment = small(*READINGS[reading], f"backbone={base}", *values)
+    trained = Trained.read(made_up(tmp_path / "vector", experiment, 0.3))
+    export(trained, "peft", tmp_path / "adapter")
+    config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
+    assert config["base_model_name_or_path"] == base
+    found = said_by_readme(tmp_path / "adapter", trained, monkeypatch)
+    assert_same(found, expected_of(trained))
+
+
+@peft_warns
+@pytest.mark.parametrize("name", export_peft.METHODS)
+@pytest.mark.parametrize("reading", ["cls", "mean-pair", "tags"])
+def test_an_adapter_of_a_bert(
+    tmp_path: Path, name: str, reading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = small(*READINGS[reading], "backbone=minilm", *method(name, SMALL[name]))
+    trained = Trained.read(made_up(tmp_path / "vector", experiment, 0.3))
+    export(trained, "peft", tmp_path / "adapter")
+    found = said_by_readme(tmp_path / "adapter", trained, monkeypatch)
+    assert_same(found, expected_of(trained))
+
+
+@peft_warns
+def test_an_adapter_of_a_real_run_loads_by_pefts_own_class(tmp_path: Path) -> None:
+    from peft import AutoPeftModelForSequenceClassification
+    from transformers import AutoTokenizer
+
+    base = saved_backbone("tiny")
+    run = finished_run(*READINGS["cls"], f"backbone={base}", *method("lora", SMALL["lora"]))
+    trained = Trained.read(run)
+    export(trained, "peft", tmp_path / "adapter")
+    model = AutoPeftModelForSequenceClassification.from_pretrained(tmp_path / "adapter").eval()
+    inputs = AutoTokenizer.from_pretrained(tmp_path / "adapter")(
+        TEXTS, padding=True, return_tensors="pt"
+    )
+    with torch.no_grad():
+        logits = model(**inputs).logits.double().numpy()
+    own = predict(trained, examples_for(trained))
+    found = [list((each.probabilities or {}).values()) for each in own]
+    np.testing.assert_allclose(softmax(logits, axis=1), found, atol=1e-5)
+
+
+def test_the_methods_for_peft_are_those_of_low_rank_changes(tmp_path: Path) -> None:
+    able = []
+    for name in METHODS:
+        path = made_up(tmp_path / name, small(*method(name, SMALL[name])), 0.0)
+        changes = realise(Trained.read(path)).modifications
+        if changes and all(isinstance(each, LowRank | ScaledLowRank) for each in changes):
+            able.append(name)
+    assert sorted(export_peft.METHODS) == able
+
+
+def test_peft_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trained = Trained.read(finished_run(*method("lora", SMALL["lora"])))
+    monkeypatch.setitem(sys.modules, "peft", None)
+    with pytest.raises(UserError, match=r"--format peft needs peft: pip install 'fedpeft\[peft\]'"):
+        export(trained, "peft", tmp_path / "out")
