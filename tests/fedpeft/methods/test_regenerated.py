@@ -1,0 +1,78 @@
+"""Projections from memory and made anew in every pass give the same bits, in any pieces."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from models import batch_of, build_model, random_vectors
+
+from fedpeft import fastfood, operators
+from fedpeft.backbones import Backbone
+from fedpeft.heads import Head
+from fedpeft.methods import REGISTRY
+from fedpeft.model import TaskModel
+
+#: Methods with projections; sizes so that small pieces are several (a Selection is always one).
+PROJECTED = [
+    ("slash", {"d": 40}),
+    ("slash", {"d": 40, "init": "uniform", "position": "intermediate"}),
+    ("slash", {"d": 24, "init": "identity"}),
+    ("jr_warp", {"d": 40, "length": 2}),
+    ("vera", {"rank": 20}),
+    ("uni_lora", {"d": 40, "rank": 2}),
+    ("said", {"d": 12}),
+]
+HEAD = 33  # numbers that are projected to the weights of the head
+
+
+def in_mode(like: TaskModel, mode: operators.Mode) -> TaskModel:
+    """The same method with a projected head, projections stored or regenerated."""
+    head = Head("classes", 3, like.head.width, HEAD)
+    return TaskModel(like.backbone, like.method, head, projections=mode)
+
+
+def test_no_method_with_projections_is_forgotten(small: Backbone) -> None:
+    found = {name for name in REGISTRY if build_model(small, name).method.projections()}
+    assert found == {name for name, _ in PROJECTED}
+
+
+@pytest.mark.parametrize("piece", [None, 64])
+@pytest.mark.parametrize(("name", "settings"), PROJECTED)
+def test_both_modes_give_the_same_bits(
+    small: Backbone,
+    monkeypatch: pytest.MonkeyPatch,
+    name: str,
+    settings: dict[str, object],
+    piece: int | None,
+) -> None:
+    like = build_model(small, name, **settings)
+    whole = in_mode(like, "stored")
+    if piece:
+        for module in (operators, fastfood):
+            monkeypatch.setattr(module, "PIECE", piece)
+    kept, made = in_mode(like, "stored"), in_mode(like, "regenerated")
+    groups = 2 if like.method.grouped else 1
+    batch, vectors = batch_of(small, groups, 3), random_vectors(kept, groups)
+    outputs, expected = (m.outputs(m.realise(vectors), batch) for m in (made, kept))
+    assert torch.equal(outputs, expected)
+    found, stored = (m.gradients(vectors, batch)[0] for m in (made, kept))
+    assert torch.equal(found, stored)
+    torch.testing.assert_close(found, whole.gradients(vectors, batch)[0], rtol=0, atol=1e-9)
+    if like.method.grouped:
+        found, stored = (m.example_gradients(vectors, batch)[0] for m in (made, kept))
+        assert torch.equal(found, stored)
+
+
+def test_only_a_stored_projection_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Small pieces are several; a regenerated operator holds none of them."""
+    from fedpeft.fastfood import Fastfood
+    from fedpeft.projection import Projection
+
+    for module in (operators, fastfood):
+        monkeypatch.setattr(module, "PIECE", 64)
+    for projection in (Projection(0, "a", 24, 40, "normal"), Fastfood(0, "a", 600, 12)):
+        stored, made = (
+            operators.operator(projection, torch.device("cpu"), torch.float64, mode)
+            for mode in ("stored", "regenerated")
+        )
+        assert len(stored._kept) > 2 and made._kept is None

@@ -1,0 +1,98 @@
+"""BitFit, full fine-tuning and SAID against copies of the encoder whose weights were set."""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from math import prod
+
+import pytest
+import torch
+from literal import Own, at_text, both_batches, engine_states, fastfood_matrix
+from models import build_model, random_vectors
+
+from fedpeft.backbones import Backbone
+from fedpeft.methods.said import SAID
+from fedpeft.model import TaskModel
+
+BIASES = {
+    "q": "attention.self.query",
+    "k": "attention.self.key",
+    "v": "attention.self.value",
+    "attn_out": "attention.output.dense",
+    "attn_norm": "attention.output.LayerNorm",
+    "ffn_mid": "intermediate.dense",
+    "ffn_out": "output.dense",
+    "ffn_norm": "output.LayerNorm",
+}
+
+
+def assert_same_as_a_copy(
+    model: TaskModel, groups: int, changes: Callable[[Own], Own], scale: float = 0.3
+) -> None:
+    """``changes(own)`` says what is added to which weights with one group's parameters."""
+    vectors = random_vectors(model, groups, scale)
+    parameters = model.layout.unpack(vectors)
+    others = []
+    for group in range(groups):
+        other = copy.deepcopy(model.backbone.model)
+        own = {name: value[group] for name, value in parameters.items()}
+        for name, change in changes(own).items():
+            other.get_parameter(name).add_(change)
+        others.append(other)
+    for batch in both_batches(model, groups):
+        parts = [
+            other(
+                input_ids=batch.input_ids[3 * group : 3 * group + 3],
+                attention_mask=batch.attention_mask[3 * group : 3 * group + 3],
+                token_type_ids=batch.token_type_ids[3 * group : 3 * group + 3],
+            ).last_hidden_state
+            for group, other in enumerate(others)
+        ]
+        expected = at_text(torch.cat(parts), batch.attention_mask)
+        found = engine_states(model, vectors, batch)
+        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+
+
+def test_bitfit_changes_every_bias(encoder: Backbone) -> None:
+    def changes(own: Own) -> Own:
+        found = {"embeddings.LayerNorm.bias": own["embed_norm"]}
+        for layer in range(3):
+            for site, path in BIASES.items():
+                found[f"encoder.layer.{layer}.{path}.bias"] = own[f"{layer}.{site}"]
+        return found
+
+    model = build_model(encoder, "bitfit")
+    biases = {name for name, _ in encoder.model.named_parameters() if name.endswith("bias")}
+    assert set(changes(dict(model.layout.unpack(torch.zeros(1, model.layout.size))))) == biases
+    assert_same_as_a_copy(model, 2, changes)
+
+
+def test_full_changes_every_weight(encoder: Backbone) -> None:
+    model = build_model(encoder, "full")
+    names = [name for name, _ in model.layout.entries if not name.startswith("head.")]
+    assert sorted(names) == sorted(name for name, _ in encoder.model.named_parameters())
+    assert_same_as_a_copy(model, 1, lambda own: {name: own[name] for name in names})
+
+
+@pytest.mark.parametrize("d", [8, 12])
+def test_said_changes_every_weight_along_fastfood(encoder: Backbone, d: int) -> None:
+    """W_i + lambda_i reshape(P_i theta) / sqrt(d - m), m = 4: the embeddings and three blocks."""
+    model = build_model(encoder, "said", d=d)
+    method: SAID = model.method
+    assert dict(model.layout.entries)["lambda"] == (4,)
+    assert dict(model.layout.entries)["theta"] == (d - 4,)
+
+    def changes(own: Own) -> Own:
+        found = {}
+        for projection in method.projections():
+            name = projection.name.removeprefix("said/")
+            shape = encoder.model.get_parameter(name).shape
+            assert projection.rows == prod(shape)
+            layer = int(name.split(".")[2]) + 1 if name.startswith("encoder.layer.") else 0
+            change = fastfood_matrix(projection) @ own["theta"] / (d - 4) ** 0.5
+            found[name] = own["lambda"][layer] * change.view(shape)
+        assert set(found) == {name for name, _ in encoder.model.named_parameters()}
+        return found
+
+    assert_same_as_a_copy(model, 1, changes, scale=1.0)

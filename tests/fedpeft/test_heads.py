@@ -1,0 +1,182 @@
+"""The head: losses of each kind, weights that are a projection, and tags of words."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from models import batch_of, build_model, part_of, random_vectors, small_backbone
+from torch import Tensor
+from torch.nn import functional
+
+from fedpeft.backbones import Backbone
+from fedpeft.config import Experiment
+from fedpeft.errors import UserError
+from fedpeft.heads import IGNORED, Head
+from fedpeft.model import TaskModel
+from fedpeft.runtime import Runtime
+from fedpeft.tasks.encoding import Batch
+
+TAGS = 9
+
+
+@pytest.fixture(params=["roberta", "bert"])
+def small(request: pytest.FixtureRequest) -> Backbone:
+    return small_backbone(request.param)
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+def test_the_loss_of_classes_is_cross_entropy() -> None:
+    logits, labels = random(5, 3), torch.tensor([0, 2, 1, 1, 0])
+    found = Head("classes", 3, 4).losses(logits, labels)
+    expected = -logits.softmax(1).log()[torch.arange(5), labels]
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(found.mean(), functional.cross_entropy(logits, labels))
+
+
+def test_the_loss_of_a_score_is_the_squared_error() -> None:
+    outputs, labels = random(5, 1), random(6)[1:]
+    found = Head("score", 1, 4).losses(outputs, labels)
+    torch.testing.assert_close(found, (outputs[:, 0] - labels) ** 2, rtol=0, atol=1e-12)
+
+
+def test_the_loss_of_tags_is_the_mean_over_an_examples_words() -> None:
+    """Not over the batch's: a long text weighs as much as a short one."""
+    logits = random(3, 4, TAGS)
+    labels = torch.tensor([[IGNORED, 3, IGNORED, 8], [0, 1, 2, 3], [IGNORED] * 4])
+    found = Head("tags", TAGS, 4).losses(logits, labels)
+    expected = [functional.cross_entropy(logits[0, [1, 3]], labels[0, [1, 3]])]
+    expected += [functional.cross_entropy(logits[1], labels[1]), torch.tensor(0.0).double()]
+    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-12)
+
+
+def projected(backbone: Backbone, d: int, kind: str = "classes", classes: int = 3) -> TaskModel:
+    like = build_model(backbone, "slash")
+    return TaskModel(backbone, like.method, Head(kind, classes, backbone.shape.width, d, seed=3))
+
+
+def test_a_projected_head_is_its_projection(small: Backbone) -> None:
+    """weight = reshape(P z) / sqrt(d)."""
+    model = projected(small, d=20)
+    assert dict(model.layout.entries)["head.z"] == (20,)
+    assert model.layout.head_size == 20 + 3
+    vectors = random_vectors(model, 2)
+    own, realised = model.layout.unpack(vectors), model.realise(vectors)
+    (projection,) = model.head.projections()
+    matrix = torch.from_numpy(projection.transposed().T.copy()).double() / 20**0.5
+    expected = (own["head.z"] @ matrix.T).view(2, 3, 24)
+    torch.testing.assert_close(realised.head_weight, expected, rtol=0, atol=1e-12)
+    assert torch.equal(realised.head_bias, own["head.bias"])
+    digests = {
+        each.projection_digest for each in (model, projected(small, 21), projected(small, 0))
+    }
+    assert len(digests) == 3
+
+
+@pytest.mark.parametrize("d", [0, 512, 3000])
+def test_weights_start_with_the_same_deviation(d: int) -> None:
+    head = Head("classes", 9, 384, d)
+    start = head.initial(np.random.default_rng(0))
+    assert not start["head.bias"].any()
+    weight = start["head.weight"] if not d else None
+    if weight is None:
+        (projection,) = head.projections()
+        weight = start["head.z"] @ projection.transposed() / d**0.5
+    assert weight.std() == pytest.approx(0.02, rel=0.05)
+    assert abs(weight.mean()) < 0.001
+
+
+@pytest.mark.parametrize(
+    ("kind", "classes", "task", "representation"),
+    [
+        ("classes", 2, "synthetic/sentiment", "mask"),
+        ("classes", 3, "synthetic/inference", "cls"),
+        ("score", 1, "synthetic/similarity", "mean"),
+        ("tags", TAGS, "synthetic/entities", "mask"),
+    ],
+)
+def test_examples_have_their_own_gradients_through_a_projected_head(
+    small: Backbone, kind: str, classes: int, task: str, representation: str
+) -> None:
+    model = projected(small, 7, kind, classes)
+    batch = batch_of(small, 2, 3, representation, task)
+    vectors = random_vectors(model, 2)
+    found, _ = model.example_gradients(vectors, batch)
+    assert (found != 0).any(0).all()
+    for row in range(6):
+        vector = vectors[row // 3 : row // 3 + 1]
+        (expected,), _ = model.gradients(vector, part_of(batch, row, row + 1))
+        torch.testing.assert_close(found[row], expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize("d", [72, 1000])
+def test_a_projection_that_saves_nothing_is_refused(d: int) -> None:
+    with pytest.raises(UserError, match=f"head.d = {d}: expected less than 72, .* 3 outputs"):
+        Head("classes", 3, 24, d)
+    assert Head("classes", 3, 24, 71).d == 71
+
+
+def test_the_experiments_head_reaches_the_model() -> None:
+    quick = ["backbone=tiny", "method.d=8", "task.train_limit=8"]
+    layout = Runtime(Experiment.load("", [*quick, "head.d=10"])).model.layout
+    assert (layout.size, layout.head_size) == (8 + 10 + 2, 10 + 2)
+    wrong = Runtime(Experiment.load("", [*quick, "head.d=64"]))
+    with pytest.raises(UserError, match=r"head.d = 64: expected less than 64"):
+        _ = wrong.model
+
+
+def tagged(backbone: Backbone, name: str) -> tuple[TaskModel, Batch, Tensor]:
+    """A tagger, two groups of texts, and random task vectors."""
+    model = build_model(backbone, name, TAGS, "tags")
+    batch = batch_of(backbone, 2, 3, task="synthetic/entities")
+    assert (batch.attention_mask == 0).any() and (batch.labels >= 0).any(1).all()
+    return model, batch, random_vectors(model, 2)
+
+
+@pytest.mark.parametrize("name", ["linear", "prompt", "jr_warp", "prefix", "lora"])
+def test_tags_are_read_at_their_own_tokens(small: Backbone, name: str) -> None:
+    """Whatever stands in front of the text."""
+    model, batch, vectors = tagged(small, name)
+    realised = model.realise(vectors)
+    outputs = model.outputs(realised, batch)
+    assert outputs.shape == (*batch.input_ids.shape, TAGS)
+    hidden, _ = model.hidden_states(realised.modifications, batch)
+    in_front = hidden.shape[1] - batch.input_ids.shape[1]
+    assert in_front == {"prompt": 3, "jr_warp": 2}.get(name, 0)
+    for row in range(6):
+        weight, bias = realised.head_weight[row // 3], realised.head_bias[row // 3]
+        for token in range(batch.input_ids.shape[1]):
+            expected = weight @ hidden[row, in_front + token] + bias
+            torch.testing.assert_close(outputs[row, token], expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("name", ["linear", "prompt", "jr_warp", "prefix", "lora"])
+def test_padding_changes_no_tag(small: Backbone, name: str) -> None:
+    model, batch, vectors = tagged(small, name)
+    outputs = model.outputs(model.realise(vectors), batch)
+    losses = model.losses(outputs, batch)
+    for row in range(6):
+        alone = part_of(batch, row, row + 1)
+        expected = model.outputs(model.realise(vectors[row // 3][None]), alone)
+        length = alone.input_ids.shape[1]
+        torch.testing.assert_close(outputs[row, :length], expected[0], rtol=0, atol=1e-9)
+        torch.testing.assert_close(losses[row], model.losses(expected, alone)[0])
+
+
+def test_what_is_padded_has_no_label(small: Backbone) -> None:
+    _, batch, _ = tagged(small, "linear")
+    assert (batch.labels[batch.attention_mask == 0] == IGNORED).all()
+    model = build_model(small, "linear", TAGS, "tags")
+    vectors = random_vectors(model, 2)
+    noise = batch.input_ids.masked_fill(batch.attention_mask == 0, 7)
+    losses = [
+        model.losses(model.outputs(model.realise(vectors), each), each)
+        for each in (batch, replace(batch, input_ids=noise))
+    ]
+    assert torch.isfinite(losses[0]).all() and (losses[0] > 0).all()
+    torch.testing.assert_close(*losses, rtol=0, atol=1e-12)

@@ -1,0 +1,141 @@
+"""Operators against dense matrices; a selection keeps lengths; streams can be cut anywhere."""
+
+from __future__ import annotations
+
+import hashlib
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from literal import fastfood_matrix
+from torch import Tensor
+
+from fedpeft import fastfood, operators
+from fedpeft.fastfood import Fastfood
+from fedpeft.operators import Operator, operator
+from fedpeft.projection import Projection, Selection, Stream, digest
+
+CPU = torch.device("cpu")
+STREAMS = [
+    Projection(1, "a/b/0", 7, 37, "normal"),
+    Projection(1, "a/b/0", 37, 7, "uniform"),
+    Projection(1, "a/b/0", 9, 9, "identity"),
+    Selection(1, "a/b/0", 50, 11),
+    Selection(1, "a/b/0", 5, 11),
+    Fastfood(1, "a/b/0", 37, 7),
+    Fastfood(1, "a/b/0", 64, 8),
+    Fastfood(1, "a/b/0", 3, 1),
+]
+
+
+def written_out(stream: Stream) -> Tensor:
+    """The matrix [rows, columns] in float64."""
+    if isinstance(stream, Projection):
+        return torch.from_numpy(stream.transposed().T.copy()).double()
+    if isinstance(stream, Fastfood):
+        return fastfood_matrix(stream)
+    matrix = torch.zeros(stream.rows, stream.columns, dtype=torch.float64)
+    for row, column in enumerate(stream.picked().tolist()):
+        matrix[row, column] = 1
+    return matrix / matrix.sum(0).clamp(min=1).sqrt()
+
+
+@pytest.fixture(params=STREAMS, ids=repr)
+def stream(request: pytest.FixtureRequest) -> Stream:
+    return request.param
+
+
+@pytest.fixture(params=["stored", "regenerated", "in pieces"])
+def made(
+    request: pytest.FixtureRequest, stream: Stream, monkeypatch: pytest.MonkeyPatch
+) -> Operator:
+    """The operator of a stream; small pieces are several."""
+    if request.param == "in pieces":
+        for module in (operators, fastfood):
+            monkeypatch.setattr(module, "PIECE", 16)
+    mode = "stored" if request.param == "stored" else "regenerated"
+    return operator(stream, CPU, torch.float64, mode)
+
+
+def random(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+
+
+@pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
+def test_forward_and_backward_are_the_matrix_and_its_transpose(
+    stream: Stream, made: Operator, leading: tuple[int, ...]
+) -> None:
+    matrix = written_out(stream)
+    z = random(*leading, stream.columns).requires_grad_()
+    output = made(z)
+    torch.testing.assert_close(output, z @ matrix.T, rtol=0, atol=1e-10)
+    cotangent = random(*leading, stream.rows)
+    (gradient,) = torch.autograd.grad(output, z, cotangent)
+    torch.testing.assert_close(gradient, cotangent @ matrix, rtol=0, atol=1e-10)
+
+
+def test_gradients_are_those_of_finite_differences(stream: Stream, made: Operator) -> None:
+    assert torch.autograd.gradcheck(made, (random(2, stream.columns).requires_grad_(),))
+
+
+def test_vmap_goes_over_the_vector_jacobian_product(stream: Stream, made: Operator) -> None:
+    cotangents = random(5, 2, stream.rows)
+    _, pull_back = torch.func.vjp(made, random(2, stream.columns))
+    (found,) = torch.func.vmap(pull_back)(cotangents)
+    torch.testing.assert_close(found, cotangents @ written_out(stream), rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(("rows", "columns"), [(50, 11), (3000, 40), (40, 40)])
+def test_a_selection_keeps_lengths(rows: int, columns: int) -> None:
+    """Columns that are picked are orthonormal; Li et al. 2025, section 3."""
+    selection = Selection(3, "x", rows, columns)
+    matrix, picked = written_out(selection), np.unique(selection.picked())
+    expected = torch.zeros(columns, columns, dtype=torch.float64)
+    expected[picked, picked] = 1
+    torch.testing.assert_close(matrix.T @ matrix, expected, rtol=0, atol=1e-12)
+
+
+def test_a_selection_picks_all_columns_alike() -> None:
+    counts = np.bincount(Selection(0, "x", 70_000, 7).picked(), minlength=7)
+    assert abs(counts - 10_000).max() < 5 * np.sqrt(10_000 * 6 / 7)
+
+
+@given(st.integers(0, 300), st.integers(0, 100))
+def test_words_from_anywhere_are_a_slice_of_the_stream(start: int, count: int) -> None:
+    stream = Projection(2, "x", 20, 20, "normal")
+    whole = stream.words(0, 400)
+    found = stream.words(start, count)
+    assert found.dtype == np.uint16
+    assert np.array_equal(found, whole[start : start + count])
+
+
+def test_parts_of_a_stream_differ() -> None:
+    stream = Fastfood(0, "x", 64, 64)
+    parts = {stream.words(0, 16, part).tobytes() for part in ("", "/signs", "/order", "/gains")}
+    assert len(parts) == 4
+
+
+def test_golden_digest_of_a_selection() -> None:
+    """Pinned: a client with another version of the stream must not come near a federation."""
+    picked = Selection(0, "uni_lora/entries/0", 2000, 64).picked()
+    found = hashlib.sha256(picked.astype("<i8").tobytes()).hexdigest()
+    assert found == "f4d82f646998a18a157de4abe6abe205f507b1146dca127d5d656e35b6d7b0d8"
+
+
+def test_golden_digest_of_a_fastfood_projection() -> None:
+    projection = Fastfood(0, "said/embeddings.LayerNorm.weight", 100, 24)
+    total = hashlib.sha256()
+    total.update(projection.signs(0, 4).astype("<f4").tobytes())
+    total.update(projection.order(0, 4).astype("<i8").tobytes())
+    total.update(projection.gains(0, 4).astype("<f4").tobytes())
+    assert total.hexdigest() == "96e023178f6756b174697b2fb67923ef9ce87c196c2c9b1fd31af1ca9fa8eb55"
+
+
+@pytest.mark.parametrize("kind", [Selection, Fastfood])
+def test_digest_tells_any_difference(kind: type[Stream]) -> None:
+    others = [(1, "a", 8, 4), (0, "b", 8, 4), (0, "a", 9, 4), (0, "a", 8, 3)]
+    streams = [kind(0, "a", 8, 4), *(kind(*other) for other in others)]
+    assert len({digest([stream]) for stream in streams}) == 5
+    assert digest([Selection(0, "a", 8, 4)]) != digest([Fastfood(0, "a", 8, 4)])
