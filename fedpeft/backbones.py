@@ -101,7 +101,7 @@ def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Ba
     """
     import torch
 
-    from fedpeft.attention import SDPA
+    from fedpeft.modifications.attention import SDPA
 
     where = choose_device(device, dtype)
     if name == "tiny":

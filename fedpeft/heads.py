@@ -15,8 +15,8 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpeft.errors import UserError
-from fedpeft.operators import Operator
 from fedpeft.projection import Projection
+from fedpeft.projection.operators import Operator
 from fedpeft.tasks.base import IGNORED, Kind
 from fedpeft.vector import HEAD
 

@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fedpeft.backbones import Backbone
 from fedpeft.heads import Head
-from fedpeft.hooks import run
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification
-from fedpeft.operators import Mode, operator
+from fedpeft.modifications.hooks import run
 from fedpeft.projection import digest
+from fedpeft.projection.operators import Mode, operator
 from fedpeft.randomness import generator
 from fedpeft.tasks.base import Kind
 from fedpeft.tasks.encoding import Batch

@@ -162,12 +162,14 @@ def _listed(value: Any) -> Any:
 
 def _blocks(value: Any) -> Any:
     """Return ``"0,6-8"`` as [0, 6, 7, 8]."""
+    if isinstance(value, int) and not isinstance(value, bool):
+        return [value]
     if not isinstance(value, str) or value == "all":
         return value
     numbers: list[int] = []
     for part in _listed(value):
         first, _, last = part.partition("-")
-        if not first.isdecimal() or not (last or first).isdecimal():
+        if not all(number.isdecimal() and len(number) < 5 for number in (first, last or first)):
             raise ValueError("Input should be 'all', or numbers and ranges such as 0,6-11")
         numbers += range(int(first), int(last or first) + 1)
     return numbers

@@ -17,7 +17,7 @@ from torch import Tensor
 
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Bottleneck, Modification
-from fedpeft.operators import Operator
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 
 STD = 0.02  # He et al. 2022, released code

@@ -10,8 +10,8 @@ import numpy as np
 from torch import Tensor
 
 from fedpeft.modifications import Modification
-from fedpeft.operators import Operator
 from fedpeft.projection import Stream
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 from fedpeft.sites import BackboneShape
 

@@ -18,7 +18,7 @@ from torch import Tensor
 from fedpeft.errors import UserError
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Bottleneck, Modification, NormChange
-from fedpeft.operators import Operator
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 from fedpeft.sites import FAMILIES, BackboneShape
 
@@ -104,7 +104,7 @@ class Compacter(Method[CompacterSettings]):
             if name == "rule":
                 found[name] = generator.normal(0, RULE_STD, shape)
             elif name.endswith(("left", "right")):
-                bound = sqrt(6 / (shape[1] + shape[2]))
+                bound = sqrt(2) * sqrt(6 / (shape[1] + shape[2]))  # gain sqrt 2: released code
                 found[name] = generator.uniform(-bound, bound, shape)
             else:
                 found[name] = np.zeros(shape)

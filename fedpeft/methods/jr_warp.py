@@ -15,9 +15,9 @@ from torch import Tensor
 
 from fedpeft.methods.single_vector import SingleVector
 from fedpeft.modifications import Modification
-from fedpeft.operators import Operator
+from fedpeft.modifications.prompts import Prompt, PromptShift
 from fedpeft.projection import Projection
-from fedpeft.prompts import Prompt, PromptShift
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 from fedpeft.sites import BackboneShape
 

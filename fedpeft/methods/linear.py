@@ -10,7 +10,7 @@ from torch import Tensor
 
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification
-from fedpeft.operators import Operator
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 
 

@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpeft.methods.base import Method
 from fedpeft.modifications import LowRank, Modification
-from fedpeft.operators import Operator
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MatrixSites, MethodSettings
 from fedpeft.sites import BackboneShape
 

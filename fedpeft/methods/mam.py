@@ -16,7 +16,7 @@ from fedpeft.methods.scaled_parallel_adapter import (
     ScaledParallelAdapterSettings,
 )
 from fedpeft.modifications import Modification
-from fedpeft.operators import Operator
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 from fedpeft.sites import BackboneShape
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from fedpeft.methods.adapter import STD
 from fedpeft.methods.base import Method
 from fedpeft.modifications import HeadsBottleneck, Modification
-from fedpeft.operators import Operator
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 
 

@@ -43,5 +43,5 @@ class ParallelAdapter(Parallel[ParallelAdapterSettings]):
     """The parallel adapter with s = 1."""
 
     Settings = ParallelAdapterSettings
-    lr = 1e-3
+    lr = 3e-3
     source = "He et al. 2022, section 3.3"

@@ -20,6 +20,6 @@ class Pfeiffer(Adapter[PfeifferSettings]):
     """
 
     Settings = PfeifferSettings
-    lr = 1e-3
+    lr = 3e-3
     source = "Pfeiffer et al. 2021, section 3"
     places = (("ffn_sum", "output"),)

@@ -14,8 +14,8 @@ from torch import Tensor
 
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification
-from fedpeft.operators import Operator
-from fedpeft.prompts import KeyValuePrefix
+from fedpeft.modifications.prompts import KeyValuePrefix
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 
 STD = 0.02  # He et al. 2022, released code

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification
-from fedpeft.operators import Operator
-from fedpeft.prompts import MaskTemplate, Prompt
+from fedpeft.modifications.prompts import MaskTemplate, Prompt
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 from fedpeft.sites import BackboneShape
 

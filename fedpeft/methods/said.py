@@ -16,10 +16,10 @@ from pydantic import Field
 from torch import Tensor
 
 from fedpeft.errors import UserError
-from fedpeft.fastfood import Fastfood
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification, WeightChange
-from fedpeft.operators import Operator
+from fedpeft.projection.fastfood import Fastfood
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 from fedpeft.sites import BackboneShape
 

@@ -25,7 +25,7 @@ class ScaledParallelAdapter(Parallel[ScaledParallelAdapterSettings]):
     """s multiplies the whole up-projection, bias included; the identity at the start."""
 
     Settings = ScaledParallelAdapterSettings
-    lr = 1e-3
+    lr = 3e-3
     source = "He et al. 2022, section 3.3"
 
     def parameters(self) -> dict[str, tuple[int, ...]]:

@@ -15,8 +15,8 @@ from torch import Tensor
 from fedpeft.errors import UserError
 from fedpeft.methods.single_vector import Init, SingleVector
 from fedpeft.modifications import Modification, Shift
-from fedpeft.operators import Operator
 from fedpeft.projection import Projection
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import Blocks, MethodSettings
 from fedpeft.sites import BackboneShape
 

@@ -1,7 +1,7 @@
 """Uni-LoRA: one trained vector fills all low-rank matrices (Li et al. 2025, arXiv 2506.00799).
 
-Every entry of every A and B is one of the vector's numbers, picked by the seeded stream and
-divided by sqrt(how often it is picked), so that the map keeps lengths (section 3).
+Every entry of every A and B is one of the vector's numbers, dealt out by the seeded stream and
+divided by sqrt(how often it is there), so that the map keeps lengths (section 3).
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from fedpeft.errors import UserError
 from fedpeft.methods.base import Method
 from fedpeft.methods.lora import low_rank_changes, low_rank_shapes
 from fedpeft.modifications import Modification
-from fedpeft.operators import Operator
 from fedpeft.projection import Selection
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 from fedpeft.sites import BackboneShape
 

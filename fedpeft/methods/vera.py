@@ -12,8 +12,8 @@ from torch import Tensor
 
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification, ScaledLowRank
-from fedpeft.operators import Operator
 from fedpeft.projection import Projection
+from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
 
 

@@ -13,8 +13,8 @@ from scipy.linalg import hadamard
 from torch import Tensor
 from torch.nn import functional
 
-from fedpeft.fastfood import Fastfood
 from fedpeft.model import TaskModel
+from fedpeft.projection.fastfood import Fastfood
 from fedpeft.tasks.encoding import Batch
 
 Seen = dict[str, Tensor]  # what this block has computed so far, by the name of its site

@@ -9,11 +9,11 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
-from fedpeft.attention import SDPA
 from fedpeft.backbones import Backbone, shape_of_model
 from fedpeft.heads import Head
 from fedpeft.methods import REGISTRY, build_method, method_class, settings_for
 from fedpeft.model import TaskModel
+from fedpeft.modifications.attention import SDPA
 from fedpeft.settings import TaskSection
 from fedpeft.tasks import load_task
 from fedpeft.tasks.base import Kind

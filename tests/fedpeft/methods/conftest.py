@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from models import small_backbone
 
-from fedpeft.attention import EAGER, SDPA
 from fedpeft.backbones import Backbone
+from fedpeft.modifications.attention import EAGER, SDPA
 
 
 @pytest.fixture(params=["roberta", "bert"])

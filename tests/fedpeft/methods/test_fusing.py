@@ -9,10 +9,10 @@ from models import VARIANTS, build_model, random_vectors
 from torch import Tensor
 
 from fedpeft.backbones import Backbone
-from fedpeft.fusing import fused, fused_changes
 from fedpeft.methods import method_class
 from fedpeft.model import TaskModel
 from fedpeft.modifications import NormChange
+from fedpeft.modifications.fusing import fused, fused_changes
 from fedpeft.tasks.encoding import Batch
 
 FUSABLE = [variant for variant in VARIANTS if method_class(variant[0]).fusable]

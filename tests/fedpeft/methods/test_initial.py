@@ -64,10 +64,10 @@ EXPECTED: list[tuple[str, dict[str, object], dict[str, tuple[str, float]]]] = [
         {"n": 8, "reduction": 32, "layer_norms": True},
         {
             "rule": ("normal", 0.01),
-            "down_left": ("uniform", sqrt(6 / (24 / 8 + 1))),  # Glorot
-            "down_right": ("uniform", sqrt(6 / (1 + 768 / 8))),
-            "up_left": ("uniform", sqrt(6 / (768 / 8 + 1))),
-            "up_right": ("uniform", sqrt(6 / (1 + 24 / 8))),
+            "down_left": ("uniform", sqrt(12 / (24 / 8 + 1))),  # Glorot with gain sqrt 2
+            "down_right": ("uniform", sqrt(12 / (1 + 768 / 8))),
+            "up_left": ("uniform", sqrt(12 / (768 / 8 + 1))),
+            "up_right": ("uniform", sqrt(12 / (1 + 24 / 8))),
             "bias": ZERO,
             "gain": ZERO,
         },

@@ -6,11 +6,11 @@ import pytest
 import torch
 from models import batch_of, build_model, random_vectors
 
-from fedpeft import fastfood, operators
 from fedpeft.backbones import Backbone
 from fedpeft.heads import Head
 from fedpeft.methods import REGISTRY
 from fedpeft.model import TaskModel
+from fedpeft.projection import operators
 
 #: Methods with projections; sizes so that small pieces are several (a Selection is always one).
 PROJECTED = [
@@ -48,8 +48,7 @@ def test_both_modes_give_the_same_bits(
     like = build_model(small, name, **settings)
     whole = in_mode(like, "stored")
     if piece:
-        for module in (operators, fastfood):
-            monkeypatch.setattr(module, "PIECE", piece)
+        monkeypatch.setattr(operators, "PIECE", piece)
     kept, made = in_mode(like, "stored"), in_mode(like, "regenerated")
     groups = 2 if like.method.grouped else 1
     batch, vectors = batch_of(small, groups, 3), random_vectors(kept, groups)
@@ -65,11 +64,10 @@ def test_both_modes_give_the_same_bits(
 
 def test_only_a_stored_projection_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces are several; a regenerated operator holds none of them."""
-    from fedpeft.fastfood import Fastfood
     from fedpeft.projection import Projection
+    from fedpeft.projection.fastfood import Fastfood
 
-    for module in (operators, fastfood):
-        monkeypatch.setattr(module, "PIECE", 64)
+    monkeypatch.setattr(operators, "PIECE", 64)
     for projection in (Projection(0, "a", 24, 40, "normal"), Fastfood(0, "a", 600, 12)):
         stored, made = (
             operators.operator(projection, torch.device("cpu"), torch.float64, mode)

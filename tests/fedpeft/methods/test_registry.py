@@ -12,9 +12,9 @@ from models import VARIANTS, batch_of, build_model, part_of, random_vectors, wit
 from torch import Tensor
 
 from fedpeft.backbones import Backbone
-from fedpeft.hooks import applied
 from fedpeft.methods import REGISTRY, method_class
 from fedpeft.model import TaskModel
+from fedpeft.modifications.hooks import applied
 from fedpeft.sites import FAMILIES
 from fedpeft.tasks.encoding import Batch
 from fedpeft.vector import decode, encode

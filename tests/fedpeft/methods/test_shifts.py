@@ -8,9 +8,9 @@ from literal import Own, Seen, assert_literal, at_text, both_batches, engine_sta
 from models import batch_of, build_model, random_vectors
 from torch import Tensor
 
-from fedpeft.attention import EAGER, SDPA
 from fedpeft.backbones import Backbone
 from fedpeft.model import TaskModel
+from fedpeft.modifications.attention import EAGER, SDPA
 
 PLACES = {"output": "ffn_out", "intermediate": "ffn_mid", "attention": "attn_norm"}
 

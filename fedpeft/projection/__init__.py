@@ -92,16 +92,17 @@ class Projection(Stream):
 
 @dataclass(frozen=True)
 class Selection(Stream):
-    """Each row picks one of the columns: a matrix with a single 1 / sqrt(n_j) in every row.
+    """Each row has one of the columns: a matrix with a single 1 / sqrt(n_j) in every row.
 
-    n_j is how many rows pick column j, so the map keeps lengths (Li et al. 2025,
-    arXiv 2506.00799, section 3).
+    n_j is how many rows have column j, so the map keeps lengths (Li et al. 2025,
+    arXiv 2506.00799, section 3). All columns are used, and equally often to within one, as in
+    the authors' later code: drawn independently, some would travel and change nothing.
     """
 
     def picked(self) -> np.ndarray:
-        """Return the column of every row, int64 [rows]; two samples a row."""
+        """Return the column of every row, int64 [rows]; two samples a row put them in order."""
         samples = self.words(0, 2 * self.rows).astype(np.int64).reshape(-1, 2)
-        return (samples[:, 0] + (samples[:, 1] << 16)) * self.columns >> 32
+        return (samples[:, 0] + (samples[:, 1] << 16)).argsort(kind="stable") % self.columns
 
 
 @cache

@@ -9,8 +9,9 @@ import torch
 from literal import fastfood_matrix
 from scipy.stats import kurtosis
 
-from fedpeft.fastfood import Fastfood, hadamard
 from fedpeft.projection import table
+from fedpeft.projection.fastfood import Fastfood
+from fedpeft.projection.operators import hadamard
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 32, 128])

@@ -3,8 +3,8 @@
 The batch is ordered in G groups of B rows; row g of every tensor below changes the rows of
 group g. In the terms of He et al. (2022, section 3): a modification is a modified representation
 (``site``), an insertion (``reads``), a functional form (the class) and a composition (what
-``apply`` does with the change). ``fedpeft.hooks`` applies them, ``fedpeft.fusing`` merges those
-into the weights that say how.
+``apply`` does with the change). ``hooks`` applies them, ``fusing`` merges into the weights those
+that say how.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpeft.operators import Operator
+from fedpeft.projection.operators import Operator
 
 if TYPE_CHECKING:
     from fedpeft.tasks.encoding import Batch

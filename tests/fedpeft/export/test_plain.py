@@ -27,9 +27,9 @@ from scipy.special import softmax
 
 from fedpeft.errors import UserError
 from fedpeft.export import check_target, default_target, export
-from fedpeft.export_plain import realise
-from fedpeft.fusing import fused
+from fedpeft.export.plain import realise
 from fedpeft.methods import method_class
+from fedpeft.modifications.fusing import fused
 from fedpeft.predicting import encode_texts, predict, read_texts
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
@@ -232,7 +232,7 @@ def test_an_export_goes_into_an_empty_folder_and_a_failed_one_leaves_it(
         raise OSError(28, "No space left on device")
 
     with monkeypatch.context() as patch:
-        patch.setattr("fedpeft.export_plain.readme", fail)
+        patch.setattr("fedpeft.export.plain.readme", fail)
         with pytest.raises(UserError, match="cannot be written"):
             export(trained, "hf", out)
     assert not list(out.iterdir()) and [each.name for each in tmp_path.iterdir()] == ["out"]

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import Literal
 
 from fedpeft.errors import UserError
-from fedpeft.export_peft import save_adapter
-from fedpeft.export_plain import save_plain
+from fedpeft.export.adapter import save_adapter
+from fedpeft.export.plain import save_plain
 from fedpeft.files import write_atomic
 from fedpeft.trained import Trained, vector_bytes
 
@@ -41,7 +41,7 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
 
     Args:
         trained: the run.
-        kind: "hf" and "peft" make a folder (``export_plain``, ``export_peft``), "vector" a file
+        kind: "hf" and "peft" make a folder (``plain``, ``adapter``), "vector" a file
             that ``Trained.read`` takes.
         out: the folder or file.
 

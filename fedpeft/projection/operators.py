@@ -13,8 +13,10 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from torch import Tensor
+from torch.nn import functional
 
 from fedpeft.projection import Projection, Selection, Stream
+from fedpeft.projection.fastfood import Fastfood
 
 Mode = Literal["stored", "regenerated"]
 
@@ -118,12 +120,76 @@ class Select(Operator):
         yield torch.from_numpy(picked).to(self._device), self._tensor(1 / np.sqrt(often[picked]))
 
 
+class Transform(Operator):
+    """Fastfood on tensors; a piece is a number of blocks."""
+
+    _projection: Fastfood
+
+    def forward(self, z: Tensor) -> Tensor:
+        """See Operator."""
+        size = self._projection.size
+        padded = functional.pad(z, (0, size - self.columns))[..., None, :]  # [..., 1, n]
+        parts = []
+        for signs, origin, _, gains in self._pieces():
+            mixed = hadamard(padded * signs).flatten(-2).index_select(-1, origin)
+            parts.append(hadamard(mixed.unflatten(-1, (-1, size)) * gains).flatten(-2))
+        return torch.cat(parts, dim=-1)[..., : self.rows]
+
+    def backward(self, gradient: Tensor) -> Tensor:
+        """See Operator; H is symmetric."""
+        size, blocks = self._projection.size, self._projection.blocks
+        padded = functional.pad(gradient, (0, blocks * size - self.rows))
+        total, start = gradient.new_zeros((*gradient.shape[:-1], size)), 0
+        for signs, _, target, gains in self._pieces():
+            part = padded[..., start : start + signs.numel()].unflatten(-1, (-1, size))
+            mixed = (hadamard(part) * gains).flatten(-2).index_select(-1, target)
+            total = total + (hadamard(mixed.unflatten(-1, (-1, size))) * signs).sum(-2)
+            start += signs.numel()
+        return total[..., : self.columns]
+
+    def _make(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
+        """Yield signs [b, n], origin and target of the permutation [b * n], gains [b, n]."""
+        made, step = self._projection, max(1, PIECE // self._projection.size)
+        for start in range(0, made.blocks, step):
+            stop = min(start + step, made.blocks)
+            origin = made.order(start, stop)
+            offsets = np.arange(stop - start)[:, None] * made.size
+            signs, gains = made.signs(start, stop), made.gains(start, stop)
+            yield (
+                self._tensor(signs),
+                *(self._index(order + offsets) for order in (origin, origin.argsort(axis=1))),
+                self._tensor(gains),
+            )
+
+    def _index(self, order: np.ndarray) -> Tensor:
+        return torch.from_numpy(order.astype(np.int32)).flatten().to(self._device)
+
+
+def hadamard(x: Tensor) -> Tensor:
+    """Return H x along the last axis, [..., n] with n a power of two; H is not normalised.
+
+    H of n = a b is the Kronecker product of H of a and H of b, so two small matrix products do
+    what log2(n) passes of butterflies would, with the same numbers up to rounding.
+    """
+    size = x.shape[-1]
+    left = 1 << (size.bit_length() - 1) // 2
+    square = x.unflatten(-1, (left, size // left))
+    one, two = (_matrix(side, x.dtype, x.device) for side in (left, size // left))
+    return (one @ square @ two).flatten(-2)
+
+
+def _matrix(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
+    """Return the Hadamard matrix [size, size] of Sylvester's construction."""
+    matrix = torch.ones(1, 1, dtype=dtype, device=device)
+    while len(matrix) < size:
+        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
+    return matrix
+
+
 def operator(
     projection: Stream, device: torch.device, dtype: torch.dtype, mode: Mode = "stored"
 ) -> Operator:
     """Return a projection at work on tensors of a device and dtype."""
-    from fedpeft.fastfood import Fastfood, Transform
-
     kinds: dict[type[Stream], type[Operator]] = {
         Projection: Dense,
         Selection: Select,

@@ -1,7 +1,7 @@
 """A run as an adapter of the peft library, for methods whose changes are low-rank ones.
 
 peft itself makes and saves the adapter; the head goes into ``modules_to_save`` where the base
-model has a place for it, else it is written beside it, as in ``export_plain``.
+model has a place for it, else it is written beside it, as in ``plain``.
 """
 
 from __future__ import annotations
@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 
 from fedpeft.errors import UserError
-from fedpeft.export_plain import plain, plain_model, realise, save_surroundings
-from fedpeft.export_readme import base_name, readme
+from fedpeft.export.plain import plain, plain_model, realise, save_surroundings
+from fedpeft.export.readme import base_name, readme
 from fedpeft.modifications import LowRank, Modification, ScaledLowRank
-from fedpeft.operators import Operator
+from fedpeft.projection.operators import Operator
 from fedpeft.sites import FAMILIES
 from fedpeft.trained import Trained
 

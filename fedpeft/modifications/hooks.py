@@ -12,7 +12,7 @@ from torch.func import functional_call
 from torch.nn import functional
 
 from fedpeft.modifications import Modification, WeightChange
-from fedpeft.prompts import KeyValuePrefix
+from fedpeft.modifications.prompts import KeyValuePrefix
 from fedpeft.sites import FAMILIES, Site
 
 _OWN = ("input", "self", "normed", "output")

@@ -25,10 +25,10 @@ import torch
 from torch import Tensor
 
 from fedpeft.errors import UserError
-from fedpeft.export_readme import readme
-from fedpeft.fusing import fused_changes
+from fedpeft.export.readme import readme
 from fedpeft.methods import REGISTRY, method_class
 from fedpeft.model import Realised
+from fedpeft.modifications.fusing import fused_changes
 from fedpeft.trained import Trained
 
 if TYPE_CHECKING:

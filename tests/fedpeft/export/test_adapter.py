@@ -15,10 +15,9 @@ from finished import finished_run, made_up, method, saved_backbone, small
 from models import METHODS, SMALL
 from scipy.special import softmax
 
-from fedpeft import export_peft
 from fedpeft.errors import UserError
-from fedpeft.export import export
-from fedpeft.export_plain import realise
+from fedpeft.export import adapter, export
+from fedpeft.export.plain import realise
 from fedpeft.modifications import LowRank, ScaledLowRank
 from fedpeft.predicting import predict
 from fedpeft.trained import Trained
@@ -52,7 +51,7 @@ def test_an_adapter_predicts_as_the_run(
 
 
 @peft_warns
-@pytest.mark.parametrize("name", export_peft.METHODS)
+@pytest.mark.parametrize("name", adapter.METHODS)
 @pytest.mark.parametrize("reading", ["cls", "mean-pair", "tags"])
 def test_an_adapter_of_a_bert(
     tmp_path: Path, name: str, reading: str, monkeypatch: pytest.MonkeyPatch
@@ -91,7 +90,7 @@ def test_the_methods_for_peft_are_those_of_low_rank_changes(tmp_path: Path) -> N
         changes = realise(Trained.read(path)).modifications
         if changes and all(isinstance(each, LowRank | ScaledLowRank) for each in changes):
             able.append(name)
-    assert sorted(export_peft.METHODS) == able
+    assert sorted(adapter.METHODS) == able
 
 
 def test_peft_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
