@@ -15,7 +15,7 @@ from fedpeft.errors import UserError
 if TYPE_CHECKING:
     from fedpeft.sites import BackboneShape
 
-_WIDE = 160  # columns of the table where there is no terminal to fit
+_WIDE = 250  # columns of the table where there is no terminal to fit
 _NUMBERS = ("numbers", "+ head", "bytes", "share")
 
 
