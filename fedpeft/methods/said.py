@@ -37,7 +37,7 @@ class SAID(Method[SAIDSettings]):
     """theta = 0 at the start, lambda = 1: the identity."""
 
     Settings = SAIDSettings
-    lr = 1e-2
+    lr = 1e-3
     source = "Aghajanyan et al. 2021, section 3"
     fusable = True
     grouped = False

@@ -32,7 +32,7 @@ from fedpeft.training import When, evaluate, train_cohort
 from simulations.benchmarks.common import Report, Row, arguments_of, child, record
 from simulations.benchmarks.memory import resident
 
-STEPS = 8  # of one side before it is the other's turn
+STEPS = 5  # of one side before it is the other's turn
 REFERENCE = "full"
 
 
