@@ -72,7 +72,8 @@ class Head:
         Args:
             outputs: logits or scores [N, C]; for tags [N, T, C].
             labels: classes or scores [N]; for tags [N, T], where -100 has no loss: an example's
-                loss is the mean over its words.
+                loss is the mean over its words, so that it is one example's own, as per-example
+                gradients need. (Usual is the mean over the words of the batch.)
         """
         if self.kind == "score":
             return functional.mse_loss(outputs[:, 0], labels, reduction="none")

@@ -102,7 +102,14 @@ class TaskModel:
         return self.layout.pack(parameters).astype(self.numpy_dtype)
 
     def realise(self, vectors: Tensor) -> Realised:
-        """Turn task vectors [G, P] into modifications and heads."""
+        """Turn task vectors [G, P] into modifications and heads.
+
+        Raises:
+            ValueError: several vectors with a method that changes the weights themselves.
+        """
+        if len(vectors) != 1 and not self.method.grouped:
+            name = type(self.method).__name__
+            raise ValueError(f"{name} changes whole weights: one task vector, not {len(vectors)}")
         parameters = self.layout.unpack(vectors)
         modifications = self.method.realise(parameters, self._of_method)
         return Realised(modifications, *self.head.realise(parameters, self._of_head))

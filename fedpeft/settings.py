@@ -104,7 +104,7 @@ class LocalSection(Section):
     optimizer: Literal["adamw", "sgd"] = Field("adamw", description="adamw | sgd")
     lr: float | None = Field(None, gt=0, description="learning rate; default: the method's")
     momentum: float = Field(0.0, ge=0, lt=1, description="sgd: momentum")
-    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay")
+    weight_decay: float = Field(0.0, ge=0, description="decoupled weight decay of what is trained")
     schedule: Literal["linear", "constant"] = Field(
         "linear", description="learning rate over the whole run: linear to 0, or constant"
     )
@@ -139,7 +139,8 @@ class EngineSection(Section):
     workers: int = Field(1, ge=1, description="ray: processes that run clients")
     threads: int = Field(0, ge=0, le=1024, description="torch threads a process; 0 = torch decides")
     projections: Literal["stored", "regenerated"] = Field(
-        "stored", description="in memory | made anew in every pass; the same numbers to the bit"
+        "stored",
+        description="in memory | made anew on the CPU in every pass; the same numbers to the bit",
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto: best there is")
     dtype: Literal["float32", "float64"] = Field("float32", description="numbers of the model")

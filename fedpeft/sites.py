@@ -92,3 +92,9 @@ class BackboneShape:
         for norm in norms:
             found |= {f"{norm}.weight": (width,), f"{norm}.bias": (width,)}
         return found
+
+
+def layer_of(weight: str) -> int:
+    """Return 0 for a weight of the embeddings, else its block and one."""
+    parts = weight.split(".")
+    return int(parts[2]) + 1 if parts[0] == "encoder" else 0

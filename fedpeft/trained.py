@@ -39,7 +39,7 @@ class Trained:
         labels: names of the classes or tags; empty for a score.
         kind: what is predicted.
         pair: whether of two texts.
-        about: the description the file holds, see ``server.result.describe_vector``.
+        about: the description the file holds, see ``describe_vector``.
     """
 
     experiment: Experiment
@@ -76,6 +76,21 @@ class Trained:
         except ValueError as error:
             raise UserError(f"'{file}': {error}; it is damaged, export or run again") from None
         return cls(runtime.experiment, model, vector, info.labels, info.kind, info.pair, about)
+
+
+def describe_vector(runtime: Runtime) -> dict[str, Any]:
+    """Return what is needed to use a run's vector, and with what: its file's description."""
+    info = runtime.task.info
+    return {
+        "experiment": runtime.experiment.to_toml(),
+        "seed": runtime.experiment.seed,
+        "parameters": runtime.model.layout.entries,
+        "kind": info.kind,
+        "pair": info.pair,
+        "labels": info.labels,
+        "metric": info.metric,
+        "digests": runtime.identity,
+    }
 
 
 def vector_bytes(vector: np.ndarray, about: dict[str, Any]) -> bytes:

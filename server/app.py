@@ -21,12 +21,13 @@ from fedpeft.errors import RunFailed
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.tasks import Task, metrics
+from fedpeft.trained import describe_vector
 from fedpeft.training import evaluate
 from fedpeft.vector import decode, encode
 from server.exchange import exchange
 from server.ledger import ByteLedger
 from server.nodes import Node, Nodes
-from server.result import describe_result, describe_vector
+from server.result import describe_result
 from server.runfolder import Checkpoint, RunFolder
 from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
 

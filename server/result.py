@@ -53,24 +53,6 @@ def describe_result(runtime: Runtime, folder: RunFolder, state: Checkpoint) -> d
     }
 
 
-def describe_vector(runtime: Runtime) -> dict[str, Any]:
-    """Return what is needed to use vector.safetensors, and with what; kept in its metadata.
-
-    ``fedpeft.trained`` reads it.
-    """
-    info = runtime.task.info
-    return {
-        "experiment": runtime.experiment.to_toml(),
-        "seed": runtime.experiment.seed,
-        "parameters": runtime.model.layout.entries,
-        "kind": info.kind,
-        "pair": info.pair,
-        "labels": info.labels,
-        "metric": info.metric,
-        "digests": runtime.identity,
-    }
-
-
 def vector_digest(vector: np.ndarray) -> str:
     """Return SHA-256 over a task vector's bytes, as hexadecimal text."""
     return hashlib.sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()

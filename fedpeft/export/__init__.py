@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-import os
-import shutil
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 from typing import Literal
 
 from fedpeft.errors import UserError
 from fedpeft.export.adapter import save_adapter
 from fedpeft.export.plain import save_plain
-from fedpeft.files import write_atomic
+from fedpeft.files import whole_folder, write_atomic
 from fedpeft.trained import Trained, vector_bytes
 
 Format = Literal["hf", "peft", "vector"]
@@ -49,30 +46,16 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
         UserError: something is at ``out``, it cannot be written, or the method cannot be
             expressed in the format.
     """
+    from safetensors import SafetensorError
+
     check_target(out, kind)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         if kind == "vector":
             write_atomic(out, vector_bytes(trained.vector, trained.about))
             return
-        with _whole(out) as folder:
+        with whole_folder(out) as folder:
             _FOLDERS[kind](trained, folder)
-    except OSError as error:
-        reason = error.strerror or type(error).__name__
+    except (OSError, SafetensorError) as error:  # the latter for a full disk, say
+        reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(f"--out {out}: cannot be written ({reason})") from None
-
-
-@contextmanager
-def _whole(out: Path) -> Iterator[Path]:
-    """Give a folder to write into, which gets its name when all is written."""
-    temporary = out.with_name(f".{out.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # what a crash left
-    temporary.mkdir()
-    try:
-        yield temporary
-        for file in temporary.iterdir():
-            with open(file, "rb") as written:
-                os.fsync(written.fileno())
-        temporary.replace(out)
-    finally:
-        shutil.rmtree(temporary, ignore_errors=True)

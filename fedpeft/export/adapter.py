@@ -12,13 +12,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch import Tensor
 
 from fedpeft.errors import UserError
 from fedpeft.export.plain import plain, plain_model, realise, save_surroundings
 from fedpeft.export.readme import base_name, readme
 from fedpeft.modifications import LowRank, Modification, ScaledLowRank
-from fedpeft.projection.operators import Operator
 from fedpeft.sites import FAMILIES
 from fedpeft.trained import Trained
 
@@ -93,16 +91,10 @@ def _fill(trained: Trained, model: PeftModel, changes: Sequence[Modification]) -
         elif isinstance(change, ScaledLowRank):
             layer.vera_lambda_d[_NAME].copy_(plain(change.inner[0]))
             layer.vera_lambda_b[_NAME].copy_(plain(change.outer[0]))
-            layer.vera_A[_NAME].copy_(_matrix(change.down, change.inner))  # shared by all layers
-            layer.vera_B[_NAME].copy_(_matrix(change.up, change.inner))
+            layer.vera_A[_NAME].copy_(plain(change.down.matrix()))  # shared by all layers
+            layer.vera_B[_NAME].copy_(plain(change.up.matrix()))
 
 
 def _module(trained: Trained, change: Modification) -> str:
     """Return the path of a change's linear layer in the encoder."""
     return FAMILIES[trained.model.method.shape.family][change.site].module(change.layer)
-
-
-def _matrix(operator: Operator, like: Tensor) -> Tensor:
-    """Return the matrix [rows, columns] of an operator."""
-    columns = torch.eye(operator.columns, dtype=like.dtype, device=like.device)
-    return plain(operator(columns).T)

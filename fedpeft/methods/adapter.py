@@ -8,8 +8,7 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Mapping, Sequence
-from math import sqrt
-from typing import ClassVar, TypeVar
+from typing import TypeVar
 
 import numpy as np
 from pydantic import Field
@@ -34,8 +33,6 @@ SettingsT = TypeVar("SettingsT", bound=AdapterSettings)
 
 class Adapter(Method[SettingsT]):
     """Bottlenecks at ``places``: pairs of the site that changes and what is read."""
-
-    activation: ClassVar[str] = "relu"
 
     @property
     @abstractmethod
@@ -96,12 +93,6 @@ class Adapter(Method[SettingsT]):
             parameters[f"{at}.up"],
             parameters[f"{at}.up_bias"],
             self.scale(parameters, layer),
-            self.activation,
+            "relu",
             reads=reads,
         )
-
-
-def kaiming(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw a matrix [outputs, inputs] Kaiming-uniform with a = sqrt 5: bound 1 / sqrt(inputs)."""
-    bound = 1 / sqrt(shape[-1])
-    return generator.uniform(-bound, bound, shape)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
+from math import sqrt
 from typing import ClassVar, Generic, TypeVar
 
 import numpy as np
@@ -22,7 +23,8 @@ class Method(ABC, Generic[SettingsT]):
     """A method on a backbone of a given shape. Holds no parameters and no weights.
 
     Attributes:
-        lr: default local learning rate.
+        lr: default local learning rate: the paper's order of magnitude, then the best of three in a
+            small search (MiniLM, 1,000 SST-2 training phrases, another 1,000 held out, 2 epochs).
         source: the paper it follows.
         fusable: whether all of it can be merged into the backbone's weights.
         grouped: whether several task vectors can share a batch, and examples have gradients of
@@ -76,3 +78,9 @@ class Method(ABC, Generic[SettingsT]):
     def read_offset(self, prompts: int) -> int:
         """Return by how much the position that the head reads moves behind ``prompts`` tokens."""
         return prompts
+
+
+def kaiming(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
+    """Draw a matrix [outputs, inputs] Kaiming-uniform with a = sqrt 5: bound 1 / sqrt(inputs)."""
+    bound = 1 / sqrt(shape[-1])
+    return generator.uniform(-bound, bound, shape)

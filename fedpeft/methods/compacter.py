@@ -33,7 +33,9 @@ class CompacterSettings(MethodSettings):
     rank: int = Field(1, ge=1, description="rank of each product's second factor")
     reduction: int = Field(32, ge=1, description="width of the backbone / width of the bottleneck")
     plus_plus: bool = Field(False, description="Compacter++: only after the FFN")
-    layer_norms: bool = Field(False, description="train the LayerNorms too, as the paper does")
+    layer_norms: bool = Field(
+        False, description="train the LayerNorms too, as the paper does in its comparison"
+    )
 
 
 class Compacter(Method[CompacterSettings]):

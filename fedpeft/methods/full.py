@@ -1,4 +1,8 @@
-"""Full fine-tuning: every weight of the encoder is trained, the baseline of every comparison."""
+"""Full fine-tuning: every weight of the encoder is trained, the baseline of every comparison.
+
+As everywhere here there is no dropout. What is trained is the change from the pretrained weights,
+so ``local.weight_decay`` draws towards them, not towards 0.
+"""
 
 from __future__ import annotations
 

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from math import sqrt
 from typing import Literal
 
 import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.methods.base import Method
+from fedpeft.methods.base import Method, kaiming
 from fedpeft.modifications import LowRank, Modification
 from fedpeft.projection.operators import Operator
 from fedpeft.settings import MatrixSites, MethodSettings
@@ -50,9 +49,8 @@ class LoRA(Method[LoRASettings]):
         """Draw A Kaiming-uniform (a = sqrt 5, i.e. bound 1 / sqrt(inputs)), B = 0."""
         found = {}
         for name, shape in self.parameters().items():
-            bound = 1 / sqrt(shape[1])
             is_down = name.endswith("A")
-            found[name] = generator.uniform(-bound, bound, shape) if is_down else np.zeros(shape)
+            found[name] = kaiming(generator, shape) if is_down else np.zeros(shape)
         return found
 
     def realise(

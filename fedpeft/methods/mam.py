@@ -1,4 +1,7 @@
-"""MAM, mix-and-match: a prefix and a scaled parallel adapter at the FFN (He et al. 2022, 4.6)."""
+"""MAM, mix-and-match: a prefix and a scaled parallel adapter at the FFN (He et al. 2022, 4.6).
+
+The prefix itself is trained; the released code makes it by an MLP, which would travel (``prefix``).
+"""
 
 from __future__ import annotations
 

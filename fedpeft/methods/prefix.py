@@ -12,13 +12,12 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from fedpeft.methods.adapter import STD
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification
 from fedpeft.modifications.prompts import KeyValuePrefix
 from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
-
-STD = 0.02  # He et al. 2022, released code
 
 
 class PrefixSettings(MethodSettings):

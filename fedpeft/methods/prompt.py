@@ -1,7 +1,8 @@
 """Prompt tuning: n trained embeddings at the input, in front of the text or around the mask.
 
 In front: prompt tuning (Lester et al. 2021, arXiv 2104.08691), the WARP_n of Gupta et al. 2023.
-Around the mask that the head reads: WARP (Hambardzumyan et al. 2021, arXiv 2101.00121).
+Around the mask that the head reads: WARP (Hambardzumyan et al. 2021, arXiv 2101.00121), whose
+templates also put some at the ends of the text.
 """
 
 from __future__ import annotations

@@ -2,7 +2,9 @@
 
 Structure-aware intrinsic dimension (Aghajanyan et al. 2021, arXiv 2012.13255, section 3):
 W_i = W_i0 + lambda_i P(theta)_i, with P a Fastfood projection, theta in R^(d - m) and one lambda
-for each of the m layers (here the embeddings and every block).
+for each of the m layers (here the embeddings and every block). As in their code, the columns of a
+weight's projection have length 1; unlike there, it is made of blocks as long as theta, not of one
+block as long as the weight.
 """
 
 from __future__ import annotations
@@ -21,7 +23,7 @@ from fedpeft.modifications import Modification, WeightChange
 from fedpeft.projection.fastfood import Fastfood
 from fedpeft.projection.operators import Operator
 from fedpeft.settings import MethodSettings
-from fedpeft.sites import BackboneShape
+from fedpeft.sites import BackboneShape, layer_of
 
 
 class SAIDSettings(MethodSettings):
@@ -37,7 +39,7 @@ class SAID(Method[SAIDSettings]):
     """theta = 0 at the start, lambda = 1: the identity."""
 
     Settings = SAIDSettings
-    lr = 1e-3
+    lr = 1e-2
     source = "Aghajanyan et al. 2021, section 3"
     fusable = True
     grouped = False
@@ -70,18 +72,11 @@ class SAID(Method[SAIDSettings]):
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return the change of every weight; rows of P have length 1."""
-        theta = parameters["theta"] / sqrt(self._free)
+        """Return the change of every weight; columns of its projection have length 1."""
         changes: list[Modification] = []
         weights = self.shape.weights.items()
         for (name, shape), project in zip(weights, projections, strict=True):
-            scale = parameters["lambda"][:, _layer(name)]
-            value = (scale[:, None] * project(theta)).unflatten(-1, shape)
-            changes.append(WeightChange("weights", 0, name, value))
+            scale = parameters["lambda"][:, layer_of(name)]
+            value = scale[:, None] / sqrt(prod(shape)) * project(parameters["theta"])
+            changes.append(WeightChange("weights", 0, name, value.unflatten(-1, shape)))
         return changes
-
-
-def _layer(name: str) -> int:
-    """Return which lambda a weight has: 0 for the embeddings, else its block and one."""
-    parts = name.split(".")
-    return int(parts[2]) + 1 if parts[0] == "encoder" else 0

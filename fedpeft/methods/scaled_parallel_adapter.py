@@ -9,7 +9,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.methods.adapter import kaiming
+from fedpeft.methods.base import kaiming
 from fedpeft.methods.parallel_adapter import Parallel, ParallelSettings
 
 

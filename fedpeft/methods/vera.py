@@ -22,7 +22,7 @@ class VeRASettings(MethodSettings):
 
     name: Literal["vera"]
     rank: int = Field(256, ge=1, description="rank r of the shared matrices (paper: 256 or 1024)")
-    d_initial: float = Field(0.1, description="first value of the inner vectors")
+    d_initial: float = Field(0.1, gt=0, description="first value of the inner vectors")
 
 
 class VeRA(Method[VeRASettings]):

@@ -25,7 +25,6 @@ if TYPE_CHECKING:
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
     "gelu": functional.gelu,
-    "tanh": torch.tanh,
 }
 
 
@@ -150,9 +149,8 @@ class ScaledLowRank(Modification):
 
     def weight_changes(self, module: str) -> dict[str, Tensor] | None:
         """W + diag(b) B diag(d) A."""
-        columns = torch.eye(self.down.columns, dtype=self.inner.dtype, device=self.inner.device)
-        change = self.up(self.down(columns) * self.inner[:, None]) * self.outer[:, None]
-        return {f"{module}.weight": change.transpose(1, 2)}
+        down, up = self.down.matrix(), self.up.matrix()
+        return {f"{module}.weight": self.outer[:, :, None] * up * self.inner[:, None] @ down}
 
 
 @dataclass(frozen=True)

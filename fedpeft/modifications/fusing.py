@@ -22,10 +22,15 @@ def fused_changes(family: str, modifications: Sequence[Modification]) -> dict[st
     for modification in modifications:
         site = FAMILIES[family].get(modification.site)
         module = site.module(modification.layer) if site else ""
-        changes = modification.weight_changes(module)
+        # What goes into a module is not in its weights.
+        inside = site is None or site.side == "output"
+        changes = modification.weight_changes(module) if inside else None
         if changes is None:
             raise ValueError(f"{type(modification).__name__} is no change of the weights")
-        for name, (change,) in changes.items():
+        for name, group in changes.items():
+            if len(group) != 1:
+                raise ValueError(f"one task vector can be merged, not {len(group)}")
+            change = group[0]
             total[name] = total[name] + change if name in total else change
     return total
 

@@ -58,7 +58,10 @@ def applied(model: nn.Module, family: str, modifications: Sequence[Modification]
 
 
 def _hook(
-    model: nn.Module, site: Site, layer: int, action: Callable[[nn.Module, Tensor, Tensor], Tensor]
+    model: nn.Module,
+    site: Site,
+    layer: int,
+    action: Callable[[nn.Module, Tensor, Tensor | None], Tensor],
 ) -> Any:
     """Call ``action(module, hidden, input)`` at a site; what it returns takes hidden's place."""
     module = model.get_submodule(site.module(layer))
@@ -68,8 +71,8 @@ def _hook(
         return (action(module, hidden, hidden), *rest)
 
     def after(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        # A module called by keywords only (the embeddings) has no positional input.
-        return action(module, output, inputs[0] if inputs else output)
+        # A module called by keywords only (the embeddings) shows no input.
+        return action(module, output, inputs[0] if inputs else None)
 
     if site.side == "input":
         return module.register_forward_pre_hook(before)
@@ -82,7 +85,7 @@ class _Keep:
     def __init__(self, place: tuple[str, int], seen: Seen):
         self.place, self.seen = place, seen
 
-    def __call__(self, module: nn.Module, hidden: Tensor, given: Tensor) -> Tensor:
+    def __call__(self, module: nn.Module, hidden: Tensor, given: Tensor | None) -> Tensor:
         self.seen[self.place] = hidden
         return hidden
 
@@ -93,14 +96,16 @@ class _Change:
     def __init__(self, changes: list[Modification], seen: Seen):
         self.changes, self.seen = changes, seen
 
-    def __call__(self, module: nn.Module, hidden: Tensor, given: Tensor) -> Tensor:
+    def __call__(self, module: nn.Module, hidden: Tensor, given: Tensor | None) -> Tensor:
         for change in self.changes:
             hidden = change.apply(hidden, self._source(change, module, hidden, given))
         return hidden
 
     def _source(
-        self, change: Modification, module: nn.Module, hidden: Tensor, given: Tensor
+        self, change: Modification, module: nn.Module, hidden: Tensor, given: Tensor | None
     ) -> Tensor:
+        if given is None and change.reads in ("input", "normed"):
+            raise TypeError(f"site '{change.site}' shows no input: its module got keywords only")
         match change.reads:
             case "input":
                 return given

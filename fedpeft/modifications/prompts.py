@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
 import torch
 from torch import Tensor
@@ -17,6 +17,7 @@ class Prompt(Modification):
     """k embeddings put in front of the embedding output (site ``embeddings``, layer 0)."""
 
     value: Tensor  # [G, k, width]
+    reads: str = field(default="self", kw_only=True)
 
     def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
         """Return [G * B, k + T, width]."""
@@ -54,16 +55,21 @@ class MaskTemplate(Modification):
     """
 
     value: Tensor  # [G, n, width]
-    slots: tuple[Tensor, ...] = ()  # of a batch: which of the n a token is, one-hot [N, T', n]
+    # Of a batch: which of the n a token is, one-hot [N, T', n]. In a tuple, so that it is none of
+    # ``tensors()``, which are trained and have the leading axis G.
+    slots: tuple[Tensor, ...] = ()
+    reads: str = field(default="self", kw_only=True)
 
     def prepare(self, batch: Batch, mask_id: int) -> tuple[Modification, Batch]:
         """Put the mask tokens into the texts; the one that is read moves."""
         count, tokens = self.value.shape[1], batch.input_ids.shape[1]
+        if mask_id < 0:
+            raise ValueError("the backbone's tokenizer has no mask token to put a template around")
         left = count // 2
         read = batch.read[:, None]
         at = torch.arange(tokens + count, device=read.device)[None]  # [1, T']
         new = (at >= read) & (at <= read + count) & (at != read + left)
-        origin = torch.where(at < read, at, torch.where(at <= read + count, read, at - count))
+        origin = at - (at - read).clamp(0, count)  # the token of the text that stood there
         number = (at - read - (at > read + left).long()).clamp(0, count - 1)
         slots = functional.one_hot(number, count) * new[:, :, None]
         longer = replace(

@@ -14,6 +14,8 @@ import numpy as np
 
 from fedpeft.projection import Stream, table
 
+_FIXED = 2.0**32  # a square is kept to this part of one
+
 
 @dataclass(frozen=True)
 class Fastfood(Stream):
@@ -43,8 +45,10 @@ class Fastfood(Stream):
     def gains(self, start: int, stop: int) -> np.ndarray:
         """Return G / sqrt(sum of G^2) of some blocks, float32 [stop - start, n]."""
         normal = table("normal")[self._samples(start, stop, "/gains")]
-        length = np.sqrt((normal.astype(np.float64) ** 2).sum(1, keepdims=True))
-        return (normal / length).astype(np.float32)  # not the last bits of a sum
+        # In whole numbers: a sum of floats would depend on its order, so on the library's version.
+        squares = np.rint(normal.astype(np.float64) ** 2 * _FIXED).astype(np.int64)
+        length = np.sqrt(squares.sum(1, keepdims=True) / _FIXED)
+        return (normal / length).astype(np.float32)
 
     def _samples(self, start: int, stop: int, part: str) -> np.ndarray:
         words = self.words(start * self.size, (stop - start) * self.size, part)

@@ -1,7 +1,8 @@
 """Projections at work on tensors: from memory, or made anew in every forward and backward pass.
 
 Both go through the same pieces in the same order, so they give the same numbers to the bit;
-``regenerated`` never holds more than a piece.
+``regenerated`` never holds more than a piece (a ``Selection`` is one piece). Pieces are made on the
+CPU and moved to the device.
 """
 
 from __future__ import annotations
@@ -42,6 +43,10 @@ class Operator(ABC):
     @abstractmethod
     def backward(self, gradient: Tensor) -> Tensor:
         """The transposed map, [..., rows] -> [..., columns]."""
+
+    def matrix(self) -> Tensor:
+        """Return the matrix written out, [rows, columns]."""
+        return self(torch.eye(self.columns, dtype=self.dtype, device=self._device)).T
 
     @abstractmethod
     def _make(self) -> Iterator[Any]:
@@ -125,65 +130,70 @@ class Transform(Operator):
 
     _projection: Fastfood
 
+    def __init__(self, projection: Fastfood, device: torch.device, dtype: torch.dtype, mode: Mode):
+        super().__init__(projection, device, dtype, mode)
+        self._sides = hadamard_sides(projection.size, device, dtype)
+
     def forward(self, z: Tensor) -> Tensor:
         """See Operator."""
         size = self._projection.size
         padded = functional.pad(z, (0, size - self.columns))[..., None, :]  # [..., 1, n]
         parts = []
-        for signs, origin, _, gains in self._pieces():
-            mixed = hadamard(padded * signs).flatten(-2).index_select(-1, origin)
-            parts.append(hadamard(mixed.unflatten(-1, (-1, size)) * gains).flatten(-2))
+        for signs, origin, gains in self._pieces():
+            mixed = hadamard(padded * signs, self._sides).flatten(-2).index_select(-1, origin)
+            parts.append(hadamard(mixed.unflatten(-1, (-1, size)) * gains, self._sides).flatten(-2))
         return torch.cat(parts, dim=-1)[..., : self.rows]
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """See Operator; H is symmetric."""
+        """See Operator; H is symmetric, and a permutation's transpose puts back."""
         size, blocks = self._projection.size, self._projection.blocks
         padded = functional.pad(gradient, (0, blocks * size - self.rows))
         total, start = gradient.new_zeros((*gradient.shape[:-1], size)), 0
-        for signs, _, target, gains in self._pieces():
+        for signs, origin, gains in self._pieces():
             part = padded[..., start : start + signs.numel()].unflatten(-1, (-1, size))
-            mixed = (hadamard(part) * gains).flatten(-2).index_select(-1, target)
-            total = total + (hadamard(mixed.unflatten(-1, (-1, size))) * signs).sum(-2)
+            mixed = (hadamard(part, self._sides) * gains).flatten(-2)
+            back = torch.zeros_like(mixed).index_add(-1, origin, mixed)
+            total = total + (hadamard(back.unflatten(-1, (-1, size)), self._sides) * signs).sum(-2)
             start += signs.numel()
         return total[..., : self.columns]
 
-    def _make(self) -> Iterator[tuple[Tensor, Tensor, Tensor, Tensor]]:
-        """Yield signs [b, n], origin and target of the permutation [b * n], gains [b, n]."""
+    def _make(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        """Yield signs [b, n], the permutation's origins [b * n] and gains [b, n], kept small."""
         made, step = self._projection, max(1, PIECE // self._projection.size)
         for start in range(0, made.blocks, step):
             stop = min(start + step, made.blocks)
-            origin = made.order(start, stop)
-            offsets = np.arange(stop - start)[:, None] * made.size
-            signs, gains = made.signs(start, stop), made.gains(start, stop)
+            origin = made.order(start, stop) + np.arange(stop - start)[:, None] * made.size
             yield (
-                self._tensor(signs),
-                *(self._index(order + offsets) for order in (origin, origin.argsort(axis=1))),
-                self._tensor(gains),
+                torch.from_numpy(made.signs(start, stop).astype(np.int8)).to(self._device),
+                torch.from_numpy(origin.astype(np.int32)).flatten().to(self._device),
+                self._tensor(made.gains(start, stop)),
             )
 
-    def _index(self, order: np.ndarray) -> Tensor:
-        return torch.from_numpy(order.astype(np.int32)).flatten().to(self._device)
+
+Sides = tuple[Tensor, Tensor]
 
 
-def hadamard(x: Tensor) -> Tensor:
-    """Return H x along the last axis, [..., n] with n a power of two; H is not normalised.
+def hadamard_sides(size: int, device: torch.device, dtype: torch.dtype) -> Sides:
+    """Return the Hadamard matrices of a and b, Sylvester's, with a b = size, a power of two."""
+    left = 1 << (size.bit_length() - 1) // 2
+
+    def matrix(side: int) -> Tensor:
+        found = torch.ones(1, 1, dtype=dtype, device=device)
+        while len(found) < side:
+            found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
+        return found
+
+    return matrix(left), matrix(size // left)
+
+
+def hadamard(x: Tensor, sides: Sides) -> Tensor:
+    """Return H x along the last axis, [..., n]; H is not normalised.
 
     H of n = a b is the Kronecker product of H of a and H of b, so two small matrix products do
     what log2(n) passes of butterflies would, with the same numbers up to rounding.
     """
-    size = x.shape[-1]
-    left = 1 << (size.bit_length() - 1) // 2
-    square = x.unflatten(-1, (left, size // left))
-    one, two = (_matrix(side, x.dtype, x.device) for side in (left, size // left))
-    return (one @ square @ two).flatten(-2)
-
-
-def _matrix(size: int, dtype: torch.dtype, device: torch.device) -> Tensor:
-    """Return the Hadamard matrix [size, size] of Sylvester's construction."""
-    matrix = torch.ones(1, 1, dtype=dtype, device=device)
-    while len(matrix) < size:
-        matrix = torch.cat([torch.cat([matrix, matrix], 1), torch.cat([matrix, -matrix], 1)])
-    return matrix
+    one, two = sides
+    return (one @ x.unflatten(-1, (len(one), len(two))) @ two).flatten(-2)
 
 
 def operator(

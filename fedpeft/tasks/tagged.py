@@ -13,7 +13,7 @@ import numpy as np
 
 from fedpeft.errors import UserError
 from fedpeft.tasks.base import Examples, tag_column
-from fedpeft.tasks.readers import Columns, cells, check_columns, code_of, label_texts, read_table
+from fedpeft.tasks.readers import Columns, cells, check_columns, label_texts, read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -75,7 +75,11 @@ def to_tagged_examples(
         if len(words) != len(names):
             raise UserError(f"{where}: {len(words)} words but {len(names)} tags")
         text.append(words)
-        labels.append([code_of(name, codes, f"{where}: {columns.label}") for name in names])
+        # Not quoted, as a label elsewhere is: swapped columns would show words.
+        unknown = [place for place, name in enumerate(names, start=1) if name not in codes]
+        if unknown:
+            raise UserError(f"{where}: tag {unknown[0]} is none of the {len(codes)} in training")
+        labels.append([codes[name] for name in names])
     owners = label_texts(frame, path, columns.owner) if columns.owner else None
     return Examples(text, None, tag_column(labels), owners)
 

@@ -11,6 +11,7 @@ Example:
 
 from __future__ import annotations
 
+import hashlib
 import json
 import subprocess
 import sys
@@ -18,16 +19,20 @@ import time
 from argparse import Namespace
 from collections.abc import Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from functools import cache
+from itertools import chain
 from pathlib import Path
 from statistics import mean, median, stdev
 from typing import Any
 
 import numpy as np
 
+import fedpeft
 from fedpeft.config import Experiment
 from fedpeft.files import write_json
 from fedpeft.methods import REGISTRY
 from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.tasks.metrics import scores
 from fedpeft.training import When, evaluate, train_cohort
 from simulations.benchmarks.common import Report, Row, arguments_of, child, record
 from simulations.benchmarks.memory import resident
@@ -50,8 +55,6 @@ def score_process(overrides: Sequence[str]) -> None:
     trained = train(runtime, experiment)
     seconds = time.perf_counter() - started
     found = evaluate(runtime.model, trained, runtime.dev)
-    from fedpeft.tasks.metrics import scores
-
     metrics = scores(found.statistics, runtime.task.info.kind)
     layout = runtime.model.layout
     print(
@@ -62,10 +65,17 @@ def score_process(overrides: Sequence[str]) -> None:
                 "parameters": layout.size - layout.head_size,
                 "head": layout.head_size,
                 "seconds": seconds,
-                "majority": float(np.bincount(runtime.dev.labels).max() / len(runtime.dev)),
+                "majority": majority_of(runtime),
             }
         )
     )
+
+
+def majority_of(runtime: Runtime) -> float | None:
+    """Return the accuracy of always saying the most frequent class; None for other tasks."""
+    if runtime.task.info.kind != "classes":
+        return None
+    return float(np.bincount(runtime.dev.labels).max() / len(runtime.dev))
 
 
 def train(runtime: Runtime, experiment: Experiment, steps: int = 0) -> np.ndarray:
@@ -101,19 +111,35 @@ def memory_process(overrides: Sequence[str]) -> None:
 
 
 def in_process(function: str, arguments: Sequence[str], kept: Path) -> dict[str, Any]:
-    """Return what a function of this module prints in a fresh process, or printed before."""
-    if not kept.exists():
-        code = (
-            f"import sys; from simulations.benchmarks.methods import {function}; "
-            f"{function}(sys.argv[1:])"
-        )
-        done = subprocess.run(child(code, *arguments), capture_output=True, text=True)
-        if done.returncode:
-            raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
-        kept.parent.mkdir(parents=True, exist_ok=True)
-        write_json(kept, json.loads(done.stdout.splitlines()[-1]))
-        print(f"{kept.stem}: {kept.read_text(encoding='utf-8').strip()[:100]}", flush=True)
-    return json.loads(kept.read_text(encoding="utf-8"))
+    """Return what a function of this module prints in a fresh process, or printed before.
+
+    What is kept counts only for the same arguments. ``source`` in it says which code it was.
+    """
+    called = [function, *arguments]
+    if kept.exists():
+        found = json.loads(kept.read_text(encoding="utf-8"))
+        if found["arguments"] == called:
+            return found["result"]
+    code = (
+        f"import sys; from simulations.benchmarks import methods; methods.{function}(sys.argv[1:])"
+    )
+    done = subprocess.run(child(code, *arguments), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
+    result = {**json.loads(done.stdout.splitlines()[-1]), "source": source_digest()}
+    kept.parent.mkdir(parents=True, exist_ok=True)
+    write_json(kept, {"arguments": called, "result": result})
+    print(f"{kept.stem}: {json.dumps(result)[:100]}", flush=True)
+    return result
+
+
+@cache
+def source_digest() -> str:
+    """Return the first digits of SHA-256 over the library's source."""
+    total = hashlib.sha256()
+    for path in sorted(Path(fedpeft.__file__).parent.rglob("*.py")):
+        total.update(path.read_bytes())
+    return total.hexdigest()[:12]
 
 
 def overrides_of(options: Namespace) -> list[str]:
@@ -166,22 +192,26 @@ def report(options: Namespace) -> Report:
     table = []
     for name, found in runs.items():
         timing, memory = costs[name]
-        scores = [run["score"] for run in found]
+        values = [run["score"] for run in found]
         ratios = [a / b for a, b in zip(timing["method"], timing["reference"], strict=True)]
         row: Row = {
             "method": name,
             "parameters": found[0]["parameters"],
             "head": found[0]["head"],
-            found[0]["metric"]: round(mean(scores), 4),
-            "deviation": round(stdev(scores), 4) if len(scores) > 1 else 0.0,
+            found[0]["metric"]: round(mean(values), 4),
+            "deviation": round(stdev(values), 4) if len(values) > 1 else 0.0,
             "seconds a step": round(median(timing["method"]), 4),
-            f"of {REFERENCE}": round(median(ratios), 3),
+            f"time of {REFERENCE}": round(median(ratios), 3),
             "peak MB": round(memory["peak"]),
-            f"of {REFERENCE} ": round(memory["peak"] / reference, 3),
+            f"memory of {REFERENCE}": round(memory["peak"] / reference, 3),
         }
         table.append(row)
     settings = {"overrides": " ".join(overrides_of(options)), "seeds": options.seeds}
-    facts = {"majority class": runs[options.methods[0]][0]["majority"]}
+    everything = [*chain(*runs.values()), *chain(*costs.values())]
+    facts = {
+        "accuracy of the majority class": runs[options.methods[0]][0]["majority"],
+        "versions of the source": ", ".join(sorted({each["source"] for each in everything})),
+    }
     return Report(settings, table, facts, {"scores": runs, "costs": costs})
 
 

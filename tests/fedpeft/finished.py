@@ -13,8 +13,7 @@ import numpy as np
 from fedpeft.backbones import load_backbone
 from fedpeft.config import Experiment
 from fedpeft.runtime import Runtime
-from fedpeft.trained import vector_bytes
-from server.result import describe_vector
+from fedpeft.trained import describe_vector, vector_bytes
 from simulations.run import prepare, simulate
 
 SMALL_RUN = (

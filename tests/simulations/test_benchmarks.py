@@ -145,9 +145,21 @@ def test_methods_are_compared_and_finished_runs_are_kept(tmp_path):
     assert_recorded(report, tmp_path, "methods", "tiny, synthetic/sentiment", columns)
     lora, full = report.table
     assert (lora["parameters"], full["parameters"]) == (256, 31_808)
-    assert full["of full "] == 1
-    for kept in (tmp_path / "work").iterdir():
-        kept.touch()
+    assert full["memory of full"] == 1
     times = {kept: kept.stat().st_mtime_ns for kept in (tmp_path / "work").iterdir()}
     assert methods.main([*options, *sizes, *folders]).table == report.table
     assert times == {kept: kept.stat().st_mtime_ns for kept in (tmp_path / "work").iterdir()}
+
+
+def test_a_kept_run_of_other_settings_is_done_again(tmp_path, monkeypatch):
+    monkeypatch.setattr(methods, "source_digest", lambda: "here")
+    kept = tmp_path / "lora-memory.json"
+    shared = ["backbone=tiny", "task.name=synthetic/sentiment", "method.name=lora"]
+    few = [*shared, "task.train_limit=40"]
+    first = methods.in_process("memory_process", few, kept)
+    assert first["peak"] > 0 and first["source"] == "here"
+    changed = {"arguments": ["memory_process", *few], "result": {"peak": 1.0}}
+    kept.write_text(json.dumps(changed))
+    assert methods.in_process("memory_process", few, kept) == {"peak": 1.0}
+    more = [*shared, "task.train_limit=60"]
+    assert methods.in_process("memory_process", more, kept)["peak"] > 1

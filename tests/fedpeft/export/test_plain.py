@@ -22,6 +22,7 @@ from exports import (
 )
 from finished import finished_run, made_up, method, small
 from models import METHODS, SMALL
+from safetensors import SafetensorError
 from safetensors.torch import load_file
 from scipy.special import softmax
 
@@ -228,13 +229,16 @@ def test_an_export_goes_into_an_empty_folder_and_a_failed_one_leaves_it(
     out = tmp_path / "out"
     out.mkdir()
 
-    def fail(*_: object) -> str:
-        raise OSError(28, "No space left on device")
+    # safetensors has an error of its own for a disk that is full.
+    for error in (OSError(28, "No space left on device"), SafetensorError("Error while writing")):
 
-    with monkeypatch.context() as patch:
-        patch.setattr("fedpeft.export.plain.readme", fail)
-        with pytest.raises(UserError, match="cannot be written"):
-            export(trained, "hf", out)
-    assert not list(out.iterdir()) and [each.name for each in tmp_path.iterdir()] == ["out"]
+        def fail(*_: object, error: Exception = error) -> str:
+            raise error
+
+        with monkeypatch.context() as patch:
+            patch.setattr("fedpeft.export.plain.readme", fail)
+            with pytest.raises(UserError, match="cannot be written"):
+                export(trained, "hf", out)
+        assert not list(out.iterdir()) and [each.name for each in tmp_path.iterdir()] == ["out"]
     export(trained, "hf", out)
     assert (out / "model.safetensors").is_file()

@@ -101,5 +101,11 @@ def test_what_is_no_change_of_weights_is_refused_by_name(
 def test_only_one_task_vector_can_be_fused(small: Backbone) -> None:
     model = build_model(small, "slash")
     changes = model.realise(random_vectors(model, 2)).modifications
-    with pytest.raises(ValueError):
+    with pytest.raises(ValueError, match="one task vector can be merged, not 2"):
         fused_changes(small.shape.family, changes)
+
+
+def test_what_goes_into_a_module_cannot_be_fused(small: Backbone) -> None:
+    change = Shift("heads", 0, torch.ones(1, small.shape.width))
+    with pytest.raises(ValueError, match="Shift is no change of the weights"):
+        fused_changes(small.shape.family, [change])

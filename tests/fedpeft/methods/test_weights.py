@@ -11,7 +11,8 @@ import torch
 from literal import Own, at_text, both_batches, engine_states, fastfood_matrix
 from models import build_model, random_vectors
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones import KNOWN_SHAPES, Backbone
+from fedpeft.methods import build_method, settings_for
 from fedpeft.methods.said import SAID
 from fedpeft.model import TaskModel
 
@@ -77,7 +78,7 @@ def test_full_changes_every_weight(encoder: Backbone) -> None:
 
 @pytest.mark.parametrize("d", [8, 12])
 def test_said_changes_every_weight_along_fastfood(encoder: Backbone, d: int) -> None:
-    """W_i + lambda_i reshape(P_i theta) / sqrt(d - m), m = 4: the embeddings and three blocks."""
+    """W_i + lambda_i reshape(P_i theta), columns of length 1, m = 4: embeddings, 3 blocks."""
     model = build_model(encoder, "said", d=d)
     method: SAID = model.method
     assert dict(model.layout.entries)["lambda"] == (4,)
@@ -90,9 +91,25 @@ def test_said_changes_every_weight_along_fastfood(encoder: Backbone, d: int) -> 
             shape = encoder.model.get_parameter(name).shape
             assert projection.rows == prod(shape)
             layer = int(name.split(".")[2]) + 1 if name.startswith("encoder.layer.") else 0
-            change = fastfood_matrix(projection) @ own["theta"] / (d - 4) ** 0.5
+            change = fastfood_matrix(projection) @ own["theta"] / prod(shape) ** 0.5
             found[name] = own["lambda"][layer] * change.view(shape)
         assert set(found) == {name for name, _ in encoder.model.named_parameters()}
         return found
 
     assert_same_as_a_copy(model, 1, changes, scale=1.0)
+
+
+def test_said_moves_every_weight_by_the_same_length() -> None:
+    """As in the paper's code: a step of theta is as long for a small weight as for a large one."""
+    method = build_method(settings_for({"name": "said", "d": 130}), KNOWN_SHAPES["tiny"], seed=1)
+    for projection in method.projections():
+        if projection.rows >= 32 * 32:
+            lengths = (fastfood_matrix(projection) ** 2).sum(0) / projection.rows
+            assert (abs(lengths - 1) < 0.5).all(), projection.name
+
+
+@pytest.mark.parametrize("name", ["full", "said"])
+def test_several_vectors_are_refused(tiny: Backbone, name: str) -> None:
+    model = build_model(tiny, name)
+    with pytest.raises(ValueError, match="one task vector, not 2"):
+        model.realise(random_vectors(model, 2))

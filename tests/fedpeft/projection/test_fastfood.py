@@ -11,15 +11,16 @@ from scipy.stats import kurtosis
 
 from fedpeft.projection import table
 from fedpeft.projection.fastfood import Fastfood
-from fedpeft.projection.operators import hadamard
+from fedpeft.projection.operators import hadamard, hadamard_sides
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 32, 128])
 def test_hadamard_is_the_product_with_its_matrix(size: int) -> None:
     x = torch.randn(3, 2, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     matrix = torch.from_numpy(scipy.linalg.hadamard(size)).double()
-    torch.testing.assert_close(hadamard(x), x @ matrix, rtol=0, atol=1e-11)
-    torch.testing.assert_close(hadamard(hadamard(x)), size * x, rtol=0, atol=1e-9)
+    sides = hadamard_sides(size, x.device, x.dtype)
+    torch.testing.assert_close(hadamard(x, sides), x @ matrix, rtol=0, atol=1e-11)
+    torch.testing.assert_close(hadamard(hadamard(x, sides), sides), size * x, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize(
