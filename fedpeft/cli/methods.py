@@ -133,5 +133,6 @@ def _describe(
         "settings": settings.model_dump(exclude={"name"}),
         **numbers,
         "fusable": about.fusable,
+        "grouped": about.grouped,
         "source": about.source,
     }

@@ -32,6 +32,7 @@ def test_every_method_has_a_row_with_everything() -> None:
     assert rows["full"]["parameters"] == 354_310_144
     assert rows["lora"]["sites"] == ("q", "v") and rows["lora"]["fusable"]
     assert not rows["prefix"]["fusable"]
+    assert [name for name, row in rows.items() if not row["grouped"]] == ["said", "full"]
 
 
 @pytest.mark.parametrize("backbone", [name for name in KNOWN_SHAPES if name != "tiny"])

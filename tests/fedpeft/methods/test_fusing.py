@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpeft.backbones import Backbone
 from fedpeft.methods import method_class
 from fedpeft.model import TaskModel
-from fedpeft.modifications import NormChange
+from fedpeft.modifications import NormChange, Shift
 from fedpeft.modifications.fusing import fused, fused_changes
 from fedpeft.tasks.encoding import Batch
 
