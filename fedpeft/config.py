@@ -25,7 +25,7 @@ from pydantic import (
 from pydantic_core import ErrorDetails
 
 from fedpeft.contradictions import contradictions
-from fedpeft.errors import UserError, nearest
+from fedpeft.errors import UserError, nearest, plain_message
 from fedpeft.settings import (
     SERVER_LR,
     EngineSection,
@@ -251,7 +251,7 @@ def _explain(error: ErrorDetails, values: dict[str, Any]) -> str:
         return f"unknown key '{key}'{nearest(key, _keys_beside(error['loc'], values))}"
     if error["type"] in ("model_type", "model_attributes_type"):
         return f"{key} = {error['input']!r}: is a section; set its keys, such as {key}.name=..."
-    message = error["msg"].removeprefix("Input should be ")
+    message = plain_message(error["msg"])
     hint = ""
     if error["type"] == "literal_error":
         options = [option.strip("' ") for option in message.replace(" or ", ", ").split(",")]

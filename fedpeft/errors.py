@@ -30,3 +30,9 @@ def nearest(value: str, options: Iterable[str]) -> str:
     """Return a clause with the valid options closest to ``value``, or else all of them."""
     options = sorted(options)
     return suggestion(value, options) or "; valid: " + ", ".join(options)
+
+
+def plain_message(message: str) -> str:
+    """Return what pydantic expected, without the words that only its users know."""
+    message = message.removeprefix("Value error, ").removeprefix("Input should be ")
+    return message.partition(", unable to parse")[0]

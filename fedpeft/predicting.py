@@ -30,11 +30,11 @@ class Prediction:
     Attributes:
         value: a label; a score; or for tags a tag for every word, None where nothing was
             predicted because the word was cut off (task.max_length) or has no token.
-        probabilities: of every label; for tags and scores None.
+        probabilities: of every label; for tags that of each word's tag; None for a score.
     """
 
     value: str | float | list[str | None]
-    probabilities: dict[str, float] | None = None
+    probabilities: dict[str, float] | list[float | None] | None = None
 
 
 def predict(
@@ -152,12 +152,15 @@ def _words(frame: pd.DataFrame, path: Path, column: str) -> Iterator[list[str]]:
 
 def _classes(labels: tuple[str, ...], logits: np.ndarray) -> list[Prediction]:
     """Return the most probable label and all probabilities of n texts, from logits [n, C]."""
-    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
-    shares = powers / powers.sum(axis=1, keepdims=True)
     return [
         Prediction(labels[best], dict(zip(labels, row, strict=True)))
-        for best, row in zip(logits.argmax(axis=1).tolist(), shares.tolist(), strict=True)
+        for best, row in zip(logits.argmax(1).tolist(), _softmax(logits).tolist(), strict=True)
     ]
+
+
+def _softmax(logits: np.ndarray) -> np.ndarray:
+    powers = np.exp(logits - logits.max(axis=1, keepdims=True))
+    return powers / powers.sum(axis=1, keepdims=True)
 
 
 def _tags(
@@ -167,11 +170,13 @@ def _tags(
 
     ``encoded.labels`` holds the number of the word whose first token a token is.
     """
-    best, found = logits.argmax(axis=1), []
+    best, chances, found = logits.argmax(axis=1), _softmax(logits).max(axis=1), []
     for row, count in enumerate(words):
         tags: list[str | None] = [None] * count
+        probabilities: list[float | None] = [None] * count
         for token in range(encoded.offsets[row], encoded.offsets[row + 1]):
-            if encoded.labels[token] != IGNORED:
-                tags[encoded.labels[token]] = labels[best[token]]
-        found.append(Prediction(tags))
+            if (word := encoded.labels[token]) != IGNORED:
+                tags[word] = labels[best[token]]
+                probabilities[word] = float(chances[token])
+        found.append(Prediction(tags, probabilities))
     return found

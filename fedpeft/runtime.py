@@ -42,11 +42,12 @@ class Runtime:
         """Backbone, method and head."""
         experiment, backbone, info = self.experiment, self.backbone, self.task.info
         method = build_method(experiment.method, backbone.shape, experiment.seed)
-        if method.reads_mask and (experiment.representation != "mask" or info.kind == "tags"):
+        if method.around_mask and (experiment.representation != "mask" or info.kind == "tags"):
+            here = f"representation = '{experiment.representation}'"
             raise UserError(
-                f"method '{experiment.method.name}' with these settings stands around the mask "
-                f"that is read: it needs representation = 'mask' and a task that predicts one "
-                f"thing of a text"
+                f"{method.around_mask}: stands around the mask that is read, so it needs "
+                f"representation = 'mask' and labels of texts; here it is "
+                f"{'tags' if info.kind == 'tags' else here}"
             )
         width = backbone.shape.width
         head = Head(info.kind, self.task.classes, width, experiment.head.d, experiment.seed)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, Any, Literal, get_args
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt
+from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, NonNegativeInt
 
 Representation = Literal["mask", "cls", "mean"]
 Strategy = Literal[
@@ -170,15 +170,20 @@ def _blocks(value: Any) -> Any:
     numbers: list[int] = []
     for part in _listed(value):
         first, _, last = part.partition("-")
-        if not all(number.isdecimal() and len(number) < 5 for number in (first, last or first)):
+        ends = first, last or first
+        if not all(end.isdecimal() and len(end) < 5 for end in ends) or int(ends[0]) > int(ends[1]):
             raise ValueError("Input should be 'all', or numbers and ranges such as 0,6-11")
-        numbers += range(int(first), int(last or first) + 1)
+        numbers += range(int(ends[0]), int(ends[1]) + 1)
     return numbers
 
 
-#: Matrices of a block; ``ffn`` stands for both of the FFN's.
+_Matrix = Literal["q", "k", "v", "o", "ffn"]
+#: Matrices of a block, in its order; ``ffn`` stands for both of the FFN's.
 MatrixSites = Annotated[
-    tuple[Literal["q", "k", "v", "o", "ffn"], ...], BeforeValidator(_listed), Field(min_length=1)
+    tuple[_Matrix, ...],
+    BeforeValidator(_listed),
+    AfterValidator(lambda names: tuple(each for each in get_args(_Matrix) if each in names)),
+    Field(min_length=1),
 ]
 #: Some of a backbone's blocks, counted from 0.
 Blocks = Annotated[

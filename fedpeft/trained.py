@@ -6,6 +6,7 @@ read, and the file alone is enough.
 
 from __future__ import annotations
 
+import hashlib
 import json
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -97,7 +98,13 @@ def vector_bytes(vector: np.ndarray, about: dict[str, Any]) -> bytes:
     """Return the content of a vector's file: the task vector [P] and its description as JSON."""
     from safetensors.numpy import save
 
-    return save({"vector": vector}, {_KEY: json.dumps(about, sort_keys=True)})
+    described = {**about, "vector": vector_digest(vector)}
+    return save({"vector": vector}, {_KEY: json.dumps(described, sort_keys=True)})
+
+
+def vector_digest(vector: np.ndarray) -> str:
+    """Return SHA-256 over a task vector's bytes, as hexadecimal text."""
+    return hashlib.sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()
 
 
 def read_vector(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
@@ -110,7 +117,7 @@ def read_vector(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
 
     try:
         with safe_open(path, framework="numpy") as file:
-            about = json.loads(file.metadata()[_KEY])
+            about = json.loads((file.metadata() or {})[_KEY])
             vector = file.get_tensor("vector")
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
@@ -119,6 +126,8 @@ def read_vector(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
         ) from None
     if not isinstance(about, dict):
         raise UserError(f"'{path}' is no fedpeft vector: its description is no table")
+    if about.get("vector") != vector_digest(vector):
+        raise UserError(f"'{path}': its numbers are not those that were written; use the original")
     return vector, about
 
 
@@ -145,7 +154,7 @@ def _file_of(path: Path) -> Path:
         return path / VECTOR
     if (path / EXPERIMENT).is_file():
         raise UserError(
-            f"'{path}' holds a run that is not finished; "
+            f"'{path}' holds a run that is not finished, or whose {VECTOR} is gone; "
             f"`fedpeft simulate --out {path} --resume` goes on with it"
         )
     raise UserError(f"'{path}' holds no run; expected a folder that `fedpeft simulate` made")

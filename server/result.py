@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import platform
 from importlib.metadata import version
 from typing import Any
@@ -10,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedpeft.runtime import Runtime
+from fedpeft.trained import vector_digest
 from server.ledger import total_bytes
 from server.runfolder import Checkpoint, RunFolder
 
@@ -51,11 +51,6 @@ def describe_result(runtime: Runtime, folder: RunFolder, state: Checkpoint) -> d
         "versions": _versions(),
         "seed": experiment.seed,
     }
-
-
-def vector_digest(vector: np.ndarray) -> str:
-    """Return SHA-256 over a task vector's bytes, as hexadecimal text."""
-    return hashlib.sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()
 
 
 def _versions() -> dict[str, str]:

@@ -10,7 +10,7 @@ import typer
 
 from fedpeft.cli.options import AsJson, Overrides
 from fedpeft.config import Experiment
-from fedpeft.errors import UserError
+from fedpeft.errors import UserError, nearest
 
 if TYPE_CHECKING:
     from fedpeft.sites import BackboneShape
@@ -27,7 +27,8 @@ def methods(
 ) -> None:
     """List the methods with their parameters and bytes for a backbone.
 
-    A setting (-s method.KEY=VALUE, -s head.d=VALUE) goes to the methods that have it.
+    A setting (-s method.KEY=VALUE, -s head.d=VALUE) goes to the methods that have it;
+    -s method.name=NAME lists that one only.
 
     Example: fedpeft methods --backbone roberta-large --classes 3 -s method.d=2048
     """
@@ -81,26 +82,47 @@ def describe_methods(
         UserError: unknown backbone, an override that no method has, or that fits none.
     """
     from fedpeft.backbones import backbone_shape
-    from fedpeft.methods import REGISTRY
 
     shape = backbone_shape(backbone)
-    found = {name: _describe(name, shape, classes, overrides) for name in REGISTRY}
-    for override in overrides:
-        having = [name for name in REGISTRY if override in _fitting(name, overrides)]
+    names, settings = _chosen(overrides)
+    found = {name: _describe(name, shape, classes, settings) for name in names}
+    for setting in settings:
+        having = [name for name in names if setting in _fitting(name, settings)]
         if not having:
-            raise UserError(f"-s {override}: no method has this setting; expected method.KEY=VALUE")
+            keys = {key for name in names for key in _keys(name)}
+            hint = nearest(setting.partition("=")[0], keys)
+            raise UserError(f"-s {setting}: no method has this setting{hint}")
         if all("error" in found[name] for name in having):
             raise UserError(found[having[0]]["error"])
     return list(found.values())
 
 
-def _fitting(name: str, overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that are settings of a method, or of the head."""
+def _chosen(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
+    """Return the methods to list, and the overrides besides ``method.name``."""
+    from fedpeft.methods import REGISTRY, method_class
+
+    names, others = list(REGISTRY), []
+    for override in overrides:
+        key, _, value = (part.strip() for part in override.partition("="))
+        if key == "method.name":
+            method_class(value)  # refuses what is none
+            names = [value]
+        else:
+            others.append(override)
+    return names, others
+
+
+def _keys(name: str) -> set[str]:
+    """Return the settings that decide about a method's row."""
     from fedpeft.methods import method_class
 
     fields = method_class(name).Settings.model_fields
-    own = {"head.d", *(f"method.{key}" for key in fields if key != "name")}
-    return [each for each in overrides if each.partition("=")[0].strip() in own]
+    return {"head.d", *(f"method.{key}" for key in fields if key != "name")}
+
+
+def _fitting(name: str, overrides: Sequence[str]) -> list[str]:
+    """Return the overrides that are settings of a method, or of the head."""
+    return [each for each in overrides if each.partition("=")[0].strip() in _keys(name)]
 
 
 def _describe(
@@ -121,7 +143,7 @@ def _describe(
             "parameters": layout.size - layout.head_size,
             "head": layout.head_size,
             "payload_bytes": 4 * layout.size,
-            "share": layout.size / shape.parameters,
+            "share": layout.size / (shape.parameters + layout.head_size),
             "sites": method.sites,
         }
     except UserError as error:

@@ -35,7 +35,9 @@ def predict(
         str, typer.Option(help="Column of second texts; default: the task's own, or 'text_pair'.")
     ] = "",
 ) -> None:
-    """Predict labels, scores or tags for the texts of a file, row by row, with probabilities.
+    """Predict labels, scores or tags for the texts of a file, row by row.
+
+    Labels come with all probabilities; tags with their own, in JSONL.
 
     Example: fedpeft predict runs/first new.tsv --out predicted.jsonl
     """
@@ -48,10 +50,18 @@ def predict(
         trained = Trained.read(run)
         examples = read_texts(trained, file, text, text_pair)
         found = predict(trained, examples, lambda done: report(done, len(examples)))
+    silent = sum(each.value.count(None) for each in found if isinstance(each.value, list))
+    if silent:
+        print(
+            f"{silent} words have no tag (null): cut off at task.max_length = "
+            f"{trained.experiment.task.max_length} tokens, or no token of their own",
+            file=sys.stderr,
+        )
     if out is None:
         sys.stdout.write(as_table(found, trained.labels, tabs=True))
     else:
         _write(out, found, trained.labels)
+        print(f"written: {out} ({len(found)} rows)")
 
 
 def as_table(found: Sequence[Prediction], labels: Sequence[str], tabs: bool) -> str:
@@ -60,10 +70,10 @@ def as_table(found: Sequence[Prediction], labels: Sequence[str], tabs: bool) -> 
     A TSV file has no quoting, as GLUE's, so tabs and line ends in labels become blanks. Tags
     stand between blanks, ``null`` where nothing was predicted.
     """
-    chances = list(labels) if found and found[0].probabilities is not None else []
+    chances = list(labels) if found and isinstance(found[0].probabilities, dict) else []
     rows = [["prediction", *(f"p({label})" for label in chances)]]
     for each in found:
-        shares = each.probabilities or {}
+        shares = each.probabilities if isinstance(each.probabilities, dict) else {}
         rows.append([_cell(each.value), *(f"{shares[label]:.6g}" for label in chances)])
     if tabs:
         return "".join("\t".join(" ".join(c.split()) for c in row) + "\n" for row in rows)
@@ -73,7 +83,10 @@ def as_table(found: Sequence[Prediction], labels: Sequence[str], tabs: bool) -> 
 
 
 def as_lines(found: Sequence[Prediction]) -> str:
-    """Return predictions as JSONL: ``{"prediction": ..., "probabilities": {label: ...}}``."""
+    """Return predictions as JSONL: ``{"prediction": ..., "probabilities": {label: ...}}``.
+
+    For tags both are lists, an item a word.
+    """
     lines = []
     for each in found:
         line: dict[str, Any] = {"prediction": each.value}

@@ -82,16 +82,24 @@ def _quiet(*names: str) -> Iterator[None]:
             logging.getLogger(name).setLevel(level)
 
 
-def _print_result(console: Any, result: dict[str, Any], path: Path) -> None:
-    from simulations.display import readable_bytes, readable_seconds
+def _both_ways(sizes: dict[str, Any]) -> str:
+    """Return the bytes of the messages in both directions, for people."""
+    from simulations.display import readable_bytes
 
-    up = result["bytes"]["per_client_round_up"]
+    up, down = (readable_bytes(sizes[way]["message"]) for way in ("up", "down"))
+    return f"{up} up and {down} down"
+
+
+def _print_result(console: Any, result: dict[str, Any], path: Path) -> None:
+    from simulations.display import readable_seconds
+
+    up, evaluated = (result["bytes"][key] for key in ("per_client_round_up", "evaluate"))
     console.print(
         f"{result['metric']} {result['score']:.4f} after {result['rounds']} rounds in "
         f"{readable_seconds(result['seconds'])}; a client sent {up['payload']:,} bytes of numbers "
-        f"a round ({up['message']:,} as a message), all together "
-        f"{readable_bytes(result['bytes']['up']['message'])} up and "
-        f"{readable_bytes(result['bytes']['down']['message'])} down",
+        f"a round ({up['message']:,} as a message), training {_both_ways(result['bytes'])}, "
+        f"handshakes {_both_ways(result['bytes']['handshake'])}"
+        + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else ""),
         soft_wrap=True,
     )
     console.print(f"results: {path}", soft_wrap=True)

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
-from fedpeft.errors import UserError, nearest
+from fedpeft.errors import UserError, nearest, plain_message
 
 if TYPE_CHECKING:
     from fedpeft.methods.base import Method
@@ -69,12 +69,7 @@ def settings_for(values: Mapping[str, Any]) -> MethodSettings:
         first, *others = error.errors()
         key = first["loc"][0]  # what follows names a variant of its type: each has its own message
         messages = [each["msg"] for each in (first, *others) if each["loc"][0] == key]
-        expected = ", or ".join(
-            dict.fromkeys(
-                message.removeprefix("Value error, ").removeprefix("Input should be ")
-                for message in messages
-            )
-        )
+        expected = ", or ".join(dict.fromkeys(plain_message(message) for message in messages))
         raise UserError(f"method.{key} = {first['input']!r}: expected {expected}") from None
 
 

@@ -30,7 +30,7 @@ class Method(ABC, Generic[SettingsT]):
         grouped: whether several task vectors can share a batch, and examples have gradients of
             their own; not if whole weights change.
         tokens: how many tokens it adds to a text that take a position of the backbone's.
-        reads_mask: whether it needs ``representation = "mask"``.
+        around_mask: the setting for which it needs ``representation = "mask"``, if it does.
     """
 
     Settings: ClassVar[type[MethodSettings]]
@@ -39,7 +39,7 @@ class Method(ABC, Generic[SettingsT]):
     fusable: ClassVar[bool] = False
     grouped: ClassVar[bool] = True
     tokens: int = 0
-    reads_mask: bool = False
+    around_mask: str = ""
 
     def __init__(self, settings: SettingsT, shape: BackboneShape, seed: int):
         self.settings, self.shape, self.seed = settings, shape, seed

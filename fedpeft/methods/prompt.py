@@ -45,13 +45,14 @@ class PromptTuning(Method[PromptSettings]):
 
     def __init__(self, settings: PromptSettings, shape: BackboneShape, seed: int):
         super().__init__(settings, shape, seed)
-        self.reads_mask = settings.placement == "template"
-        self.tokens = settings.length if self.reads_mask else 0
+        if settings.placement == "template":
+            self.around_mask = "method.placement = 'template'"
+            self.tokens = settings.length
 
     @property
     def sites(self) -> tuple[str, ...]:
         """The embeddings behind their LayerNorm, or the word embeddings before it."""
-        return ("words",) if self.reads_mask else ("embeddings",)
+        return ("words",) if self.around_mask else ("embeddings",)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return the embeddings, [n, width]."""
@@ -60,12 +61,12 @@ class PromptTuning(Method[PromptSettings]):
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw N(0, 0.02), or zeros: a template starts from the mask's embedding."""
         shape = self.parameters()["prompt"]
-        return {"prompt": np.zeros(shape) if self.reads_mask else generator.normal(0, STD, shape)}
+        return {"prompt": np.zeros(shape) if self.around_mask else generator.normal(0, STD, shape)}
 
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
         """Return the one prompt."""
-        kind = MaskTemplate if self.reads_mask else Prompt
+        kind = MaskTemplate if self.around_mask else Prompt
         (site,) = self.sites
         return [kind(site, 0, parameters["prompt"])]

@@ -154,6 +154,7 @@ def _read_delimited(path: Path) -> pd.DataFrame:
             dtype=str,
             na_filter=False,
             encoding="utf-8",
+            skip_blank_lines=False,  # a row less would shift all that follow
         )
     except pd.errors.EmptyDataError:
         raise UserError(f"{path}: is empty; expected a header and rows") from None
@@ -164,7 +165,9 @@ def _read_delimited(path: Path) -> pd.DataFrame:
         raise UserError(f"{path}: not a table: {reason}") from None
     if not isinstance(frame.index, pd.RangeIndex):  # surplus columns would become the index
         raise UserError(f"{path}: the rows have more fields than the header")
-    return frame
+    blank = frame.fillna("").eq("").all(axis=1)
+    last = int((~blank).to_numpy().nonzero()[0].max(initial=-1))
+    return frame.iloc[: last + 1]  # blank lines at the end of a file are no rows
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:

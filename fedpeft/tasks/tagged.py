@@ -5,6 +5,7 @@ As in readers, errors name file and row and never quote a word.
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -75,10 +76,14 @@ def to_tagged_examples(
         if len(words) != len(names):
             raise UserError(f"{where}: {len(words)} words but {len(names)} tags")
         text.append(words)
-        # Not quoted, as a label elsewhere is: swapped columns would show words.
+        # Quoted only if it looks like a tag: swapped columns would show words.
         unknown = [place for place, name in enumerate(names, start=1) if name not in codes]
         if unknown:
-            raise UserError(f"{where}: tag {unknown[0]} is none of the {len(codes)} in training")
+            name = names[unknown[0] - 1]
+            said = f" = '{name}'" if re.fullmatch(r"[BIES]-\w{1,20}", name) else ""
+            raise UserError(
+                f"{where}: tag {unknown[0]}{said} is none of the {len(codes)} in training"
+            )
         labels.append([codes[name] for name in names])
     owners = label_texts(frame, path, columns.owner) if columns.owner else None
     return Examples(text, None, tag_column(labels), owners)

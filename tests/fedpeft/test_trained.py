@@ -156,7 +156,10 @@ def test_folders_without_a_finished_run(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no run"):
         Trained.read(tmp_path)
     (tmp_path / "experiment.toml").write_text("")
-    with pytest.raises(UserError, match=r"not finished; `fedpeft simulate --out .* --resume` goes"):
+    with pytest.raises(
+        UserError,
+        match=r"not finished, or whose vector.safetensors is gone; `fedpeft .* --resume` goes",
+    ):
         Trained.read(tmp_path)
 
 
@@ -176,3 +179,12 @@ def test_a_vector_of_another_run_is_refused(tmp_path: Path, other: list[str], wo
     with pytest.raises(UserError, match=words) as caught:
         Trained.read(folder)
     assert "is of another run" in str(caught.value)
+
+
+def test_changed_numbers_are_noticed(tmp_path: Path) -> None:
+    content = bytearray((finished_run(*SLASH) / "vector.safetensors").read_bytes())
+    content[-3] ^= 1  # in the last number
+    path = tmp_path / "vector.safetensors"
+    path.write_bytes(content)
+    with pytest.raises(UserError, match="its numbers are not those that were written"):
+        read_vector(path)

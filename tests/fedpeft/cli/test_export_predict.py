@@ -68,7 +68,7 @@ def test_every_kind_of_file_says_the_same(fedpeft: Call, texts: Path, tmp_path: 
     outs = {name: tmp_path / f"out.{name}" for name in ("tsv", "csv", "jsonl")}
     for out in outs.values():
         code, said, errors = fedpeft("predict", run, texts, "--out", out)
-        assert (code, said, errors) == (0, "", "")
+        assert (code, said, errors) == (0, f"written: {out} ({len(TEXTS)} rows)\n", "")
     assert outs["tsv"].read_text() == printed
     with open(outs["csv"], newline="") as file:
         assert list(csv.reader(file)) == rows_of(printed)
@@ -91,8 +91,31 @@ def test_scores_and_tags(fedpeft: Call, texts: Path, tmp_path: Path) -> None:
     tags = [row[0].split() for row in rows_of(printed)[1:]]
     assert code == 0 and [len(each) for each in tags] == [len(text.split()) for text in TEXTS]
     fedpeft("predict", run, texts, "--out", tmp_path / "tags.jsonl")
-    lines = (tmp_path / "tags.jsonl").read_text().splitlines()
-    assert [json.loads(line) for line in lines] == [{"prediction": each} for each in tags]
+    lines = [json.loads(line) for line in (tmp_path / "tags.jsonl").read_text().splitlines()]
+    assert [line["prediction"] for line in lines] == tags
+    for line in lines:
+        assert len(line["probabilities"]) == len(line["prediction"])
+        assert all(0 < chance <= 1 for chance in line["probabilities"])
+
+
+def test_words_that_are_cut_off_are_told(fedpeft: Call, tmp_path: Path) -> None:
+    long = tmp_path / "long.jsonl"
+    long.write_text(json.dumps({"text": ["the"] * 200}) + "\n")
+    run = finished_run("task.name=synthetic/entities", *SLASH)
+    code, printed, errors = fedpeft("predict", run, long)
+    silent = printed.split().count("null")
+    assert code == 0 and silent > 50
+    assert errors.startswith(f"{silent} words have no tag (null): cut off at task.max_length = ")
+
+
+def test_an_empty_row_is_refused_and_shifts_no_other(fedpeft: Call, tmp_path: Path) -> None:
+    file = tmp_path / "gap.tsv"
+    file.write_text("text\na great film\n\nbad\n\n")
+    code, printed, errors = fedpeft("predict", finished_run(*SLASH), file)
+    assert code == 2 and not printed and "gap.tsv row 2: column 'text' is empty" in errors
+    file.write_text("text\na great film\nbad\n\n\n")  # at the end they are no rows
+    code, printed, _ = fedpeft("predict", finished_run(*SLASH), file)
+    assert code == 0 and len(rows_of(printed)) == 3
 
 
 def test_labels_that_do_not_fit_a_table() -> None:

@@ -27,8 +27,9 @@ def test_every_method_has_a_row_with_everything() -> None:
         assert (
             isinstance(row["fusable"], bool) and row["source"] and isinstance(row["settings"], dict)
         )
-        share = (row["parameters"] + row["head"]) / KNOWN_SHAPES["roberta-large"].parameters
+        share = (row["parameters"] + 3075) / (KNOWN_SHAPES["roberta-large"].parameters + 3075)
         assert row["share"] == pytest.approx(share)
+    assert rows["full"]["share"] == 1
     assert rows["full"]["parameters"] == 354_310_144
     assert rows["lora"]["sites"] == ("q", "v") and rows["lora"]["fusable"]
     assert not rows["prefix"]["fusable"]
@@ -58,6 +59,15 @@ def test_a_method_that_does_not_fit_says_why() -> None:
     # "max" is a d of SLaSh only, and the others say so.
     rows = table("tiny", 2, ["method.d=max"])
     assert rows["slash"]["parameters"] == 64 and "method.d = 'max'" in rows["jr_warp"]["error"]
+
+
+def test_one_method_can_be_listed_alone() -> None:
+    (row,) = describe_methods("minilm", 2, ["method.name=lora", "method.sites=v,q,q"])
+    assert row["method"] == "lora" and row["settings"]["sites"] == ("q", "v")
+    with pytest.raises(UserError, match=r"method.d=3: no method has this setting; did you mean"):
+        describe_methods("minilm", 2, ["method.name=lora", "method.d=3"])
+    with pytest.raises(UserError, match="unknown method; did you mean 'lora'"):
+        describe_methods("minilm", 2, ["method.name=lra"])
 
 
 def test_a_setting_that_fits_no_method_is_refused() -> None:

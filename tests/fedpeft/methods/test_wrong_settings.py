@@ -42,7 +42,7 @@ def test_a_method_names_the_settings_it_has(name: str) -> None:
         ({"name": "slash", "layers": "6-x"}, "method.layers = '6-x': expected 'all', or numbers"),
         ({"name": "slash", "layers": ""}, "and ranges such as 0,6-11"),
         ({"name": "slash", "layers": "-1"}, "method.layers = '-1'"),
-        ({"name": "slash", "layers": "5-3"}, "at least 1 item"),
+        ({"name": "slash", "layers": "5-3"}, "numbers and ranges such as 0,6-11"),
         ({"name": "slash", "layers": []}, "at least 1 item"),
         ({"name": "slash", "layers": [-1]}, "greater than or equal to 0"),
         ({"name": "lora", "rank": 0}, "method.rank = 0"),
@@ -172,7 +172,7 @@ def test_a_template_stands_around_the_mask_that_is_read(other: str) -> None:
     runtime = Runtime(Experiment.load("", [*TEMPLATE, other]))
     with pytest.raises(UserError) as caught:
         _ = runtime.model
-    assert_one_line(caught, "it needs representation = 'mask' and a task that predicts one")
+    assert_one_line(caught, "needs representation = 'mask' and labels of texts; here it is")
 
 
 def test_a_template_takes_positions_of_the_backbone() -> None:

@@ -82,7 +82,7 @@ def test_numbers_may_stand_for_tags(tmp_path):
         ({"text": ["a"], "label": [""]}, "a tag in column 'label' is empty, expected its name"),
         (
             {"text": ["a"], "label": ["B-X"]},
-            "tag 1 is none of the 4 in training",
+            "tag 1 = 'B-X' is none of the 4 in training",
         ),
     ],
 )
