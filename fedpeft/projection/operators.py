@@ -152,7 +152,7 @@ class Transform(Operator):
         for signs, origin, gains in self._pieces():
             part = padded[..., start : start + signs.numel()].unflatten(-1, (-1, size))
             mixed = (hadamard(part, self._sides) * gains).flatten(-2)
-            back = torch.zeros_like(mixed).index_add(-1, origin, mixed)
+            back = mixed.index_select(-1, _inverse(origin))
             total = total + (hadamard(back.unflatten(-1, (-1, size)), self._sides) * signs).sum(-2)
             start += signs.numel()
         return total[..., : self.columns]
@@ -168,6 +168,13 @@ class Transform(Operator):
                 torch.from_numpy(origin.astype(np.int32)).flatten().to(self._device),
                 self._tensor(made.gains(start, stop)),
             )
+
+
+def _inverse(order: Tensor) -> Tensor:
+    """Return the inverse of a permutation [n]; much faster than adding at its places."""
+    inverse = torch.empty_like(order)
+    inverse[order.long()] = torch.arange(len(order), dtype=order.dtype, device=order.device)
+    return inverse
 
 
 Sides = tuple[Tensor, Tensor]
