@@ -24,7 +24,7 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from fedpeft.contradictions import contradictions
+from fedpeft.contradictions import in_engine, in_federation, in_task
 from fedpeft.errors import UserError, nearest, plain_message
 from fedpeft.settings import (
     SERVER_LR,
@@ -85,7 +85,11 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
-        for problem in contradictions(self):
+        for problem in (
+            *in_federation(self.federation, self.clients_per_round),
+            *in_task(self.task),
+            *in_engine(self.engine, self.method),
+        ):
             raise UserError(problem)
         defaults = self.derived()
         if self.representation is None:

@@ -3,23 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
 
-from fedpeft.settings import SERVER_LR
-
-if TYPE_CHECKING:
-    from fedpeft.config import Experiment
-
-
-def contradictions(experiment: Experiment) -> Iterator[str]:
-    """Yield a line for each pair of settings that contradict each other."""
-    yield from _federation_problems(experiment)
-    yield from _other_problems(experiment)
+from fedpeft.settings import (
+    SERVER_LR,
+    EngineSection,
+    FederationSection,
+    MethodSettings,
+    TaskSection,
+)
 
 
-def _federation_problems(experiment: Experiment) -> Iterator[str]:
-    """Yield what contradicts itself in the federation."""
-    federation, asked = experiment.federation, experiment.clients_per_round
+def in_federation(federation: FederationSection, asked: int) -> Iterator[str]:
+    """Yield a line for each contradiction; ``asked`` clients take part in a round."""
     strategy = federation.strategy
     if federation.server_lr is not None and strategy not in SERVER_LR:
         yield (
@@ -46,20 +41,23 @@ def _federation_problems(experiment: Experiment) -> Iterator[str]:
         yield f"federation.trim = {federation.trim}: cuts nothing off {asked} clients a round"
 
 
-def _other_problems(experiment: Experiment) -> Iterator[str]:
-    """Yield what contradicts itself in task and engine."""
-    from fedpeft.methods import method_class
-
-    task, engine = experiment.task, experiment.engine
+def in_task(task: TaskSection) -> Iterator[str]:
+    """Yield a line for each contradiction."""
     for key in ("train", "dev"):
         if getattr(task, key) and task.name != "custom":
             yield f"task.{key} = '{getattr(task, key)}': is for task.name=custom, not {task.name}"
+
+
+def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:
+    """Yield a line for each contradiction, with the method too."""
+    from fedpeft.methods import method_class
+
     if engine.kind == "ray" and engine.cohort > 1:
         yield f"engine.cohort = {engine.cohort}: only engine 'local' has cohorts"
     if engine.dtype == "float64" and engine.autocast != "off":
         yield f"engine.autocast = '{engine.autocast}': does nothing with dtype 'float64'"
-    if engine.cohort > 1 and not method_class(experiment.method.name).grouped:
+    if engine.cohort > 1 and not method_class(method.name).grouped:
         yield (
-            f"engine.cohort = {engine.cohort}: method '{experiment.method.name}' changes whole "
+            f"engine.cohort = {engine.cohort}: method '{method.name}' changes whole "
             f"weights, so it trains one client at a time; leave it at 1"
         )
