@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.cli import main
 from fedpeft.config import Experiment
 
 QUICK = """
@@ -29,22 +28,6 @@ threads = 1
 
 
 @pytest.fixture
-def run(capsys: pytest.CaptureFixture[str]):
-    """Return a function that runs a command and returns (exit code, stdout, stderr)."""
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        code = 0
-        try:
-            main([str(argument) for argument in arguments])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
-
-
-@pytest.fixture
 def experiment(tmp_path: Path) -> Path:
     """A quick experiment's file."""
     path = tmp_path / "quick.toml"
@@ -53,10 +36,10 @@ def experiment(tmp_path: Path) -> Path:
 
 
 def test_simulate_prints_every_round_and_writes_the_run(
-    run, experiment: Path, tmp_path: Path
+    fedpeft, experiment: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    code, printed, errors = run("simulate", experiment, "--out", out)
+    code, printed, errors = fedpeft("simulate", experiment, "--out", out)
     assert (code, errors) == (0, "")
     assert [f"round {n}/2" in printed for n in (1, 2)] == [True, True]
     result = json.loads((out / "result.json").read_text())
@@ -65,22 +48,22 @@ def test_simulate_prints_every_round_and_writes_the_run(
     assert (out / "plots" / "partition.png").stat().st_size > 5_000
 
 
-def test_a_finished_run_is_not_overwritten(run, experiment: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_overwritten(fedpeft, experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run("simulate", experiment, "--out", out)
+    fedpeft("simulate", experiment, "--out", out)
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
-    code, _, errors = run("simulate", experiment, "--out", out)
+    code, _, errors = fedpeft("simulate", experiment, "--out", out)
     assert code == 2 and "holds this run, finished" in errors
-    code, _, errors = run("simulate", experiment, "-s", "method.d=9", "--out", out, "--resume")
+    code, _, errors = fedpeft("simulate", experiment, "-s", "method.d=9", "--out", out, "--resume")
     assert code == 2 and "method.d (8 and 9)" in errors
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
 
 
-def test_resume_takes_the_folders_own_experiment(run, experiment: Path, tmp_path: Path) -> None:
+def test_resume_takes_the_folders_own_experiment(fedpeft, experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
-    run("simulate", experiment, "--out", out)
+    fedpeft("simulate", experiment, "--out", out)
     digest = json.loads((out / "result.json").read_text())["digests"]["vector"]
-    code, _, errors = run("simulate", "--out", out, "--resume")
+    code, _, errors = fedpeft("simulate", "--out", out, "--resume")
     assert (code, errors) == (0, "")
     assert json.loads((out / "result.json").read_text())["digests"]["vector"] == digest
 
@@ -105,24 +88,24 @@ def test_resume_takes_the_folders_own_experiment(run, experiment: Path, tmp_path
     ],
 )
 def test_mistakes_end_with_code_2_and_one_line(
-    run, arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    fedpeft, arguments: list[str], words: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("HF_HUB_OFFLINE", "1")
-    code, _, errors = run(*arguments)
+    code, _, errors = fedpeft(*arguments)
     assert code == 2 and words in errors
     assert errors.count("\n") == 1
     assert not list(tmp_path.iterdir()), "nothing may be written"
 
 
-def test_config_prints_a_complete_experiment(run) -> None:
-    code, printed, _ = run("config", "-s", "method.name=lora")
+def test_config_prints_a_complete_experiment(fedpeft) -> None:
+    code, printed, _ = fedpeft("config", "-s", "method.name=lora")
     assert code == 0
     assert Experiment.load(printed) == Experiment.load("", ["method.name=lora"])
 
 
-def test_methods_table_as_json(run) -> None:
-    code, printed, _ = run(
+def test_methods_table_as_json(fedpeft) -> None:
+    code, printed, _ = fedpeft(
         "methods", "--backbone", "roberta-large", "--classes", "3", "-s", "method.d=2048", "--json"
     )
     rows = {row["method"]: row for row in json.loads(printed)}
@@ -133,17 +116,17 @@ def test_methods_table_as_json(run) -> None:
     assert rows["lora"]["parameters"] == 98_304
 
 
-def test_methods_and_tasks_as_tables(run) -> None:
+def test_methods_and_tasks_as_tables(fedpeft) -> None:
     for command in ("methods", "tasks"):
-        code, printed, _ = run(command)
+        code, printed, _ = fedpeft(command)
         assert code == 0 and len(printed.splitlines()) > 4
-    code, printed, _ = run("tasks", "--json")
+    code, printed, _ = fedpeft("tasks", "--json")
     assert {"name", "kind", "metric", "best"} <= set(json.loads(printed)[0])
 
 
-def test_every_command_has_help_with_an_example(run) -> None:
+def test_every_command_has_help_with_an_example(fedpeft) -> None:
     for command in ("simulate", "predict", "export", "methods", "tasks", "config"):
-        code, printed, _ = run(command, "--help")
+        code, printed, _ = fedpeft(command, "--help")
         assert code == 0 and "Example: fedpeft" in printed
 
 

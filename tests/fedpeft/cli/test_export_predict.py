@@ -5,7 +5,6 @@ from __future__ import annotations
 import csv
 import json
 import shutil
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -14,29 +13,11 @@ from finished import finished_run, method
 from models import SMALL
 from safetensors import safe_open
 
-from fedpeft.cli import main
 from fedpeft.cli.predict import as_lines, as_table
 from fedpeft.predicting import Prediction
 
 TEXTS = ["the film last night was truly wonderful", "i thought the soup was awful"]
 SLASH = ("method.name=slash", "method.d=12")
-Call = Callable[..., tuple[int, str, str]]
-
-
-@pytest.fixture
-def fedpeft(capsys: pytest.CaptureFixture[str]) -> Call:
-    """Return a function that runs a command and returns (exit code, stdout, stderr)."""
-
-    def call(*arguments: str | Path) -> tuple[int, str, str]:
-        code = 0
-        try:
-            main([str(argument) for argument in arguments])
-        except SystemExit as stop:
-            code = int(stop.code or 0)
-        captured = capsys.readouterr()
-        return code, captured.out, captured.err
-
-    return call
 
 
 @pytest.fixture
@@ -51,7 +32,7 @@ def rows_of(printed: str) -> list[list[str]]:
     return [line.split("\t") for line in printed.splitlines()]
 
 
-def test_predictions_are_printed_as_tsv(fedpeft: Call, texts: Path) -> None:
+def test_predictions_are_printed_as_tsv(fedpeft, texts: Path) -> None:
     code, printed, errors = fedpeft("predict", finished_run(*SLASH), texts)
     assert (code, errors) == (0, "")
     header, *rows = rows_of(printed)
@@ -62,7 +43,7 @@ def test_predictions_are_printed_as_tsv(fedpeft: Call, texts: Path) -> None:
         assert label == max(shares, key=shares.__getitem__)
 
 
-def test_every_kind_of_file_says_the_same(fedpeft: Call, texts: Path, tmp_path: Path) -> None:
+def test_every_kind_of_file_says_the_same(fedpeft, texts: Path, tmp_path: Path) -> None:
     run = finished_run(*SLASH)
     _, printed, _ = fedpeft("predict", run, texts)
     outs = {name: tmp_path / f"out.{name}" for name in ("tsv", "csv", "jsonl")}
@@ -78,7 +59,7 @@ def test_every_kind_of_file_says_the_same(fedpeft: Call, texts: Path, tmp_path: 
         assert list(line["probabilities"].values()) == pytest.approx([*map(float, row[1:])], 1e-5)
 
 
-def test_scores_and_tags(fedpeft: Call, texts: Path, tmp_path: Path) -> None:
+def test_scores_and_tags(fedpeft, texts: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text(json.dumps({"one": TEXTS[0], "two": TEXTS[1]}) + "\n")
     options = ("--text", "one", "--text-pair", "two")
@@ -98,7 +79,7 @@ def test_scores_and_tags(fedpeft: Call, texts: Path, tmp_path: Path) -> None:
         assert all(0 < chance <= 1 for chance in line["probabilities"])
 
 
-def test_words_that_are_cut_off_are_told(fedpeft: Call, tmp_path: Path) -> None:
+def test_words_that_are_cut_off_are_told(fedpeft, tmp_path: Path) -> None:
     long = tmp_path / "long.jsonl"
     long.write_text(json.dumps({"text": ["the"] * 200}) + "\n")
     run = finished_run("task.name=synthetic/entities", *SLASH)
@@ -108,7 +89,7 @@ def test_words_that_are_cut_off_are_told(fedpeft: Call, tmp_path: Path) -> None:
     assert errors.startswith(f"{silent} words have no tag (null): cut off at task.max_length = ")
 
 
-def test_an_empty_row_is_refused_and_shifts_no_other(fedpeft: Call, tmp_path: Path) -> None:
+def test_an_empty_row_is_refused_and_shifts_no_other(fedpeft, tmp_path: Path) -> None:
     file = tmp_path / "gap.tsv"
     file.write_text("text\na great film\n\nbad\n\n")
     code, printed, errors = fedpeft("predict", finished_run(*SLASH), file)
@@ -131,7 +112,7 @@ def test_labels_that_do_not_fit_a_table() -> None:
 
 @pytest.mark.parametrize("name", sorted(SMALL))
 def test_a_vectors_file_predicts_as_its_run(
-    fedpeft: Call, texts: Path, tmp_path: Path, name: str
+    fedpeft, texts: Path, tmp_path: Path, name: str
 ) -> None:
     run, out = finished_run(*method(name, SMALL[name])), tmp_path / "vector.safetensors"
     code, printed, _ = fedpeft("export", run, "--format", "vector", "--out", out)
@@ -142,7 +123,7 @@ def test_a_vectors_file_predicts_as_its_run(
     assert fedpeft("predict", out, texts) == fedpeft("predict", run, texts)
 
 
-def test_exports_go_into_the_runs_folder(fedpeft: Call, texts: Path, tmp_path: Path) -> None:
+def test_exports_go_into_the_runs_folder(fedpeft, texts: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(finished_run("representation=cls", *SLASH), tmp_path / "run")
     for kind, name in (("hf", "export-hf"), ("vector", "export-vector.safetensors")):
         code, printed, errors = fedpeft("export", folder, "--format", kind)
@@ -179,7 +160,7 @@ def mistakes() -> list[tuple[list[str], str]]:
 
 @pytest.mark.parametrize(("arguments", "words"), mistakes())
 def test_mistakes_end_with_code_2_and_one_line(
-    fedpeft: Call,
+    fedpeft,
     texts: Path,
     tmp_path: Path,
     arguments: list[str],
@@ -196,7 +177,7 @@ def test_mistakes_end_with_code_2_and_one_line(
     assert {*tmp_path.iterdir(), *run.iterdir()} == files and texts.read_text() == before
 
 
-def test_both_commands_have_help_with_an_example(fedpeft: Call) -> None:
+def test_both_commands_have_help_with_an_example(fedpeft) -> None:
     for command in ("predict", "export"):
         code, printed, _ = fedpeft(command, "--help")
         assert code == 0 and f"Example: fedpeft {command}" in printed
