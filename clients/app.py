@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
@@ -12,6 +13,7 @@ from flwr.clientapp import ClientApp
 
 from clients.data import dev_rows, train_rows
 from clients.errors import ClientError, error_reply
+from clients.privacy import Protection, Request, charge, hide
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import When, evaluate, train_cohort
 from fedpeft.vector import decode, encode
@@ -108,14 +110,26 @@ class Assignment:
             train_rows(context),
         )
 
-    def reply(self, vector: np.ndarray, loss: float) -> Message:
-        """Return the message that carries a trained task vector [P]."""
+    @property
+    def request(self) -> Request:
+        """What privacy needs to know of this assignment."""
+        runtime, train = self.runtime, self.runtime.task.train
+        return Request(runtime.experiment, self.client, self.round, self.start, train, self.rows)
+
+    def reply(self, vector: np.ndarray, loss: float, protection: Protection) -> Message:
+        """Return the message that carries a trained task vector [P].
+
+        With privacy the vector and what has been spent are all that leaves the client: a training
+        loss says something of the examples that no noise covers.
+        """
         experiment = self.runtime.experiment
+        said = {each["unit"]: json.dumps(each) for each in protection.statements}
+        private = experiment.privacy.unit != "none"
         content = RecordDict(
             {
                 "arrays": ArrayRecord({"vector": Array(encode(vector, experiment.wire.codec))}),
-                "metrics": MetricRecord({"loss": loss}),
-                "config": ConfigRecord({"experiment": self.runtime.digest}),
+                "metrics": MetricRecord({} if private else {"loss": loss}),
+                "config": ConfigRecord({"experiment": self.runtime.digest, **said}),
             }
         )
         return Message(content, reply_to=self.message)
@@ -124,13 +138,15 @@ class Assignment:
 def train_together(messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
     """Answer the train messages of several clients of one round, trained in one batch.
 
-    A client whose message or data is at fault gets an error reply; the others are trained.
+    A client whose message or data is at fault, or whose privacy budget is spent, gets an error
+    reply; the others are trained.
     """
     replies: dict[int, Message] = {}
-    ready: dict[int, Assignment] = {}
+    ready: dict[int, tuple[Assignment, Protection]] = {}
     for place, (message, context) in enumerate(zip(messages, contexts, strict=True)):
         try:
-            ready[place] = Assignment.read(message, context)
+            assignment = Assignment.read(message, context)
+            ready[place] = assignment, charge(assignment.request, context)
         except Exception as error:
             replies[place] = error_reply(error, message)
     try:
@@ -140,20 +156,24 @@ def train_together(messages: Sequence[Message], contexts: Sequence[Context]) -> 
     return [replies[place] for place in range(len(messages))]
 
 
-def _train(assignments: list[Assignment]) -> list[Message]:
+def _train(assignments: list[tuple[Assignment, Protection]]) -> list[Message]:
     if not assignments:
         return []
-    runtime, round = assignments[0].runtime, assignments[0].round
+    runtime, round = assignments[0][0].runtime, assignments[0][0].round
     experiment = runtime.experiment
+    private = [protection.dpsgd for _, protection in assignments if protection.dpsgd]
     trained = train_cohort(
         runtime.model,
-        np.stack([each.start for each in assignments]),
-        [runtime.train.select(each.rows) for each in assignments],
-        [each.client for each in assignments],
+        np.stack([each.start for each, _ in assignments]),
+        [runtime.train.select(each.rows) for each, _ in assignments],
+        [each.client for each, _ in assignments],
         experiment.local,
         When(experiment.seed, round, experiment.federation.rounds),
+        private or None,
     )
     return [
-        each.reply(vector, float(loss))
-        for each, vector, loss in zip(assignments, trained.vectors, trained.losses, strict=True)
+        each.reply(hide(protection, each.request, vector), float(loss), protection)
+        for (each, protection), vector, loss in zip(
+            assignments, trained.vectors, trained.losses, strict=True
+        )
     ]

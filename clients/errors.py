@@ -9,6 +9,7 @@ from pathlib import Path
 from flwr.app import Error, Message
 
 from fedpeft.errors import UserError
+from fedpeft.privacy.ledger import BudgetSpent
 
 log = logging.getLogger(__name__)
 CLIENT_EXCEPTION = 2  # Flower's code for an exception in a ClientApp
@@ -31,7 +32,8 @@ def error_reply(error: Exception, message: Message) -> Message:
     ours = isinstance(error, ClientError) or (isinstance(error, UserError) and not reading)
     reason = f"{name}: {error}" if ours else f"{name} at {place}"
     log.warning("%s", reason)
-    return Message(Error(code=CLIENT_EXCEPTION, reason=reason[:_LONGEST]), reply_to=message)
+    code = BudgetSpent.CODE if isinstance(error, BudgetSpent) else CLIENT_EXCEPTION
+    return Message(Error(code=code, reason=reason[:_LONGEST]), reply_to=message)
 
 
 class ClientError(Exception):

@@ -24,8 +24,9 @@ from pydantic import (
 )
 from pydantic_core import ErrorDetails
 
-from fedpeft.contradictions import in_engine, in_federation, in_task
+from fedpeft.contradictions import in_engine, in_federation, in_privacy, in_task
 from fedpeft.errors import UserError, nearest, plain_message
+from fedpeft.privacy.settings import PrivacySection
 from fedpeft.settings import (
     SERVER_LR,
     EngineSection,
@@ -72,6 +73,7 @@ class Experiment(Section):
     partition: PartitionSection = PartitionSection()
     federation: FederationSection = FederationSection()
     local: LocalSection = LocalSection()
+    privacy: PrivacySection = PrivacySection()
     wire: WireSection = WireSection()
     engine: EngineSection = EngineSection()
     output: OutputSection = OutputSection()
@@ -89,6 +91,7 @@ class Experiment(Section):
             *in_federation(self.federation, self.clients_per_round),
             *in_task(self.task),
             *in_engine(self.engine, self.method),
+            *in_privacy(self.privacy, self.federation),
         ):
             raise UserError(problem)
         defaults = self.derived()

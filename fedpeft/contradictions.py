@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fedpeft.privacy.settings import PrivacySection
 from fedpeft.settings import (
     SERVER_LR,
     EngineSection,
@@ -60,4 +61,70 @@ def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:
         yield (
             f"engine.cohort = {engine.cohort}: method '{method.name}' changes whole "
             f"weights, so it trains one client at a time; leave it at 1"
+        )
+
+
+#: Strategies that aggregate by a plain mean; the noise on a sum of clients says nothing of others.
+_OF_A_MEAN = tuple(SERVER_LR)
+
+
+def in_privacy(privacy: PrivacySection, federation: FederationSection) -> Iterator[str]:
+    """Yield a line for each contradiction, with the federation too."""
+    fields = type(privacy).model_fields.items()
+    given = [key for key, field in fields if getattr(privacy, key) != field.default]
+    if privacy.unit == "none":
+        for key in ("epsilon", "noise_multiplier", "client_epsilon", "client_noise_multiplier"):
+            if key in given:
+                yield f"privacy.{key} = {getattr(privacy, key)}: nothing is protected; " + (
+                    "set privacy.unit = 'example', 'client' or 'both'"
+                )
+        return
+    if not privacy.clients:
+        for key in given:
+            if key.startswith("client_"):
+                yield (
+                    f"privacy.{key} = {getattr(privacy, key)}: is about whole clients; expected "
+                    f"privacy.unit = 'client' or 'both', not '{privacy.unit}'"
+                )
+    if privacy.examples:
+        yield from _in_noise("privacy.", privacy.epsilon, privacy.noise_multiplier, privacy.clip)
+    if privacy.clients:
+        epsilon, sigma, delta = privacy.of_clients()
+        yield from _in_noise("privacy.client_", epsilon, sigma, privacy.client_clip)
+        if delta is not None and delta * federation.clients >= 1:
+            yield (
+                f"privacy.client_delta = {delta:g}: expected less than 1 / federation.clients = "
+                f"{1 / federation.clients:g}"
+            )
+    if privacy.central:
+        yield from _in_central(privacy, federation)
+    elif privacy.client_quantile:
+        yield (
+            f"privacy.client_quantile = {privacy.client_quantile}: only the server sees the norms "
+            f"of several clients; with client_noise = 'clients' leave it out"
+        )
+
+
+def _in_noise(
+    prefix: str, epsilon: float | None, sigma: float | None, clip: float
+) -> Iterator[str]:
+    if (epsilon is None) == (sigma is None):
+        yield (
+            f"{prefix}epsilon = {epsilon} and {prefix}noise_multiplier = {sigma}: expected one of "
+            f"the two: the noise is calibrated for epsilon, or given"
+        )
+    if clip == 0 and (epsilon is not None or sigma):
+        yield f"{prefix}clip = 0: noise protects nothing without a limit; expected more than 0"
+
+
+def _in_central(privacy: PrivacySection, federation: FederationSection) -> Iterator[str]:
+    if federation.weighting != "uniform":
+        yield (
+            "federation.weighting = 'examples': noise for clients is matched to uniform weights; "
+            "leave weighting at 'uniform' or set privacy.client_noise = 'clients'"
+        )
+    if federation.strategy not in _OF_A_MEAN:
+        yield (
+            f"federation.strategy = '{federation.strategy}': noise for clients is valid for a "
+            f"mean; expected one of {', '.join(_OF_A_MEAN)}, or privacy.client_noise = 'clients'"
         )

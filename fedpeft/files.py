@@ -21,7 +21,7 @@ def write_atomic(path: Path, data: bytes | str) -> None:
         file.flush()
         os.fsync(file.fileno())
     os.replace(temporary, path)
-    _sync(path.parent)
+    sync(path.parent)
 
 
 @contextmanager
@@ -33,14 +33,14 @@ def whole_folder(path: Path) -> Iterator[Path]:
     try:
         yield temporary
         for written in [*temporary.rglob("*"), temporary]:
-            _sync(written)
+            sync(written)
         temporary.replace(path)
-        _sync(path.parent)
+        sync(path.parent)
     finally:
         shutil.rmtree(temporary, ignore_errors=True)
 
 
-def _sync(path: Path) -> None:
+def sync(path: Path) -> None:
     """fsync a file, or a folder's list of names."""
     handle = os.open(path, os.O_RDONLY)
     try:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -16,6 +16,7 @@ from fedpeft.heads import Head
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification
 from fedpeft.modifications.hooks import run
+from fedpeft.privacy.whole_weights import weight_gradients
 from fedpeft.projection import digest
 from fedpeft.projection.operators import Mode, operator
 from fedpeft.randomness import generator
@@ -107,10 +108,14 @@ class TaskModel:
         Raises:
             ValueError: several vectors with a method that changes the weights themselves.
         """
-        if len(vectors) != 1 and not self.method.grouped:
+        return self.realise_parameters(self.layout.unpack(vectors))
+
+    def realise_parameters(self, parameters: Mapping[str, Tensor]) -> Realised:
+        """Do the same with the vectors' parts, ``name -> [G, *shape]``; see ``realise``."""
+        groups = len(next(iter(parameters.values())))
+        if groups != 1 and not self.method.grouped:
             name = type(self.method).__name__
-            raise ValueError(f"{name} changes whole weights: one task vector, not {len(vectors)}")
-        parameters = self.layout.unpack(vectors)
+            raise ValueError(f"{name} changes whole weights: one task vector, not {groups}")
         modifications = self.method.realise(parameters, self._of_method)
         return Realised(modifications, *self.head.realise(parameters, self._of_head))
 
@@ -145,13 +150,14 @@ class TaskModel:
 
         The realised modifications are copied once per example, so one backward leaves each
         example's gradient in its own copy; ``realise`` itself is differentiated row by row
-        (its vector-Jacobian product), never through the backbone.
+        (its vector-Jacobian product), never through the backbone. A method that changes the
+        weights themselves has no room for copies; see ``privacy.whole_weights``.
 
         Raises:
-            TypeError: a method that changes the weights themselves; its G is 1.
+            ValueError: several vectors with a method that changes the weights themselves.
         """
         if not self.method.grouped:
-            raise TypeError(f"{type(self.method).__name__} has no per-example gradients here")
+            return weight_gradients(self, vectors, batch)
         groups, rows = len(vectors), len(batch.read) // len(vectors)
         start = vectors.detach()
         expanded = self.realise(start).map(

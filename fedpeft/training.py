@@ -14,6 +14,7 @@ import torch
 
 from fedpeft.model import TaskModel
 from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
+from fedpeft.privacy.example import DPSGD, poisson_batches, private_gradients
 from fedpeft.randomness import generator
 from fedpeft.settings import LocalSection
 from fedpeft.tasks.encoding import Batch, Encoded, batches, collate
@@ -59,6 +60,7 @@ def train_cohort(
     clients: Sequence[int],
     local: LocalSection,
     when: When,
+    private: Sequence[DPSGD] | None = None,
 ) -> CohortResult:
     """Train K clients for one round in one batch.
 
@@ -69,11 +71,13 @@ def train_cohort(
         clients: each client's id, which its randomness derives from.
         local: how to train.
         when: seed and round.
+        private: each client's DP-SGD. What leaves this function is then the vectors alone: the
+            losses are NaN, and ``local.max_grad_norm`` gives way to the clipping of examples.
     """
-    plans = [
-        plan_batches(client, examples, local, when)
-        for client, examples in zip(clients, data, strict=True)
-    ]
+    if private:
+        plans = [poisson_batches(p, len(own)) for p, own in zip(private, data, strict=True)]
+    else:
+        plans = [plan_batches(c, own, local, when) for c, own in zip(clients, data, strict=True)]
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
     steps = np.array([len(plans[k]) for k in order])
@@ -81,24 +85,26 @@ def train_cohort(
     begin = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
     vectors = begin.clone()
     optimizer = build_optimizer(local, vectors)
+    max_norm = 0.0 if private else local.max_grad_norm
     history: list[torch.Tensor] = []  # each step's losses, of the clients still training
     for step in range(steps.max(initial=0)):
         rows = int((steps > step).sum())
-        active = order[:rows]
-        batch = collate(
-            [data[k] for k in active],
-            [plans[k][step] for k in active],
-            model.backbone.tokenizer.pad_token_id,
-            vectors.device,
-            model.dtype,
-        )
-        gradients, losses = model.gradients(vectors[:rows], batch)
+        theirs = [data[k] for k in order[:rows]]
+        batches = [plans[k][step] for k in order[:rows]]
+        if private:
+            how = [private[k] for k in order[:rows]]
+            gradients = private_gradients(model, vectors[:rows], theirs, batches, how)
+            losses = gradients.new_full((rows,), float("nan"))
+        else:
+            pad_id = model.backbone.tokenizer.pad_token_id
+            batch = collate(theirs, batches, pad_id, vectors.device, model.dtype)
+            gradients, losses = model.gradients(vectors[:rows], batch)
         history.append(losses)
         if local.proximal_mu:  # FedProx (Li et al. 2020, arXiv 1812.06127)
             gradients += local.proximal_mu * (vectors[:rows] - begin[:rows])
         progress = (when.round - 1 + step / steps[:rows]) / when.rounds
         lr = vectors.new_tensor([[learning_rate(local, share)] for share in progress])
-        optimizer.step(vectors[:rows], clip_rows(gradients, local.max_grad_norm), lr)
+        optimizer.step(vectors[:rows], clip_rows(gradients, max_norm), lr)
     back = np.argsort(order)  # row of client k
     loss_sums = np.zeros(len(plans))
     for step_losses in history:

@@ -8,32 +8,37 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp.strategy import FedAvg
 
+from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed
+from fedpeft.privacy.ledger import BudgetSpent
+from fedpeft.privacy.statement import read_statement, so_far
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.tasks import Task, metrics
 from fedpeft.trained import describe_vector
-from fedpeft.training import evaluate
-from fedpeft.vector import decode, encode
-from server.exchange import exchange
+from fedpeft.vector import decode
+from server.evaluation import measure
+from server.exchange import budget_spent
 from server.ledger import ByteLedger
 from server.nodes import Node, Nodes
+from server.privacy import CentralPrivacy
 from server.result import describe_result
+from server.round import Round, check_all
 from server.runfolder import Checkpoint, RunFolder
 from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
 
 log = logging.getLogger(__name__)
 app = ServerApp()
-Checked = TypeVar("Checked")
+SERVER_LEDGER = "privacy/server.sqlite"  # in the run folder
 
 
 @app.main()
@@ -44,85 +49,75 @@ def main(grid: Grid, context: Context) -> None:
     experiment = runtime.experiment
     folder.pin(runtime.identity)
     strategy = build_strategy(experiment.federation)
+    central = CentralPrivacy.of(experiment, folder.path / SERVER_LEDGER)
     state = folder.checkpoint() or Checkpoint(0, runtime.model.initial(experiment.seed))
     restore_strategy(strategy, state.strategy)
+    if central:
+        central.restore(state.strategy)
     nodes = Nodes(grid, experiment, runtime.identity)
     nodes.wait()
+    privacy = so_far(folder.rounds()[-1] if state.round else None, [])
     for number in range(state.round + 1, experiment.federation.rounds + 1):
         started = time.monotonic()
         run = Round(number, grid, runtime, folder, ByteLedger())
         nodes.refresh(run.ledger)
-        asked = sample(nodes.clients, experiment.seed, number, experiment.clients_per_round)
+        try:
+            own = [central.charge(number, state.vector)] if central else []
+        except BudgetSpent as error:
+            log.warning("round %d: the run ends here: %s", number, error)
+            break
+        asked = choose(nodes.willing, experiment, number, central)
         good, failed = train(run, asked, state.vector)
-        weights = [weight(asked[c], experiment.federation.weighting) for c in good]
-        updates = [(good[c].message, good[c].vector, w) for c, w in zip(good, weights, strict=True)]
-        vector = aggregate(strategy, number, state.vector, updates)
-        if not np.isfinite(vector).all():
-            raise RunFailed(
-                f"round {number}: the aggregated vector is not finite; "
-                f"federation.max_update_norm limits what a client can add"
-            )
+        nodes.retire(client for client in failed if budget_spent(failed[client]))
+        if not good and not central:  # nobody has any budget left
+            continue
+        vector = combine(strategy, central, state.vector, good, asked, run)
+        privacy = so_far(privacy, [*own, *(each for u in good.values() for each in u.statements)])
         line = {
             "round": number,
             "clients": len(good),
             "failed": [{"client": c, "reason": failed[c]} for c in sorted(failed)],
-            "loss": float(np.average([good[c].loss for c in good], weights=weights)),
+            "loss": mean_loss(good, asked, experiment.federation.weighting),
             **measure(run, nodes.clients, vector),
             "seconds": time.monotonic() - started,
             "bytes": run.ledger.round_bytes(),
-            "epsilon": None,
+            **privacy,
         }
         for client in failed:
             nodes.forget(client)
         seconds = state.seconds + time.monotonic() - started
-        state = Checkpoint(number, vector, strategy_state(strategy), seconds)
+        memory = strategy_state(strategy) | (central.state() if central else {})
+        state = Checkpoint(number, vector, memory, seconds)
         folder.save_round(line, run.ledger.lines(number), state)
+    if not state.round:
+        raise RunFailed("no round was done: nobody has the privacy budget for one")
     folder.report("finished", state.round, 1, 1)
     result = describe_result(runtime, folder, state)
     folder.finish(result, state.vector, describe_vector(runtime))
 
 
 @dataclass(frozen=True)
-class Round:
-    """One round, counted from 1, and what it has sent so far."""
-
-    number: int
-    grid: Grid
-    runtime: Runtime
-    folder: RunFolder
-    ledger: ByteLedger
-
-    def ask(
-        self, kind: str, vector: np.ndarray, clients: Mapping[int, Node]
-    ) -> tuple[dict[int, Message], dict[int, str]]:
-        """Send the task vector to clients; return their replies, and why others gave none."""
-        experiment = self.runtime.experiment
-        content = RecordDict(
-            {
-                "arrays": ArrayRecord({"vector": Array(encode(vector, experiment.wire.codec))}),
-                "config": ConfigRecord({"experiment": self.runtime.digest, "round": self.number}),
-            }
-        )
-        return exchange(
-            self.grid,
-            kind,
-            content,
-            {client: node.node_id for client, node in clients.items()},
-            self.ledger,
-            experiment.federation.timeout,
-            lambda done, total: self.folder.report(
-                phase=kind, round=self.number, done=done, total=total
-            ),
-        )
-
-
-@dataclass(frozen=True)
 class Update:
-    """A client's checked reply: the task vector [P] it trained, and its mean training loss."""
+    """A client's checked reply.
 
-    message: Message
+    Attributes:
+        vector: the task vector [P] it trained.
+        loss: its mean training loss; None with privacy.
+        statements: what it has spent, one of each unit that it protects itself.
+    """
+
     vector: np.ndarray
-    loss: float
+    loss: float | None
+    statements: list[dict[str, Any]]
+
+
+def choose(
+    clients: Mapping[int, Node], experiment: Experiment, number: int, central: CentralPrivacy | None
+) -> dict[int, Node]:
+    """Return the clients of a round; where clients are protected, by Poisson sampling."""
+    if central:
+        return central.sample(clients, number)
+    return sample(clients, experiment.seed, number, experiment.clients_per_round)
 
 
 def sample(clients: Mapping[int, Node], seed: int, number: int, count: int) -> dict[int, Node]:
@@ -138,6 +133,43 @@ def weight(node: Node, weighting: str) -> float:
     return float(node.examples) if weighting == "examples" else 1.0
 
 
+def combine(
+    strategy: FedAvg,
+    central: CentralPrivacy | None,
+    current: np.ndarray,
+    good: Mapping[int, Update],
+    asked: Mapping[int, Node],
+    run: Round,
+) -> np.ndarray:
+    """Return the next task vector [P] of the strategy, from updates in client order.
+
+    Raises:
+        RunFailed: it is not finite.
+    """
+    weighting = run.runtime.experiment.federation.weighting
+    updates = [(good[c].vector, weight(asked[c], weighting)) for c in good]
+    if central:  # the strategy works on what may be released: a mean with noise
+        mean = central.mean_update([vector - current for vector, _ in updates])
+        updates = [((current + mean).astype(current.dtype), 1.0)]
+    vector = aggregate(strategy, run.number, current, updates)
+    if not np.isfinite(vector).all():
+        raise RunFailed(
+            f"round {run.number}: the aggregated vector is not finite; "
+            f"federation.max_update_norm limits what a client can add"
+        )
+    return vector
+
+
+def mean_loss(
+    good: Mapping[int, Update], asked: Mapping[int, Node], weighting: str
+) -> float | None:
+    """Return the clients' weighted mean training loss, or None where it stays with them."""
+    losses = [update.loss for update in good.values() if update.loss is not None]
+    if not losses:
+        return None
+    return float(np.average(losses, weights=[weight(asked[c], weighting) for c in good]))
+
+
 def train(
     run: Round, asked: Mapping[int, Node], vector: np.ndarray
 ) -> tuple[dict[int, Update], dict[int, str]]:
@@ -150,7 +182,9 @@ def train(
     good = check_all(replies, failed, lambda reply: check_update(run.runtime, reply, vector))
     for client, reason in sorted(failed.items()):
         log.warning("round %d: client %d failed: %s", run.number, client, reason)
-    needed = run.runtime.experiment.federation.min_success
+    # A Poisson sample may be small, and clients without budget are no fault of the run.
+    spent = sum(map(budget_spent, failed.values()))
+    needed = min(run.runtime.experiment.federation.min_success, len(asked) - spent)
     if len(good) < needed:
         reasons = "; ".join(f"client {c}: {failed[c]}" for c in sorted(failed)[:3])
         raise RunFailed(
@@ -158,21 +192,6 @@ def train(
             f"federation.min_success is {needed} ({reasons})"
         )
     return good, failed
-
-
-def check_all(
-    replies: Mapping[int, Message], failed: dict[int, str], check: Callable[[Message], Checked]
-) -> dict[int, Checked]:
-    """Return what ``check`` makes of the replies; a client it refuses goes to ``failed``."""
-    good = {}
-    for client, reply in replies.items():
-        try:
-            good[client] = check(reply)
-        except ValueError as error:
-            failed[client] = f"refused: {error}"
-        except Exception as error:  # a reply may hold anything
-            failed[client] = f"refused: {type(error).__name__}: {error}"
-    return good
 
 
 def check_update(runtime: Runtime, reply: Message, start: np.ndarray) -> Update:
@@ -190,61 +209,12 @@ def check_update(runtime: Runtime, reply: Message, start: np.ndarray) -> Update:
     norm = float(np.linalg.norm(vector - start))
     if limit and norm > limit:
         raise ValueError(f"update norm {norm:.4g} is above federation.max_update_norm = {limit:g}")
+    privacy = experiment.privacy
+    protected = {"example": privacy.examples, "client": privacy.local}
+    said = [read_statement(content["config"][u], u) for u, own in protected.items() if own]
+    if privacy.unit != "none":
+        return Update(vector, None, said)
     loss = float(content["metrics"]["loss"])
     if not np.isfinite(loss):
         raise ValueError(f"training loss is {loss}")
-    return Update(reply, vector, loss)
-
-
-def measure(run: Round, clients: Mapping[int, Node], vector: np.ndarray) -> dict[str, Any]:
-    """Evaluate a task vector; all null in a round that ``output.eval_every`` leaves out."""
-    experiment, info = run.runtime.experiment, run.runtime.task.info
-    if run.number < experiment.federation.rounds and run.number % experiment.output.eval_every:
-        return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None}
-    if experiment.federation.evaluation == "clients":
-        statistics, loss_sum = measure_at_clients(run, clients, vector)
-        extra = metrics.unsummable_scores(info.kind)
-    else:
-        run.folder.report(phase="evaluate", round=run.number, done=0, total=1)
-        found = evaluate(run.runtime.model, vector, run.runtime.dev)
-        statistics, loss_sum = found.statistics, found.loss_sum
-        extra = metrics.unsummable_scores(info.kind, found.outputs, run.runtime.dev.labels)
-    scores = metrics.scores(statistics, info.kind) | extra
-    count = metrics.examples_of(statistics, info.kind)
-    loss = loss_sum / count if np.isfinite(loss_sum) else None  # JSON knows no infinity
-    return {"score": scores[info.metric], "eval_loss": loss, "metrics": scores, "evaluated": count}
-
-
-def measure_at_clients(
-    run: Round, clients: Mapping[int, Node], vector: np.ndarray
-) -> tuple[np.ndarray, float]:
-    """Have every client evaluate its share of the dev set; return summed statistics and loss.
-
-    Raises:
-        RunFailed: no client answered.
-    """
-    task = run.runtime.task
-    replies, failed = run.ask("evaluate", vector, clients)
-    good = check_all(replies, failed, lambda reply: check_measured(reply, task))
-    for client, reason in sorted(failed.items()):
-        log.warning("round %d: client %d did not evaluate: %s", run.number, client, reason)
-    if not good:
-        raise RunFailed(f"round {run.number}: no client evaluated")
-    statistics = np.sum([found[0] for found in good.values()], axis=0)
-    return statistics, sum(found[1] for found in good.values())
-
-
-def check_measured(reply: Message, task: Task) -> tuple[np.ndarray, float]:
-    """Return (statistics, summed loss) of a client's evaluation.
-
-    Raises:
-        ValueError: not so many statistics, one that is not finite, or counts that cannot be.
-    """
-    kind, array = task.info.kind, reply.content["arrays"]["statistics"].numpy()
-    size = metrics.statistics_size(kind, task.classes)
-    statistics = decode(array, "float64", size, "float64")
-    metrics.check_statistics(statistics, kind)
-    loss_sum = float(reply.content["metrics"]["loss-sum"])
-    if not np.isfinite(loss_sum):
-        raise ValueError(f"evaluation loss is {loss_sum}")
-    return statistics, loss_sum
+    return Update(vector, loss, said)

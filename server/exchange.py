@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from flwr.app import Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedpeft.privacy.ledger import BudgetSpent
 from server.ledger import ByteLedger
 
 _TYPES = {"train": "train", "evaluate": "evaluate", "handshake": "query.handshake"}
@@ -56,7 +57,7 @@ def exchange(
             client = pending.pop(reply.metadata.reply_to_message_id)
             ledger.add(kind, client, "up", reply)
             if reply.has_error():
-                failed[client] = f"error {reply.error.code}: {reply.error.reason}"
+                failed[client] = _reason(reply.error.code, reply.error.reason)
             else:
                 replies[client] = reply
         progress(len(replies) + len(failed), len(clients))
@@ -64,3 +65,12 @@ def exchange(
             time.sleep(_POLL)
     failed |= dict.fromkeys(pending.values(), f"no reply within {timeout:g} s")
     return dict(sorted(replies.items())), dict(sorted(failed.items()))
+
+
+def budget_spent(reason: str) -> bool:
+    """Tell from the reason why a client failed whether its privacy budget is spent."""
+    return reason.startswith(_reason(BudgetSpent.CODE, ""))
+
+
+def _reason(code: int, text: str) -> str:
+    return f"error {code}: {text}"

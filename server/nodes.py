@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import time
+from collections.abc import Iterable
 from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -35,6 +36,16 @@ class Nodes:
     clients: dict[int, Node] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)  # node id -> why
     silent: dict[int, str] = field(default_factory=dict)  # the same; asked again next round
+    spent: set[int] = field(default_factory=set)  # clients without privacy budget for a round
+
+    @property
+    def willing(self) -> dict[int, Node]:
+        """The clients that can still be asked to train."""
+        return {c: node for c, node in self.clients.items() if c not in self.spent}
+
+    def retire(self, clients: Iterable[int]) -> None:
+        """Never ask these clients to train again: their privacy budget is spent."""
+        self.spent.update(clients)
 
     def wait(self) -> None:
         """Wait until all clients' nodes are connected.

@@ -24,7 +24,7 @@ def describe_result(runtime: Runtime, folder: RunFolder, state: Checkpoint) -> d
     head = layout.head_size * itemsize
     bytes_total["per_client_round_up"] = {
         "payload": layout.size * itemsize,
-        "message": round(np.mean(messages)),
+        "message": round(np.mean(messages)) if messages else 0,
         "method": layout.size * itemsize - head,
         "head": head,
     }
@@ -41,8 +41,8 @@ def describe_result(runtime: Runtime, folder: RunFolder, state: Checkpoint) -> d
         "vector_size": layout.size,
         "head_size": layout.head_size,
         "bytes": bytes_total,
-        "epsilon": None,
-        "privacy": None,
+        "epsilon": rounds[-1]["epsilon"],
+        "privacy": rounds[-1]["privacy"],
         "seconds": state.seconds,
         "digests": {
             **{name: identity[name] for name in ("projection", "layout", "backbone", "experiment")},

@@ -55,7 +55,7 @@ def aggregate(
     strategy: FedAvg,
     round: int,
     current: np.ndarray,
-    replies: Iterable[tuple[Message, np.ndarray, float]],
+    updates: Iterable[tuple[np.ndarray, float]],
 ) -> np.ndarray:
     """Return the next task vector [P].
 
@@ -63,22 +63,15 @@ def aggregate(
         strategy: of ``build_strategy``.
         round: counts from 1.
         current: the task vector [P] the clients started from.
-        replies: (message, its checked vector [P], weight) of each client, in client order.
+        updates: (checked vector [P], weight) of each client, in client order; with central
+            privacy there is one, which stands for all.
     """
     arrays = ArrayRecord({VECTOR: Array(current)})
-    # Lets the strategy remember the current arrays; the messages it makes are not used, because
-    # clients are sampled and messages encoded elsewhere.
-    strategy.configure_train(round, arrays, ConfigRecord(), _OneNode())
-    checked = []
-    for message, vector, weight in replies:
-        message.content = RecordDict(
-            {
-                "arrays": ArrayRecord({VECTOR: Array(vector)}),
-                "metrics": MetricRecord({WEIGHT: weight}),
-            }
-        )
-        checked.append(message)
-    result, _ = strategy.aggregate_train(round, checked)
+    # Lets the strategy remember the current arrays. The message it makes is not sent, because
+    # clients are sampled and messages encoded elsewhere; the updates come as replies to it.
+    [question] = strategy.configure_train(round, arrays, ConfigRecord(), _OneNode())
+    replies = [_reply(question, vector, weight) for vector, weight in updates]
+    result, _ = strategy.aggregate_train(round, replies)
     return result[VECTOR].numpy().astype(current.dtype)
 
 
@@ -93,9 +86,20 @@ def strategy_state(strategy: FedAvg) -> dict[str, np.ndarray]:
 
 
 def restore_strategy(strategy: FedAvg, state: dict[str, np.ndarray]) -> None:
-    """Give a strategy back its memory."""
-    for name, array in state.items():
+    """Give a strategy back its memory; names of others in the checkpoint are not looked at."""
+    for name in state.keys() & set(_MEMORY):
+        array = state[name]
         setattr(strategy, name, [array] if name == "momentum_vector" else {VECTOR: array})
+
+
+def _reply(question: Message, vector: np.ndarray, weight: float) -> Message:
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({VECTOR: Array(vector)}),
+            "metrics": MetricRecord({WEIGHT: weight}),
+        }
+    )
+    return Message(content, reply_to=question)
 
 
 class _OneNode:

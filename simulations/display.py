@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import threading
+from math import ceil
 from typing import Any
 
 from rich.console import Console
@@ -32,6 +33,11 @@ def readable_seconds(seconds: float) -> str:
         return f"{seconds:.1f} s"
     minutes, rest = divmod(round(seconds), 60)
     return f"{minutes} min {rest:02d} s" if minutes else f"{rest} s"
+
+
+def readable_epsilon(epsilon: float | None) -> str:
+    """Return an epsilon, rounded up; ``none`` where nothing bounds it."""
+    return "none" if epsilon is None else f"{ceil(100 * epsilon) / 100:.2f}"
 
 
 class Display:
@@ -71,8 +77,9 @@ class Display:
     def _print_new(self) -> None:
         for line in self._lines[self._printed :]:
             cells = self._cells(line)
+            told = "epsilon" if line.get("privacy") else "loss"
             self.console.print(
-                f"round {cells[0]}/{self.rounds}  {self.metric} {cells[1]}  loss {cells[2]}  "
+                f"round {cells[0]}/{self.rounds}  {self.metric} {cells[1]}  {told} {cells[2]}  "
                 f"up {cells[3]}  down {cells[4]}  {cells[5]} a round  "
                 f"{self._time_left(line['round'])}",
                 highlight=False,
@@ -89,7 +96,8 @@ class Display:
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2))
-        for title in ("round", self.metric, "train loss", "up", "down", "time", "failed"):
+        told = "epsilon" if self._private() else "train loss"
+        for title in ("round", self.metric, told, "up", "down", "time", "failed"):
             table.add_column(title, justify="right")
         for line in self._lines[-_SHOWN:]:
             table.add_row(*self._cells(line), str(len(line["failed"]) or ""))
@@ -97,6 +105,9 @@ class Display:
         outer.add_row(table)
         outer.add_row(self._bar())
         return outer
+
+    def _private(self) -> bool:
+        return any(line.get("privacy") for line in self._lines)
 
     def _bar(self) -> Progress:
         done = self._lines[-1]["round"] if self._lines else 0
@@ -120,7 +131,11 @@ class Display:
             return None
 
     def _cells(self, line: dict[str, Any]) -> list[str]:
-        """Return round, score, loss, bytes up and down so far, seconds of the round."""
+        """Return round, score, loss or epsilon, bytes up and down so far, seconds of the round.
+
+        With privacy the loss stays with the clients.
+        """
+        told = "-" if line["loss"] is None else f"{line['loss']:.4f}"
         upto = [each["bytes"] for each in self._lines if each["round"] <= line["round"]]
         up, down = (sum(each[side]["message"] for each in upto) for side in ("up", "down"))
         score = "-" if line["score"] is None else f"{line['score']:.4f}"
@@ -128,7 +143,7 @@ class Display:
         return [
             f"{line['round']:>{width}}",
             score,
-            f"{line['loss']:.4f}",
+            readable_epsilon(line["epsilon"]) if line.get("privacy") else told,
             readable_bytes(up),
             readable_bytes(down),
             readable_seconds(line["seconds"]),

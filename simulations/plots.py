@@ -34,7 +34,10 @@ def draw_run(folder: RunFolder, runtime: Runtime) -> None:
 
 
 def draw_curves(path: Path, rounds: Sequence[dict[str, Any]], metric: str, title: str) -> None:
-    """Draw score and training loss against rounds and against bytes sent so far."""
+    """Draw score and training loss against rounds and against bytes sent so far.
+
+    With privacy the loss stays with the clients, and epsilon takes its place.
+    """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -47,6 +50,8 @@ def draw_curves(path: Path, rounds: Sequence[dict[str, Any]], metric: str, title
     )
     figure = Figure(figsize=(9, 6.5), layout="constrained")
     figure.suptitle(title)
+    private = any(line.get("privacy") for line in rounds)
+    told, name = ("epsilon", "epsilon") if private else ("loss", "training loss")
     axes = figure.subplots(2, 2, sharex="col", sharey="row")
     for column, (x, label) in enumerate(((numbers, "round"), (sent, "training traffic, MB"))):
         scored = [
@@ -55,13 +60,12 @@ def draw_curves(path: Path, rounds: Sequence[dict[str, Any]], metric: str, title
             if line["score"] is not None
         ]
         axes[0, column].plot(*zip(*scored, strict=True), "o-", markersize=4, color="tab:blue")
-        axes[1, column].plot(
-            x, [line["loss"] for line in rounds], "o-", markersize=4, color="tab:orange"
-        )
+        known = [np.nan if line[told] is None else line[told] for line in rounds]
+        axes[1, column].plot(x, known, "o-", markersize=4, color="tab:orange")
         axes[1, column].set_xlabel(label)
     axes[1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0, 0].set_ylabel(metric)
-    axes[1, 0].set_ylabel("training loss")
+    axes[1, 0].set_ylabel(name)
     for axis in axes.flat:
         axis.grid(alpha=0.3)
     figure.savefig(path, dpi=120)

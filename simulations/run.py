@@ -9,7 +9,9 @@ from typing import Any
 from clients.app import app as client_app
 from clients.app import train_together
 from clients.data import PARTITION_FILE
+from clients.privacy import LEDGER_FOLDER
 from fedpeft.config import Experiment
+from fedpeft.privacy.plan import example_delta
 from fedpeft.runtime import Runtime, runtime_of
 from server.app import app as server_app
 from server.runfolder import RESULT, RunFolder
@@ -32,6 +34,9 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
     runtime = runtime_of(experiment.to_toml())
     rows = partitioning.partition(runtime.task, experiment)
     _ = runtime.model, runtime.train, runtime.dev  # made here, so that a mistake in them shows now
+    if experiment.privacy.examples:
+        for examples in sorted({len(own) for own in rows}):
+            example_delta(experiment, examples)
     folder = RunFolder.create(out, experiment, resume)
     digests = {"data": runtime.data_digest, "partition": partitioning.digest(rows)}
     folder.pin({**runtime.identity, **digests})
@@ -48,13 +53,20 @@ def simulate(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
     """
     run_config: NodeConfig = {"experiment": experiment.to_toml(), "out": str(folder.path)}
     clients, engine = experiment.federation.clients, experiment.engine
-    shared: NodeConfig = {PARTITION_FILE: str((folder.path / PARTITION).resolve())}
+    shared = node_config(folder.path, experiment)
     if engine.kind == "ray":
         run_ray(server_app, client_app, clients, engine.workers, shared, run_config)
     else:
-        nodes = [
-            {"partition-id": client, "num-partitions": clients, **shared}
-            for client in range(clients)
-        ]
+        nodes = [{"partition-id": client, **shared} for client in range(clients)]
         run_local(server_app, client_app, nodes, run_config, engine.cohort, train_together)
     return json.loads((folder.path / RESULT).read_text(encoding="utf-8"))
+
+
+def node_config(path: Path, experiment: Experiment) -> NodeConfig:
+    """Return what the nodes of a run in the folder ``path`` have in common."""
+    ledgers = Path(experiment.privacy.ledger or path / "privacy")
+    return {
+        PARTITION_FILE: str((path / PARTITION).resolve()),
+        LEDGER_FOLDER: str(ledgers.resolve()),
+        "num-partitions": experiment.federation.clients,
+    }

@@ -10,7 +10,7 @@ import click
 import typer
 
 from fedpeft import __version__
-from fedpeft.cli import config, export, methods, predict, simulate, tasks
+from fedpeft.cli import config, export, methods, predict, privacy, simulate, tasks
 from fedpeft.errors import RunFailed, UserError
 
 _INTERRUPTED = 130  # the shell's code for Ctrl-C
@@ -46,6 +46,7 @@ app.command()(export.export)
 app.command()(methods.methods)
 app.command()(tasks.tasks)
 app.command()(config.config)
+app.add_typer(privacy.app, name="privacy")
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -102,4 +102,22 @@ def _print_result(console: Any, result: dict[str, Any], path: Path) -> None:
         + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else ""),
         soft_wrap=True,
     )
+    for said in (result["privacy"] or {}).values():
+        if said:
+            console.print(_privacy_line(said), soft_wrap=True)
     console.print(f"results: {path}", soft_wrap=True)
+
+
+def _privacy_line(said: dict[str, Any]) -> str:
+    """Return one statement of result.json for people."""
+    from simulations.display import readable_epsilon
+
+    bound = f"({readable_epsilon(said['epsilon'])}, {said['delta']:.2g})-DP"
+    if said["epsilon"] is None:
+        return f"no privacy of a {said['unit']}: the noise multiplier is 0"
+    warning = "" if said["releasable"] else "; NOT for release: the noise can be drawn again"
+    return (
+        f"{bound} of a {said['unit']} ({said['neighbouring']}): {said['mechanism']}, noise "
+        f"multiplier {said['noise_multiplier']:.4g}, q {said['sampling_rate']:.4g}, "
+        f"{said['steps']} steps, {said['accountant'].upper()} accountant{warning}"
+    )

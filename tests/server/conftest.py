@@ -17,7 +17,7 @@ from server.app import app as server_app
 from server.flower import new_run
 from server.runfolder import RunFolder
 from simulations.local import NodeConfig, run_local
-from simulations.run import PARTITION, prepare
+from simulations.run import node_config, prepare
 
 Spoil = Callable[[Message], Message]
 Federate = Callable[..., RunFolder]
@@ -53,9 +53,8 @@ def node_configs(tmp_path: Path) -> Callable[..., list[NodeConfig]]:
         folder = tmp_path / out
         if not folder.exists():
             prepare(experiment, folder)
-        clients = experiment.federation.clients
-        shared: NodeConfig = {"num-partitions": clients, "partition-file": str(folder / PARTITION)}
-        nodes = range(clients) if partitions is None else partitions
+        shared = node_config(folder, experiment)
+        nodes = range(experiment.federation.clients) if partitions is None else partitions
         return [{"partition-id": node, **shared} for node in nodes]
 
     return make

@@ -14,7 +14,6 @@ from typing import get_args
 
 import numpy as np
 import pytest
-from flwr.app import Message, RecordDict
 from flwr.serverapp.strategy import FedAvg
 
 from fedpeft.config import Experiment
@@ -41,12 +40,8 @@ def step(
     strategy: FedAvg, number: int, current: np.ndarray, vectors: np.ndarray, weights: np.ndarray
 ) -> np.ndarray:
     """One round's aggregation of the rows of ``vectors`` [K, P]."""
-    question = Message(RecordDict(), dst_node_id=1, message_type="train")
-    replies = [
-        (Message(RecordDict(), reply_to=question), vector, float(each))
-        for vector, each in zip(vectors, weights, strict=True)
-    ]
-    return aggregate(strategy, number, current, replies)
+    updates = [(row, float(each)) for row, each in zip(vectors, weights, strict=True)]
+    return aggregate(strategy, number, current, updates)
 
 
 def draw(seed: int, clients: int = 5, size: int = 7, dtype: str = "float64") -> np.ndarray:

@@ -1,0 +1,148 @@
+"""What a client does for its privacy in a round: charge its ledger, train privately, hide.
+
+The ledger is charged before anything is computed from the data, and a client whose budget does
+not cover the round refuses it.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from fedpeft.privacy.updates import hidden
+from flwr.app import Context
+
+from fedpeft.config import Experiment
+from fedpeft.privacy.example import DPSGD
+from fedpeft.privacy.ledger import PrivacyLedger
+from fedpeft.privacy.noise import Noise, SecureNoise, SeededNoise
+from fedpeft.privacy.plan import Plan, client_plan, example_plan
+from fedpeft.privacy.statement import Unit, statement
+from fedpeft.randomness import generator
+from fedpeft.tasks.base import Examples
+
+#: Key of the node config that names the folder of the clients' ledgers.
+LEDGER_FOLDER = "privacy-folder"
+
+
+@dataclass(frozen=True)
+class Request:
+    """Which round of which client, from which task vector [P], on which rows of the task."""
+
+    experiment: Experiment
+    client: int
+    round: int
+    start: np.ndarray
+    train: Examples
+    rows: np.ndarray
+
+
+@dataclass(frozen=True)
+class Protection:
+    """How one client's round is protected; both are None where nothing is."""
+
+    dpsgd: DPSGD | None = None
+    hiding: Plan | None = None
+    statements: tuple[dict[str, Any], ...] = ()
+
+
+def ledger_path(folder: Path, client: int) -> Path:
+    """Return the ledger of a client."""
+    return folder / f"client-{client:05d}.sqlite"
+
+
+def charge(request: Request, context: Context) -> Protection:
+    """Charge the client's ledger for a round and return how the round is to be done.
+
+    Raises:
+        BudgetSpent: the round would exceed the client's budget; nothing is charged.
+        LedgerDamaged: what was spent cannot be known.
+        UserError: settings that do not fit the client's data, a ledger of other data.
+    """
+    experiment, privacy = request.experiment, request.experiment.privacy
+    if privacy.unit == "none":
+        return Protection()
+    path = ledger_path(Path(str(context.node_config[LEDGER_FOLDER])), request.client)
+    data = data_digest(request.train.select(request.rows))
+    ledger = PrivacyLedger(path, f"client {request.client}", data)
+    protection = Protection()
+    if privacy.examples:
+        plan = example_plan(experiment, len(request.rows))
+        said = _charge(ledger, "example", plan, request)
+        noise = _noise(request, "example-noise")
+        how = DPSGD(plan.mechanism, privacy.clip, privacy.clipping, privacy.physical_batch, noise)
+        protection = replace(protection, dpsgd=how, statements=(said,))
+    if privacy.local:
+        plan = client_plan(experiment)
+        said = _charge(ledger, "client", plan, request)
+        protection = replace(protection, hiding=plan, statements=(*protection.statements, said))
+    return protection
+
+
+def hide(protection: Protection, request: Request, vector: np.ndarray) -> np.ndarray:
+    """Return the trained task vector [P] as it may leave the client."""
+    if protection.hiding is None:
+        return vector
+    clip = request.experiment.privacy.client_clip
+    sigma = protection.hiding.mechanism.noise_multiplier
+    update = hidden(vector - request.start, clip, sigma, _noise(request, "client-noise"))
+    return (request.start + update).astype(vector.dtype)
+
+
+def data_digest(examples: Examples) -> str:
+    """Return SHA-256 over the texts and labels of a client's examples, in any order."""
+    pairs = examples.text_pair or [""] * len(examples)
+    rows = zip(examples.text, pairs, examples.labels, strict=True)
+    digests = sorted(
+        hashlib.sha256(json.dumps([text, pair, np.asarray(label).tolist()]).encode()).digest()
+        for text, pair, label in rows
+    )
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+def _charge(ledger: PrivacyLedger, unit: Unit, plan: Plan, request: Request) -> dict[str, Any]:
+    """Charge one unit's mechanism and return the client's statement."""
+    experiment, privacy = request.experiment, request.experiment.privacy
+    of_unit: dict[Unit, tuple[float, str]] = {
+        "example": (privacy.clip, privacy.clipping),
+        "client": (privacy.client_clip, "fixed"),
+    }
+    clip, clipping = of_unit[unit]
+    spent = ledger.charge(
+        unit,
+        plan.mechanism,
+        plan.delta,
+        plan.budget,
+        run=experiment.digest,
+        round=request.round,
+        note={"clipping": clipping, "clip": clip, "task": experiment.task.name},
+        draw=_draw(request) if privacy.reproducible else None,
+    )
+    steps = sum(each.steps for each in ledger.mechanisms(unit))
+    return statement(
+        unit,
+        replace(plan.mechanism, steps=steps),
+        spent,
+        clip,
+        clipping,
+        releasable=not privacy.reproducible,
+        sampling="Poisson" if unit == "example" else "none",
+    )
+
+
+def _noise(request: Request, purpose: str) -> Noise:
+    if not request.experiment.privacy.reproducible:
+        return SecureNoise()
+    seed = request.experiment.seed
+    return SeededNoise(generator(seed, purpose, request.round, request.client))
+
+
+def _draw(request: Request) -> str:
+    """Return what all random numbers and results of a reproducible round follow from."""
+    total = hashlib.sha256(request.start.tobytes())
+    total.update(f"{request.experiment.digest}|{request.round}|{request.client}".encode())
+    return total.hexdigest()

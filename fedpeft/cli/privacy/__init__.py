@@ -1,0 +1,12 @@
+"""``fedpeft privacy``: noise and epsilon before a run, what was spent after it."""
+
+from __future__ import annotations
+
+import typer
+
+from fedpeft.cli.privacy import calibrate, ledger
+
+app = typer.Typer(no_args_is_help=True, help="Plan, look up and audit differential privacy.")
+app.command()(calibrate.calibrate)
+app.command()(calibrate.epsilon)
+app.command()(ledger.ledger)

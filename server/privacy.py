@@ -1,0 +1,179 @@
+"""Differential privacy for whole clients at the server: sampling, clipping, noise, the ledger.
+
+A round: ``charge`` the server's ledger, ``sample`` the clients, and give the strategy the
+``mean_update`` of those that answered. All else the server does with it is post-processing.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+from typing import Any, TypeVar
+
+import numpy as np
+
+from fedpeft.config import Experiment
+from fedpeft.errors import UserError
+from fedpeft.privacy.accounting import Mechanism, calibrate
+from fedpeft.privacy.ledger import PrivacyLedger
+from fedpeft.privacy.noise import Noise, SecureNoise, SeededNoise
+from fedpeft.privacy.plan import Plan, client_delta
+from fedpeft.privacy.statement import statement
+from fedpeft.privacy.updates import AdaptiveClip, noisy_mean
+from fedpeft.randomness import generator
+
+#: Name of the adaptive clip in the checkpoint.
+CLIP = "privacy.clip"
+Client = TypeVar("Client")
+
+
+class CentralPrivacy:
+    """How the server protects the clients of one run.
+
+    Guarantee: with a sigma > 0 and without ``privacy.reproducible``, a round is one run of the
+    Poisson-subsampled Gaussian mechanism over the fixed population 0 .. K - 1, and is in the
+    ledger before any client is asked. A client that is offline, refuses or fails contributes
+    zero. It protects the task vectors that the server publishes, from whoever does not see the
+    server's traffic: who was sampled has to stay secret.
+    """
+
+    def __init__(self, experiment: Experiment, plan: Plan, path: Path) -> None:
+        """Open the server's ledger, or make it; use ``of``.
+
+        Raises:
+            LedgerDamaged: there is a ledger, but not what was written to it.
+            UserError: clients too few for an adaptive clip, a ledger that cannot be used.
+        """
+        self.experiment, self.plan = experiment, plan
+        self.clip = experiment.privacy.client_clip
+        self._adaptive = _adaptive(experiment, plan.mechanism.noise_multiplier)
+        self._ledger = PrivacyLedger(path, owner="server", data=experiment.digest)
+        self._charged: tuple[int, int] | None = None  # the round, and P
+
+    @classmethod
+    def of(cls, experiment: Experiment, ledger_path: Path) -> CentralPrivacy | None:
+        """Return what an experiment asks for; None where the server protects nobody.
+
+        Raises:
+            UserError: see ``central_plan`` and ``__init__``.
+        """
+        if not experiment.privacy.central:
+            return None
+        return cls(experiment, central_plan(experiment), ledger_path)
+
+    def charge(self, round: int, start: np.ndarray) -> dict[str, Any]:
+        """Charge the ledger for a round from the task vector [P]; return the statement.
+
+        Raises:
+            BudgetSpent: the round would exceed the budget; nothing is charged.
+            LedgerDamaged: what was spent cannot be known.
+        """
+        plan, reproducible = self.plan, self.experiment.privacy.reproducible
+        spent = self._ledger.charge(
+            "client",
+            plan.mechanism,
+            plan.delta,
+            plan.budget,
+            run=self.experiment.digest,
+            round=round,
+            note={"clipping": self._clipping, "clip": self.clip},
+            draw=self._draw(round, start) if reproducible else None,
+        )
+        self._charged = round, len(start)
+        steps = sum(each.steps for each in self._ledger.mechanisms("client"))
+        return statement(
+            "client",
+            replace(plan.mechanism, steps=steps),
+            spent,
+            self.clip,
+            self._clipping,
+            releasable=not reproducible,
+        )
+
+    def sample(self, pool: Mapping[int, Client], round: int) -> dict[int, Client]:
+        """Return the sampled clients of those in the pool, in client order; it may be nobody.
+
+        Every client of the population is taken with probability q, whoever else is, and whether
+        or not it is there.
+        """
+        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
+
+        [taken] = UniformWithReplacementSampler(
+            num_samples=self.experiment.federation.clients,
+            sample_rate=self.plan.mechanism.sampling_rate,
+            generator=self._noise("client-sample", round).sampler(),
+            steps=1,
+        )
+        return {client: pool[client] for client in taken if client in pool}
+
+    def mean_update(self, updates: Sequence[np.ndarray]) -> np.ndarray:
+        """Return the noisy mean of the charged round's updates [P], float64; adapt the clip.
+
+        Raises:
+            RuntimeError: the round was not charged, or its mean was asked for before.
+        """
+        if self._charged is None:
+            raise RuntimeError("a round is charged once for each mean of its updates")
+        (round, size), self._charged = self._charged, None
+        rows = np.reshape(updates, (len(updates), size))
+        noise, adaptive = self._noise("client-noise", round), self._adaptive
+        sigma = adaptive.update_noise if adaptive else self.plan.mechanism.noise_multiplier
+        mean = noisy_mean(rows, self.clip, sigma, self.experiment.clients_per_round, noise)
+        if adaptive:
+            self.clip = adaptive.adapted(self.clip, rows, noise)
+        return mean
+
+    def state(self) -> dict[str, np.ndarray]:
+        """Return what a resumed run has to know, for the checkpoint."""
+        return {CLIP: np.array([self.clip])} if self._adaptive else {}
+
+    def restore(self, state: Mapping[str, np.ndarray]) -> None:
+        """Take back what ``state`` gave; other names are not looked at."""
+        if CLIP in state:
+            self.clip = float(state[CLIP][0])
+
+    @property
+    def _clipping(self) -> str:
+        adaptive = self._adaptive
+        return f"adaptive to quantile {adaptive.quantile:g}" if adaptive else "fixed"
+
+    def _noise(self, purpose: str, round: int) -> Noise:
+        if not self.experiment.privacy.reproducible:
+            return SecureNoise()
+        return SeededNoise(generator(self.experiment.seed, purpose, round))
+
+    def _draw(self, round: int, start: np.ndarray) -> str:
+        """Return what the random numbers of a reproducible round and its start follow from."""
+        total = hashlib.sha256(start.tobytes())
+        total.update(f"{self.experiment.digest}|{round}|server".encode())
+        return total.hexdigest()
+
+
+def central_plan(experiment: Experiment) -> Plan:
+    """Return the mechanism of a round, with noise as given or calibrated for all rounds.
+
+    Raises:
+        UserError: delta not below 1 / clients, as for a single client without one given.
+    """
+    epsilon, sigma, given = experiment.privacy.of_clients()
+    federation = experiment.federation
+    delta = client_delta(federation.clients, given)
+    rate = experiment.clients_per_round / federation.clients
+    if sigma is None:
+        assert epsilon is not None, "refused by fedpeft.contradictions"
+        sigma = calibrate(epsilon, delta, rate, federation.rounds)
+    return Plan(Mechanism(sigma, rate, 1), delta, epsilon)
+
+
+def _adaptive(experiment: Experiment, noise_multiplier: float) -> AdaptiveClip | None:
+    privacy = experiment.privacy
+    if not privacy.client_quantile:
+        return None
+    if not privacy.client_clip:
+        raise UserError(
+            f"privacy.client_quantile = {privacy.client_quantile:g} and privacy.client_clip = 0: "
+            f"an adaptive clip needs one to start from; expected client_clip above 0"
+        )
+    return AdaptiveClip(privacy.client_quantile, experiment.clients_per_round, noise_multiplier)

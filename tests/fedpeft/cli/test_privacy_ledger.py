@@ -1,0 +1,88 @@
+"""``fedpeft privacy ledger`` as a person uses it."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from fedpeft.privacy.accounting import Mechanism, spent
+from fedpeft.privacy.ledger import PrivacyLedger
+
+NOISY = Mechanism(1.1, 0.02, 40)
+
+
+@pytest.fixture
+def file(tmp_path: Path) -> Path:
+    """A ledger in which one unit has a bound and the other has none."""
+    path = tmp_path / "3.db"
+    ledger = PrivacyLedger(path, "client 3", "ab" * 32)
+    note = {"clipping": "flat", "clip": 0.5}
+    ledger.charge("example", NOISY, 1e-6, None, run="a[b]", round=1, note=note)
+    ledger.charge("example", NOISY, 1e-5, None, run="a[b]", round=2, note=note, draw="seed 0")
+    ledger.charge("client", Mechanism(0.0, 1.0, 1), 1e-3, None, run="second", round=7, note={})
+    return path
+
+
+def test_a_table_for_people(fedpeft, file: Path) -> None:
+    code, printed, errors = fedpeft("privacy", "ledger", file)
+    assert (code, errors) == (0, "")
+    lines = printed.splitlines()
+    assert "client 3, data abababababab" in lines[0]
+    first = next(line.split() for line in lines if line.split()[:1] == ["1"])
+    assert first[2:9] == ["example", "1.1", "0.02", "40", "1e-06", "a[b]", "1"]
+    assert first[9:] == ["clipping", "flat,", "clip", "0.5"]
+    epsilon = spent([NOISY, NOISY], 1e-5).epsilon
+    assert f"per example: epsilon <= {epsilon:.4g}" in printed and "at delta 1e-05" in printed
+    assert "per client: no bound" in printed
+
+
+def test_json_for_programs(fedpeft, file: Path) -> None:
+    before = file.read_bytes()
+    code, printed, _ = fedpeft("privacy", "ledger", file, "--json")
+    found = json.loads(printed, parse_constant=pytest.fail)  # Infinity is not JSON
+    assert code == 0 and found["owner"] == "client 3" and found["data"] == "ab" * 32
+    assert [(each["id"], each["round"]) for each in found["charges"]] == [(1, 1), (2, 2), (3, 7)]
+    second = {**found["charges"][1], "time": ""}
+    assert second == {
+        "id": 2,
+        "time": "",
+        "unit": "example",
+        "noise_multiplier": 1.1,
+        "sampling_rate": 0.02,
+        "steps": 40,
+        "delta": 1e-5,
+        "run": "a[b]",
+        "round": 2,
+        "note": {"clipping": "flat", "clip": 0.5},
+        "draw": "seed 0",
+    }
+    total = spent([NOISY, NOISY], 1e-5)  # the largest delta in it
+    assert found["spent"]["example"] == vars(total)
+    assert found["spent"]["client"]["epsilon"] is None
+    assert file.read_bytes() == before and list(file.parent.iterdir()) == [file]
+
+
+def test_another_delta_is_composed_anew(fedpeft, file: Path) -> None:
+    _, printed, _ = fedpeft("privacy", "ledger", file, "--delta", "1e-7", "--json")
+    assert json.loads(printed)["spent"]["example"] == vars(spent([NOISY, NOISY], 1e-7))
+    code, _, errors = fedpeft("privacy", "ledger", file, "--delta", "1.5")
+    assert code == 2 and "delta" in errors and errors.count("\n") == 1
+
+
+def test_a_ledger_without_charges(fedpeft, tmp_path: Path) -> None:
+    PrivacyLedger(tmp_path / "3.db", "client 3", "ab" * 32)
+    code, printed, _ = fedpeft("privacy", "ledger", tmp_path / "3.db")
+    assert code == 0 and "nothing was spent" in printed
+
+
+def test_a_missing_or_damaged_file_ends_with_code_2_and_one_line(fedpeft, file: Path) -> None:
+    code, printed, errors = fedpeft("privacy", "ledger", file.with_name("4.db"))
+    assert (code, printed) == (2, "") and "no privacy ledger" in errors
+    file.write_bytes(file.read_bytes()[:-1])
+    for arguments in ([], ["--json"]):
+        code, printed, errors = fedpeft("privacy", "ledger", file, *arguments)
+        assert (code, printed) == (2, "") and "is damaged" in errors
+        assert errors.count("\n") == 1
+    assert list(file.parent.iterdir()) == [file]

@@ -1,0 +1,181 @@
+"""Per-example gradients of methods that change whole weights, against one example at a time."""
+
+from __future__ import annotations
+
+import gc
+from dataclasses import replace
+
+import pytest
+import torch
+from models import METHODS, batch_of, build_model, part_of, random_vectors, small_backbone
+from torch import Tensor
+
+from fedpeft.backbones import Backbone
+from fedpeft.heads import Head
+from fedpeft.methods import method_class
+from fedpeft.model import TaskModel
+from fedpeft.tasks.encoding import Batch
+
+WEIGHTS = [name for name in METHODS if not method_class(name).grouped]
+TASKS = [
+    ("synthetic/sentiment", 2, "classes", "mask"),
+    ("synthetic/inference", 3, "classes", "cls"),
+    ("synthetic/similarity", 1, "score", "mean"),
+    ("synthetic/entities", 9, "tags", "mask"),
+]
+by_method = pytest.mark.parametrize("name", WEIGHTS)
+
+
+@pytest.fixture(params=["bert", "roberta"])
+def small(request: pytest.FixtureRequest) -> Backbone:
+    return small_backbone(request.param)
+
+
+def weighted(batch: Batch, *weights: float) -> Batch:
+    return replace(batch, weights=torch.tensor(weights, dtype=torch.float64))
+
+
+def assert_as_alone(model: TaskModel, vectors: Tensor, batch: Batch) -> None:
+    """Every row's gradient and loss are those of a batch that holds nothing else."""
+    found, losses = model.example_gradients(vectors, batch)
+    assert found.shape == (len(batch.read), model.layout.size)
+    assert not found.requires_grad and not losses.requires_grad
+    for row, weight in enumerate(batch.weights):
+        alone = weighted(part_of(batch, row, row + 1), 1.0)
+        (expected,), (loss,) = model.gradients(vectors, alone)
+        assert expected.norm() > 1e-3
+        torch.testing.assert_close(found[row], weight * expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(losses[row], loss, rtol=1e-9, atol=1e-9)
+
+
+def test_the_methods_that_change_weights_are_known() -> None:
+    assert WEIGHTS == ["full", "said"]
+
+
+@by_method
+@pytest.mark.parametrize(("task", "classes", "kind", "representation"), TASKS)
+def test_an_example_has_the_gradient_it_has_alone(
+    small: Backbone, name: str, task: str, classes: int, kind: str, representation: str
+) -> None:
+    """In a padded batch with a row that only fills it up."""
+    model = build_model(small, name, classes, kind)
+    batch = weighted(batch_of(small, 1, 5, representation, task), 1, 1, 0, 1, 1)
+    assert (batch.attention_mask == 0).any(), "nothing is padded: it would not be tested"
+    assert_as_alone(model, random_vectors(model, 1), batch)
+
+
+def test_both_token_types_have_gradients_of_their_own() -> None:
+    """Where examples differ in where their second part begins."""
+    model = build_model(small_backbone("bert"), "full")
+    batch = batch_of(model.backbone, 1, 4)
+    starts = torch.tensor([2, 4, 3, 50])[:, None]
+    places = torch.arange(batch.input_ids.shape[1])
+    batch = replace(batch, token_type_ids=(places >= starts).long())
+    assert_as_alone(model, random_vectors(model, 1), batch)
+    found, _ = model.example_gradients(random_vectors(model, 1), batch)
+    types = model.layout.unpack(found)["embeddings.token_type_embeddings.weight"]
+    assert types[:3, 1].any(dim=1).all() and not types[3, 1].any()
+
+
+@by_method
+def test_a_padding_token_inside_a_text_is_not_trained(small: Backbone, name: str) -> None:
+    """Torch gives the padding's embedding no gradient; a text may still spell the token out."""
+    model = build_model(small, name)
+    batch = batch_of(small, 1, 3, "mean")
+    batch.input_ids[1, 2] = small.tokenizer.pad_token_id
+    assert_as_alone(model, random_vectors(model, 1), batch)
+
+
+@by_method
+def test_modules_called_in_pieces_add_up(
+    small: Backbone, name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Transformers can run a feed-forward layer on some tokens after the others."""
+    model, batch = build_model(small, name), batch_of(small, 1, 3)
+    vectors = random_vectors(model, 1)
+    whole, _ = model.example_gradients(vectors, batch)
+    for block in small.model.encoder.layer:
+        monkeypatch.setattr(block, "chunk_size_feed_forward", 1)
+    calls = []
+    counter = small.model.encoder.layer[0].output.register_forward_hook(
+        lambda *_: calls.append(None)
+    )
+    pieces, _ = model.example_gradients(vectors, batch)
+    counter.remove()
+    assert len(calls) == batch.input_ids.shape[1] > 1
+    torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=1e-9)
+
+
+@by_method
+@pytest.mark.parametrize("projections", ["stored", "regenerated"])
+def test_through_a_projected_head(small: Backbone, name: str, projections: str) -> None:
+    like = build_model(small, name)
+    head = Head("classes", 3, small.shape.width, d=7, seed=3)
+    model = TaskModel(small, like.method, head, projections=projections)
+    assert_as_alone(model, random_vectors(model, 1), batch_of(small, 1, 3, "cls"))
+
+
+@by_method
+def test_the_sum_is_the_gradient_of_the_batch(small: Backbone, name: str) -> None:
+    model, batch = build_model(small, name), batch_of(small, 1, 4)
+    batch, vectors = weighted(batch, 1, 0, 1, 1), random_vectors(model, 1)
+    (mean,), _ = model.gradients(vectors, batch)
+    found, _ = model.example_gradients(vectors, batch)
+    assert not found[1].any()
+    torch.testing.assert_close(found.sum(0) / 3, mean, rtol=1e-9, atol=1e-9)
+
+
+def state(backbone: Backbone) -> dict[str, Tensor]:
+    return {name: value.clone() for name, value in backbone.model.state_dict().items()}
+
+
+def assert_untouched(backbone: Backbone, before: dict[str, Tensor]) -> None:
+    assert all(torch.equal(value, before[key]) for key, value in state(backbone).items())
+    assert all(isinstance(p, torch.nn.Parameter) for p in backbone.model.parameters())
+    for parameter in backbone.model.parameters():
+        assert not parameter.requires_grad and parameter.grad is None
+        assert not vars(parameter), "Opacus keeps what it finds on the parameters"
+    for module in backbone.model.modules():
+        assert not module.training
+        assert not module._forward_hooks and not module._backward_hooks
+
+
+def tensors() -> int:
+    """How many tensors there are in Python."""
+    return sum(issubclass(type(each), Tensor) for each in gc.get_objects())
+
+
+@by_method
+def test_the_backbone_stays_and_nothing_is_kept(small: Backbone, name: str) -> None:
+    model, batch, before = build_model(small, name), batch_of(small, 1, 3), state(small)
+    vectors = random_vectors(model, 1)
+    first, _ = model.example_gradients(vectors, batch)
+    assert_untouched(small, before)
+    assert not vectors.requires_grad
+    model.example_gradients(2 * vectors, batch)
+    assert torch.equal(first, model.example_gradients(vectors, batch)[0])
+    gc.collect()
+    gc.disable()  # a cycle would keep [N, P] numbers until Python happens to look for it
+    try:
+        fresh = build_model(small, name)
+        count = tensors()
+        fresh.example_gradients(vectors, batch)
+        assert tensors() == count
+    finally:
+        gc.enable()
+
+
+@by_method
+def test_the_backbone_stays_after_an_error(small: Backbone, name: str) -> None:
+    model, batch, before = build_model(small, name), batch_of(small, 1, 2), state(small)
+    broken = replace(batch, input_ids=batch.input_ids + 10_000)  # behind the vocabulary
+    with pytest.raises(IndexError):
+        model.example_gradients(random_vectors(model, 1), broken)
+    assert_untouched(small, before)
+
+
+@by_method
+def test_several_task_vectors_are_refused(small: Backbone, name: str) -> None:
+    model = build_model(small, name)
+    with pytest.raises(ValueError, match="changes whole weights: one task vector, not 2"):
+        model.example_gradients(random_vectors(model, 2), batch_of(small, 2, 2))

@@ -1,0 +1,251 @@
+"""Whole private runs: what leaves a client, what is said, what is spent and refused."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from flwr.app import Message
+from safetensors.numpy import load_file
+
+from clients.privacy import ledger_path
+from fedpeft.config import Experiment
+from fedpeft.errors import RunFailed
+from fedpeft.privacy.accounting import spent
+from fedpeft.privacy.ledger import read_ledger
+from server.runfolder import RunFolder
+
+Quick = Callable[..., Experiment]
+Federate = Callable[..., RunFolder]
+SEEDED = ["privacy.reproducible=true", "engine.dtype=float64"]
+EXAMPLE = ["privacy.unit=example", "privacy.noise_multiplier=1", *SEEDED]
+CLIENT = ["privacy.unit=client", "privacy.noise_multiplier=1", *SEEDED]
+HIDDEN = [*CLIENT, "privacy.client_noise=clients"]
+BOTH = ["privacy.unit=both", "privacy.noise_multiplier=1", *SEEDED]
+
+
+def result_of(folder: RunFolder) -> dict[str, Any]:
+    found: dict[str, Any] = json.loads((folder.path / "result.json").read_text())
+    return found
+
+
+def vector_of(folder: RunFolder) -> np.ndarray:
+    return load_file(folder.path / "vector.safetensors")["vector"]
+
+
+@pytest.mark.parametrize("unit", ["example", "client", "both", "hidden"])
+def test_every_result_says_what_protects_whom(quick: Quick, federate: Federate, unit: str) -> None:
+    settings = {"example": EXAMPLE, "client": CLIENT, "both": BOTH, "hidden": HIDDEN}[unit]
+    result = result_of(federate(quick(*settings)))
+    said = result["privacy"]
+    assert (said["example"] is None) == (unit in ("client", "hidden"))
+    assert (said["client"] is None) == (unit == "example")
+    assert result["epsilon"] == (said["example"] or said["client"])["epsilon"] > 0
+    for each in filter(None, said.values()):
+        assert each["noise_multiplier"] == each["clip"] == 1
+        assert not each["releasable"]  # the noise is seeded
+        assert 0 < each["delta"] < 1 / 3
+    if said["example"]:
+        # 40 examples, 8 in a batch, 5 batches an epoch, 2 rounds.
+        assert (said["example"]["sampling_rate"], said["example"]["steps"]) == (0.2, 10)
+    if said["client"]:
+        assert said["client"]["steps"] == 2
+        assert said["client"]["sampling"] == ("none" if unit == "hidden" else "Poisson")
+
+
+@pytest.mark.parametrize("settings", [EXAMPLE, CLIENT, HIDDEN])
+def test_no_training_loss_leaves_a_client(
+    quick: Quick, federate: Federate, settings: list[str]
+) -> None:
+    seen: list[Message] = []
+
+    def watch(reply: Message) -> Message:
+        seen.append(reply)
+        return reply
+
+    folder = federate(quick(*settings), watch)
+    assert len(seen) == 6
+    assert all(not dict(reply.content["metrics"]) for reply in seen)
+    assert [line["loss"] for line in folder.rounds()] == [None, None]
+
+
+def test_seeded_noise_comes_again_and_secure_noise_does_not(
+    quick: Quick, federate: Federate
+) -> None:
+    seeded = quick(*EXAMPLE)
+    one, other = (vector_of(federate(seeded, out=name)) for name in ("one", "other"))
+    assert one.tobytes() == other.tobytes()
+    secure = quick("privacy.unit=example", "privacy.noise_multiplier=1", "engine.dtype=float64")
+    one, other = (vector_of(federate(secure, out=f"secure-{name}")) for name in ("one", "other"))
+    assert not np.allclose(one, other)
+
+
+def test_a_result_of_secure_noise_may_be_released(quick: Quick, federate: Federate) -> None:
+    folder = federate(quick("privacy.unit=both", "privacy.epsilon=6"))
+    said = result_of(folder)["privacy"]
+    for each in said.values():
+        assert each["releasable"]
+        assert 5.5 < each["epsilon"] <= 6  # calibrated for exactly this run
+    assert said["example"]["accountant"] == "prv"
+    epsilons = [line["epsilon"] for line in folder.rounds()]
+    assert epsilons == sorted(epsilons)
+
+
+def test_without_noise_nothing_is_promised(quick: Quick, federate: Federate) -> None:
+    result = result_of(
+        federate(quick("privacy.unit=example", "privacy.noise_multiplier=0", "privacy.clip=0"))
+    )
+    assert result["epsilon"] is None
+    assert result["privacy"]["example"]["releasable"] is False
+
+
+def test_a_private_run_interrupted_goes_on_to_the_same_bits_and_epsilon(
+    quick: Quick, federate: Federate
+) -> None:
+    """The repeated round draws the same seeded noise, so it costs nothing a second time."""
+
+    def interrupt(reply: Message) -> Message:
+        raise KeyboardInterrupt
+
+    adaptive = ["privacy.client_quantile=0.5", "privacy.client_noise_multiplier=0.2"]
+    experiment = quick(*BOTH, "federation.rounds=3", *adaptive)
+    whole = federate(experiment, out="whole")
+    with pytest.raises(KeyboardInterrupt):
+        federate(experiment, interrupt, client=1, rounds=[2], out="again")
+    again = federate(experiment, resume=True, out="again")
+    assert vector_of(again).tobytes() == vector_of(whole).tobytes()
+    assert result_of(again)["privacy"] == result_of(whole)["privacy"]
+
+
+def test_a_secure_run_interrupted_pays_for_what_it_repeats(
+    quick: Quick, federate: Federate
+) -> None:
+    def interrupt(reply: Message) -> Message:
+        raise KeyboardInterrupt
+
+    experiment = quick("privacy.unit=example", "privacy.noise_multiplier=1")
+    whole = federate(experiment, out="whole")
+    with pytest.raises(KeyboardInterrupt):
+        federate(experiment, interrupt, client=1, rounds=[2], out="again")
+    again = federate(experiment, resume=True, out="again")
+    steps = [result_of(f)["privacy"]["example"]["steps"] for f in (whole, again)]
+    assert steps == [10, 15]
+    assert result_of(again)["epsilon"] > result_of(whole)["epsilon"]
+
+
+def test_a_second_experiment_on_the_same_data_composes(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    kept = f"privacy.ledger={tmp_path / 'ledgers'}"
+    first = quick("privacy.unit=example", "privacy.noise_multiplier=1", kept)
+    second = quick("privacy.unit=example", "privacy.noise_multiplier=2", kept, "method.d=8")
+    alone = result_of(federate(first, out="first"))
+    both = result_of(federate(second, out="second"))
+    found = read_ledger(ledger_path(tmp_path / "ledgers", 1)).mechanisms("example")
+    assert [each.noise_multiplier for each in found] == [1, 1, 2, 2]
+    assert both["epsilon"] == spent(found, both["privacy"]["example"]["delta"]).epsilon
+    assert both["epsilon"] > alone["epsilon"]
+
+
+def test_other_data_under_the_same_ledger_is_refused(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    kept = f"privacy.ledger={tmp_path / 'ledgers'}"
+    settings = ["privacy.unit=example", "privacy.noise_multiplier=1", kept]
+    federate(quick(*settings), out="first")
+    with pytest.raises(RunFailed, match="other training data"):
+        federate(quick(*settings, "seed=1"), out="second")
+
+
+def test_a_client_without_budget_refuses_and_is_asked_no_more(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    """Client 1 has spent half of what the run needs before it begins."""
+    kept = f"privacy.ledger={tmp_path / 'ledgers'}"
+    plan = ["privacy.unit=example", "privacy.epsilon=5", "federation.rounds=4", kept]
+    federate(quick(*plan, "privacy.participations=4", "federation.rounds=2"), out="before")
+    for client in (0, 2):
+        ledger_path(tmp_path / "ledgers", client).unlink()
+    folder = federate(quick(*plan), out="run")
+    rounds = folder.rounds()
+    assert [line["clients"] for line in rounds] == [3, 3, 2, 2]
+    [refused] = rounds[2]["failed"]
+    assert refused["client"] == 1
+    assert "above the budget of 5" in refused["reason"]
+    assert rounds[3]["failed"] == []
+    asked = [(line["round"], line["client"]) for line in folder.sent() if line["kind"] == "train"]
+    assert (3, 1) in asked
+    assert (4, 1) not in asked
+    assert result_of(folder)["epsilon"] <= 5
+
+
+def test_a_run_ends_where_nobody_has_budget_left(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    kept = f"privacy.ledger={tmp_path / 'ledgers'}"
+    settings = ["privacy.unit=example", "privacy.epsilon=5", "privacy.participations=2", kept]
+    folder = federate(quick(*settings, "federation.rounds=4"), out="run")
+    assert [line["round"] for line in folder.rounds()] == [1, 2]
+    assert result_of(folder)["rounds"] == 2
+    with pytest.raises(RunFailed, match="nobody has the privacy budget"):
+        federate(quick(*settings, "federation.rounds=3"), out="next")
+
+
+def test_a_damaged_ledger_stops_its_client_only(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    settings = ["privacy.unit=example", "privacy.noise_multiplier=1"]
+    kept = f"privacy.ledger={tmp_path / 'ledgers'}"
+    federate(quick(*settings, kept), out="before")
+    path = ledger_path(tmp_path / "ledgers", 2)
+    path.write_bytes(path.read_bytes()[:5000])
+    folder = federate(quick(*settings, kept, "method.d=8"), out="run")
+    for line in folder.rounds():
+        [failed] = line["failed"]
+        assert failed["client"] == 2
+        assert "LedgerDamaged" in failed["reason"]
+
+
+def test_a_cohort_spends_and_ends_as_single_clients(quick: Quick, tmp_path: Path) -> None:
+    from simulations.run import prepare, simulate
+
+    found = []
+    for cohort in (1, 3):
+        experiment = quick(*EXAMPLE, f"engine.cohort={cohort}")
+        folder, _ = prepare(experiment, tmp_path / f"cohort-{cohort}")
+        simulate(folder, experiment)
+        found.append(folder)
+    np.testing.assert_allclose(*(vector_of(each) for each in found), rtol=0, atol=1e-9)
+    assert result_of(found[0])["privacy"] == result_of(found[1])["privacy"]
+
+
+@pytest.mark.parametrize(
+    "spoil", [{"epsilon": -1.0}, {"unit": "client"}, {"delta": "x"}], ids=lambda each: str(each)
+)
+def test_a_reply_with_a_statement_that_cannot_be_is_refused(
+    quick: Quick, federate: Federate, spoil: dict[str, Any]
+) -> None:
+    def lie(reply: Message) -> Message:
+        config = reply.content["config"]
+        config["example"] = json.dumps({**json.loads(str(config["example"])), **spoil})
+        return reply
+
+    folder = federate(quick(*EXAMPLE), lie, client=0, rounds=[1])
+    [failed] = folder.rounds()[0]["failed"]
+    assert failed["client"] == 0
+    assert "statement" in failed["reason"]
+
+
+def test_a_round_of_nobody_is_a_round_of_noise(quick: Quick, federate: Federate) -> None:
+    """Whoever is sampled must not show: an empty sample is answered with noise, too."""
+    experiment = quick(
+        *CLIENT, "federation.clients=6", "federation.per_round=1", "federation.rounds=6"
+    )
+    rounds = federate(experiment).rounds()
+    counts = [line["clients"] for line in rounds]
+    assert 0 in counts, "no round of nobody among these; another seed would have one"
+    assert len(rounds) == 6
