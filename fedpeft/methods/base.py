@@ -27,8 +27,7 @@ class Method(ABC, Generic[SettingsT]):
             small search (MiniLM, 1,000 SST-2 training phrases, another 1,000 held out, 2 epochs).
         source: the paper it follows.
         fusable: whether all of it can be merged into the backbone's weights.
-        grouped: whether several task vectors can share a batch, and examples have gradients of
-            their own; not if whole weights change.
+        grouped: whether several task vectors can share a batch; not if whole weights change.
         tokens: how many tokens it adds to a text that take a position of the backbone's.
         around_mask: the setting for which it needs ``representation = "mask"``, if it does.
     """

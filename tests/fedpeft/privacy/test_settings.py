@@ -62,10 +62,7 @@ def test_what_is_written_is_read_again(overrides: list[str]) -> None:
 def test_clients_take_the_plain_values_where_they_have_none() -> None:
     plain = Experiment.load("", ["privacy.unit=both", "privacy.epsilon=3", "privacy.delta=1e-3"])
     assert plain.privacy.of_clients() == (3, None, 1e-3)
-    own = Experiment.load(
-        "",
-        ["privacy.unit=both", "privacy.epsilon=3", "privacy.client_noise_multiplier=2"]
-        + ["privacy.client_delta=0.01"],
-    )
+    values = ["privacy.client_noise_multiplier=2", "privacy.client_delta=0.01"]
+    own = Experiment.load("", ["privacy.unit=both", "privacy.epsilon=3", *values])
     assert own.privacy.of_clients() == (None, 2, 0.01)
     assert own.privacy.epsilon == 3
