@@ -109,7 +109,9 @@ class LocalSection(Section):
         "linear", description="learning rate over the whole run: linear to 0, or constant"
     )
     warmup: float = Field(0.0, ge=0, lt=1, description="share of the whole run to warm up in")
-    max_grad_norm: float = Field(1.0, ge=0, description="gradient norm is cut to this; 0 = never")
+    max_grad_norm: float = Field(
+        1.0, ge=0, description="gradient norm is cut to this; 0 = never; DP-SGD has privacy.clip"
+    )
     proximal_mu: float = Field(0.0, ge=0, description="weight of FedProx's term")
 
 

@@ -48,7 +48,7 @@ class CentralPrivacy:
         """
         self.experiment, self.plan = experiment, plan
         self.clip = experiment.privacy.client_clip
-        self._adaptive = _adaptive(experiment, plan.mechanism.noise_multiplier)
+        self._adaptive = _adaptive(experiment, plan)
         self._ledger = PrivacyLedger(path, owner="server", data=experiment.digest)
         self._charged: tuple[int, int] | None = None  # the round, and P
 
@@ -155,7 +155,8 @@ def central_plan(experiment: Experiment) -> Plan:
     """Return the mechanism of a round, with noise as given or calibrated for all rounds.
 
     Raises:
-        UserError: delta not below 1 / clients, as for a single client without one given.
+        UserError: delta not below 1 / clients, as for a single client without one given; clients
+            too few for an adaptive clip.
     """
     epsilon, sigma, given = experiment.privacy.of_clients()
     federation = experiment.federation
@@ -164,10 +165,12 @@ def central_plan(experiment: Experiment) -> Plan:
     if sigma is None:
         assert epsilon is not None, "refused by fedpeft.contradictions"
         sigma = calibrate(epsilon, delta, rate, federation.rounds)
-    return Plan(Mechanism(sigma, rate, 1), delta, epsilon)
+    plan = Plan(Mechanism(sigma, rate, 1), delta, epsilon)
+    _adaptive(experiment, plan)
+    return plan
 
 
-def _adaptive(experiment: Experiment, noise_multiplier: float) -> AdaptiveClip | None:
+def _adaptive(experiment: Experiment, plan: Plan) -> AdaptiveClip | None:
     privacy = experiment.privacy
     if not privacy.client_quantile:
         return None
@@ -176,4 +179,5 @@ def _adaptive(experiment: Experiment, noise_multiplier: float) -> AdaptiveClip |
             f"privacy.client_quantile = {privacy.client_quantile:g} and privacy.client_clip = 0: "
             f"an adaptive clip needs one to start from; expected client_clip above 0"
         )
-    return AdaptiveClip(privacy.client_quantile, experiment.clients_per_round, noise_multiplier)
+    sigma = plan.mechanism.noise_multiplier
+    return AdaptiveClip(privacy.client_quantile, experiment.clients_per_round, sigma)

@@ -14,6 +14,7 @@ from fedpeft.config import Experiment
 from fedpeft.privacy.plan import example_delta
 from fedpeft.runtime import Runtime, runtime_of
 from server.app import app as server_app
+from server.privacy import central_plan
 from server.runfolder import RESULT, RunFolder
 from simulations import partitioning
 from simulations.local import NodeConfig, run_local
@@ -37,6 +38,8 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
     if experiment.privacy.examples:
         for examples in sorted({len(own) for own in rows}):
             example_delta(experiment, examples)
+    if experiment.privacy.central:
+        central_plan(experiment)
     folder = RunFolder.create(out, experiment, resume)
     digests = {"data": runtime.data_digest, "partition": partitioning.digest(rows)}
     folder.pin({**runtime.identity, **digests})
