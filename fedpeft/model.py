@@ -165,13 +165,15 @@ class TaskModel:
         )
         losses = self.losses(self.outputs(expanded, batch), batch)
         found = torch.autograd.grad((losses * batch.weights).sum(), expanded.tensors())
+        losses = losses.detach()
+        del expanded  # as large as the gradients, and no longer needed
         # One cotangent of ``realise`` for each of the rows of a group.
         cotangents = [
             gradient.view(groups, rows, *gradient.shape[1:]).transpose(0, 1) for gradient in found
         ]
         _, pull_back = torch.func.vjp(lambda one: self.realise(one).tensors(), start)
         (gradients,) = torch.func.vmap(pull_back)(cotangents)  # [rows, G, P]
-        return gradients.transpose(0, 1).reshape(len(losses), -1), losses.detach()
+        return gradients.transpose(0, 1).reshape(len(losses), -1), losses
 
     def hidden_states(
         self, modifications: Sequence[Modification], batch: Batch

@@ -1,0 +1,141 @@
+"""The steps that the privacy benchmark compares, each from rows of a client's data to new numbers.
+
+Every step of a method begins at the same task vector and has its own optimiser and vector.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedpeft.config import Experiment
+from fedpeft.optimizers import build_optimizer, clip_rows
+from fedpeft.privacy.accounting import Mechanism
+from fedpeft.privacy.example import DPSGD, clipped_sums, private_gradients
+from fedpeft.privacy.noise import Noise, SeededNoise
+from fedpeft.randomness import generator
+from fedpeft.runtime import Runtime
+from fedpeft.tasks.encoding import Batch, collate
+from simulations.benchmarks.common import slash_d
+
+SAME = 1e-4  # most that Opacus's gradients may differ from ours, relative
+
+#: Takes the indices of a batch's examples.
+Step = Callable[[np.ndarray], object]
+
+
+def experiment_of(name: str, examples: int, options: argparse.Namespace) -> Experiment:
+    """Return the experiment of one method, for one client with so many examples."""
+    task = ["task.name=sst2", f"task.path={options.glue}"] if options.glue else []
+    d = slash_d(options.backbone)
+    own = {"slash": [f"method.d={d}"], "jr_warp": [f"method.d={64 if d == 'max' else d}"]}
+    fixed = ["representation=mean", "engine.threads=1", "engine.device=cpu", "task.eval_limit=16"]
+    return Experiment.load(
+        "",
+        [
+            f"backbone={options.backbone}",
+            *task,
+            f"method.name={name}",
+            *own.get(name, []),
+            *fixed,
+            f"task.train_limit={examples}",
+        ],
+    )
+
+
+def settings_of(options: argparse.Namespace) -> dict[str, Any]:
+    """Return what a report says of the options."""
+    return {
+        "backbone": options.backbone,
+        "task": "sst2" if options.glue else "synthetic/sentiment",
+        "physical batch": options.batch,
+        "torch threads": 1,
+        "repeats": options.repeats,
+    }
+
+
+def start_of(runtime: Runtime) -> Tensor:
+    """Return a task vector [1, P] where no gradient is zero, as LoRA's are at its start."""
+    draw = generator(runtime.experiment.seed, "benchmark-start")
+    start = runtime.model.initial(runtime.experiment.seed)
+    return torch.from_numpy(start + 0.02 * draw.standard_normal(start.shape, start.dtype))[None]
+
+
+def batch_of(runtime: Runtime, rows: np.ndarray) -> Batch:
+    """Return some of the client's examples as a batch."""
+    model = runtime.model
+    pad_id = model.backbone.tokenizer.pad_token_id
+    return collate([runtime.train], [rows], pad_id, "cpu", model.dtype)
+
+
+def plain_step(runtime: Runtime) -> Step:
+    """Return a step without privacy, as ``fedpeft.training`` does it."""
+    vectors, local = start_of(runtime), runtime.experiment.local
+    optimizer, lr = build_optimizer(local, vectors), vectors.new_tensor([[local.lr or 0.0]])
+
+    def step(rows: np.ndarray) -> None:
+        gradients, _ = runtime.model.gradients(vectors, batch_of(runtime, rows))
+        optimizer.step(vectors, clip_rows(gradients, local.max_grad_norm), lr)
+
+    return step
+
+
+def how(runtime: Runtime, noise: Noise, batch: int, expected: int) -> DPSGD:
+    """Return DP-SGD with clip 1 and noise multiplier 1, in physical batches of ``batch``."""
+    mechanism = Mechanism(1.0, expected / len(runtime.train), 1)
+    return DPSGD(mechanism, 1.0, "flat", batch, noise)
+
+
+def private_step(runtime: Runtime, private: DPSGD) -> Step:
+    """Return a step of DP-SGD, as ``fedpeft.training`` does it."""
+    vectors, local, model = start_of(runtime), runtime.experiment.local, runtime.model
+    optimizer, lr = build_optimizer(local, vectors), vectors.new_tensor([[local.lr or 0.0]])
+
+    def step(rows: np.ndarray) -> None:
+        gradients = private_gradients(model, vectors, [runtime.train], [rows], [private])
+        optimizer.step(vectors, gradients, lr)
+
+    return step
+
+
+def virtual_batch(runtime: Runtime, private: DPSGD) -> Step:
+    """Return the gradient of a step of DP-SGD alone, without an optimiser and its state."""
+    vectors, model = start_of(runtime), runtime.model
+    return lambda rows: private_gradients(model, vectors, [runtime.train], [rows], [private])
+
+
+def physical_batch(runtime: Runtime, private: DPSGD) -> Step:
+    """Return what the same does with one physical batch: gradients, clipped and summed."""
+    vectors, model = start_of(runtime), runtime.model
+    return lambda rows: clipped_sums(
+        model.example_gradients(vectors, batch_of(runtime, rows))[0], len(vectors), private
+    )
+
+
+def seeded(runtime: Runtime) -> Noise:
+    """Return the reproducible noise."""
+    return SeededNoise(generator(runtime.experiment.seed, "benchmark-noise"))
+
+
+def opacus_step(runtime: Runtime, rows: np.ndarray) -> tuple[Step, float]:
+    """Return Opacus's step, and how far its gradients are from ours on ``rows``, relative.
+
+    Raises:
+        SystemExit: too far.
+    """
+    from simulations.benchmarks.opacus_step import OpacusStep
+
+    model, start = runtime.model, start_of(runtime)
+    other = OpacusStep(model, start[0], len(rows), runtime.experiment.local.lr or 0.0)
+    batch = batch_of(runtime, rows)
+    ours, theirs = model.example_gradients(start, batch)[0], other.example_gradients(batch)
+    apart = float((theirs - ours).norm() / ours.norm())
+    if not apart <= SAME:
+        name = runtime.experiment.method.name
+        raise SystemExit(f"{name}: Opacus's gradients are {apart:.2g} apart: not the same")
+    return lambda rows: other.step(batch_of(runtime, rows)), apart
