@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from fedpeft.privacy.updates import hidden
 from flwr.app import Context
 
 from fedpeft.config import Experiment
@@ -22,6 +21,7 @@ from fedpeft.privacy.ledger import PrivacyLedger
 from fedpeft.privacy.noise import Noise, SecureNoise, SeededNoise
 from fedpeft.privacy.plan import Plan, client_plan, example_plan
 from fedpeft.privacy.statement import Unit, statement
+from fedpeft.privacy.updates import hidden
 from fedpeft.randomness import generator
 from fedpeft.tasks.base import Examples
 
