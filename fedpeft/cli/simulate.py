@@ -114,10 +114,10 @@ def _privacy_line(said: dict[str, Any]) -> str:
 
     bound = f"({readable_epsilon(said['epsilon'])}, {said['delta']:.2g})-DP"
     if said["epsilon"] is None:
-        return f"no privacy of a {said['unit']}: the noise multiplier is 0"
+        return f"no privacy for any {said['unit']}: the noise multiplier is 0"
     warning = "" if said["releasable"] else "; NOT for release: the noise can be drawn again"
     return (
-        f"{bound} of a {said['unit']} ({said['neighbouring']}): {said['mechanism']}, noise "
+        f"{bound} for every {said['unit']} ({said['neighbouring']}): {said['mechanism']}, noise "
         f"multiplier {said['noise_multiplier']:.4g}, q {said['sampling_rate']:.4g}, "
         f"{said['steps']} steps, {said['accountant'].upper()} accountant{warning}"
     )

@@ -98,7 +98,7 @@ def _print_table(described: dict[str, Any]) -> None:
             f"{charge['sampling_rate']:.4g}",
             f"{charge['steps']:,}",
             f"{charge['delta']:.3g}",
-            charge["run"],
+            charge["run"][:12],  # a digest; --json has all of it
             str(charge["round"]),
             ", ".join(f"{key} {value}" for key, value in charge["note"].items()),
         )
