@@ -10,19 +10,18 @@ import hashlib
 import json
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 from flwr.app import Context
 
 from fedpeft.config import Experiment
 from fedpeft.privacy.example import DPSGD
-from fedpeft.privacy.ledger import PrivacyLedger
-from fedpeft.privacy.noise import Noise, SecureNoise, SeededNoise
+from fedpeft.privacy.ledger import PrivacyLedger, Unit
+from fedpeft.privacy.noise import Noise, noise_of
 from fedpeft.privacy.plan import Plan, client_plan, example_plan
-from fedpeft.privacy.statement import Unit, statement
+from fedpeft.privacy.statement import statement
 from fedpeft.privacy.updates import hidden
-from fedpeft.randomness import generator
 from fedpeft.tasks.base import Examples
 
 #: Key of the node config that names the folder of the clients' ledgers.
@@ -59,7 +58,8 @@ def charge(request: Request, context: Context) -> Protection:
     """Charge the client's ledger for a round and return how the round is to be done.
 
     Raises:
-        BudgetSpent: the round would exceed the client's budget; nothing is charged.
+        BudgetSpent: the round would exceed the client's budget, and nothing is done; with two
+            units the first one may have been charged for nothing.
         LedgerDamaged: what was spent cannot be known.
         UserError: settings that do not fit the client's data, a ledger of other data.
     """
@@ -122,23 +122,14 @@ def _charge(ledger: PrivacyLedger, unit: Unit, plan: Plan, request: Request) -> 
         note={"clipping": clipping, "clip": clip, "task": experiment.task.name},
         draw=_draw(request) if privacy.reproducible else None,
     )
-    steps = sum(each.steps for each in ledger.mechanisms(unit))
-    return statement(
-        unit,
-        replace(plan.mechanism, steps=steps),
-        spent,
-        clip,
-        clipping,
-        releasable=not privacy.reproducible,
-        sampling="Poisson" if unit == "example" else "none",
-    )
+    sampling: Literal["Poisson", "none"] = "Poisson" if unit == "example" else "none"
+    return statement(ledger.charges(unit), spent, clip, clipping, sampling)
 
 
 def _noise(request: Request, purpose: str) -> Noise:
-    if not request.experiment.privacy.reproducible:
-        return SecureNoise()
-    seed = request.experiment.seed
-    return SeededNoise(generator(seed, purpose, request.round, request.client))
+    experiment = request.experiment
+    reproducible = experiment.privacy.reproducible
+    return noise_of(reproducible, experiment.seed, purpose, request.round, request.client)
 
 
 def _draw(request: Request) -> str:

@@ -64,8 +64,8 @@ def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:
         )
 
 
-#: Strategies that aggregate by a plain mean; the noise on a sum of clients says nothing of others.
-_OF_A_MEAN = tuple(SERVER_LR)
+#: Strategies that need no more of a round than the clients' mean, which is what noise is added to.
+_OF_A_MEAN = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad")
 
 
 def in_privacy(privacy: PrivacySection, federation: FederationSection) -> Iterator[str]:
@@ -73,11 +73,11 @@ def in_privacy(privacy: PrivacySection, federation: FederationSection) -> Iterat
     fields = type(privacy).model_fields.items()
     given = [key for key, field in fields if getattr(privacy, key) != field.default]
     if privacy.unit == "none":
-        for key in ("epsilon", "noise_multiplier", "client_epsilon", "client_noise_multiplier"):
-            if key in given:
-                yield f"privacy.{key} = {getattr(privacy, key)}: nothing is protected; " + (
-                    "set privacy.unit = 'example', 'client' or 'both'"
-                )
+        for key in given:
+            yield (
+                f"privacy.{key} = {getattr(privacy, key)}: nothing is protected; set privacy.unit "
+                f"= 'example', 'client' or 'both', or leave it out"
+            )
         return
     if not privacy.clients:
         for key in given:

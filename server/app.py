@@ -34,11 +34,11 @@ from server.privacy import CentralPrivacy
 from server.result import describe_result
 from server.round import Round, check_all
 from server.runfolder import Checkpoint, RunFolder
+from server.spending import Spending
 from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
 
 log = logging.getLogger(__name__)
 app = ServerApp()
-SERVER_LEDGER = "privacy/server.sqlite"  # in the run folder
 
 
 @app.main()
@@ -49,11 +49,12 @@ def main(grid: Grid, context: Context) -> None:
     experiment = runtime.experiment
     folder.pin(runtime.identity)
     strategy = build_strategy(experiment.federation)
-    central = CentralPrivacy.of(experiment, folder.path / SERVER_LEDGER)
+    central = CentralPrivacy.of(experiment, folder.path)
     state = folder.checkpoint() or Checkpoint(0, runtime.model.initial(experiment.seed))
     restore_strategy(strategy, state.strategy)
+    spending = Spending.restored(experiment, state.strategy)
     if central:
-        central.restore(state.strategy)
+        central.restore(state.strategy, state.round)
     nodes = Nodes(grid, experiment, runtime.identity)
     nodes.wait()
     privacy = so_far(folder.rounds()[-1] if state.round else None, [])
@@ -62,15 +63,17 @@ def main(grid: Grid, context: Context) -> None:
         run = Round(number, grid, runtime, folder, ByteLedger())
         nodes.refresh(run.ledger)
         try:
+            nodes.require_willing()
             own = [central.charge(number, state.vector)] if central else []
         except BudgetSpent as error:
-            log.warning("round %d: the run ends here: %s", number, error)
+            log.warning("the run ends before round %d: %s", number, error)
             break
         asked = choose(nodes.willing, experiment, number, central)
-        good, failed = train(run, asked, state.vector)
+        good, failed = train(run, asked, state.vector, spending)
         nodes.retire(client for client in failed if budget_spent(failed[client]))
-        if not good and not central:  # nobody has any budget left
-            continue
+        if not good and not nodes.willing:
+            log.warning("the run ends with round %d: nobody has privacy budget left", number - 1)
+            break
         vector = combine(strategy, central, state.vector, good, asked, run)
         privacy = so_far(privacy, [*own, *(each for u in good.values() for each in u.statements)])
         line = {
@@ -86,14 +89,30 @@ def main(grid: Grid, context: Context) -> None:
         for client in failed:
             nodes.forget(client)
         seconds = state.seconds + time.monotonic() - started
-        memory = strategy_state(strategy) | (central.state() if central else {})
+        memory = strategy_state(strategy) | spending.state() | (central.state() if central else {})
         state = Checkpoint(number, vector, memory, seconds)
         folder.save_round(line, run.ledger.lines(number), state)
+    finish(grid, runtime, folder, nodes, state)
+
+
+def finish(
+    grid: Grid, runtime: Runtime, folder: RunFolder, nodes: Nodes, state: Checkpoint
+) -> None:
+    """Write the result; a run that ended early may have to be measured first.
+
+    Raises:
+        RunFailed: no round was done.
+    """
     if not state.round:
         raise RunFailed("no round was done: nobody has the privacy budget for one")
+    found = folder.rounds()[-1]
+    if found["score"] is None:
+        run = Round(state.round, grid, runtime, folder, ByteLedger())
+        found |= measure(run, nodes.clients, state.vector, last=True)
     folder.report("finished", state.round, 1, 1)
-    result = describe_result(runtime, folder, state)
-    folder.finish(result, state.vector, describe_vector(runtime))
+    folder.finish(
+        describe_result(runtime, folder, state, found), state.vector, describe_vector(runtime)
+    )
 
 
 @dataclass(frozen=True)
@@ -148,6 +167,8 @@ def combine(
     """
     weighting = run.runtime.experiment.federation.weighting
     updates = [(good[c].vector, weight(asked[c], weighting)) for c in good]
+    if not updates and not central:  # all that were asked have spent their budgets
+        return current
     if central:  # the strategy works on what may be released: a mean with noise
         mean = central.mean_update([vector - current for vector, _ in updates])
         updates = [((current + mean).astype(current.dtype), 1.0)]
@@ -171,7 +192,7 @@ def mean_loss(
 
 
 def train(
-    run: Round, asked: Mapping[int, Node], vector: np.ndarray
+    run: Round, asked: Mapping[int, Node], vector: np.ndarray, spending: Spending
 ) -> tuple[dict[int, Update], dict[int, str]]:
     """Have clients train; return the good updates in client order, and why others failed.
 
@@ -180,16 +201,19 @@ def train(
     """
     replies, failed = run.ask("train", vector, asked)
     good = check_all(replies, failed, lambda reply: check_update(run.runtime, reply, vector))
+    good = spending.believed(good, failed)
     for client, reason in sorted(failed.items()):
         log.warning("round %d: client %d failed: %s", run.number, client, reason)
-    # A Poisson sample may be small, and clients without budget are no fault of the run.
+    experiment = run.runtime.experiment
+    # With central privacy a Poisson sample may be small, and who failed must not show. Clients
+    # without budget are no fault of the run.
     spent = sum(map(budget_spent, failed.values()))
-    needed = min(run.runtime.experiment.federation.min_success, len(asked) - spent)
+    needed = 0 if experiment.privacy.central else experiment.federation.min_success - spent
     if len(good) < needed:
         reasons = "; ".join(f"client {c}: {failed[c]}" for c in sorted(failed)[:3])
         raise RunFailed(
             f"round {run.number}: {len(good)} of {len(asked)} clients succeeded, "
-            f"federation.min_success is {needed} ({reasons})"
+            f"federation.min_success is {experiment.federation.min_success} ({reasons})"
         )
     return good, failed
 

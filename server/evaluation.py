@@ -19,10 +19,16 @@ from server.round import Round, check_all
 log = logging.getLogger(__name__)
 
 
-def measure(run: Round, clients: Mapping[int, Node], vector: np.ndarray) -> dict[str, Any]:
-    """Evaluate a task vector; all null in a round that ``output.eval_every`` leaves out."""
+def measure(
+    run: Round, clients: Mapping[int, Node], vector: np.ndarray, last: bool = False
+) -> dict[str, Any]:
+    """Evaluate a task vector; all null in a round that ``output.eval_every`` leaves out.
+
+    Never in the ``last`` round, which is usually that of ``federation.rounds``.
+    """
     experiment, info = run.runtime.experiment, run.runtime.task.info
-    if run.number < experiment.federation.rounds and run.number % experiment.output.eval_every:
+    last = last or run.number == experiment.federation.rounds
+    if not last and run.number % experiment.output.eval_every:
         return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None}
     if experiment.federation.evaluation == "clients":
         statistics, loss_sum = measure_at_clients(run, clients, vector)

@@ -12,6 +12,7 @@ from flwr.serverapp import Grid
 
 from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed
+from fedpeft.privacy.ledger import BudgetSpent
 from server.exchange import exchange
 from server.ledger import ByteLedger
 
@@ -42,6 +43,15 @@ class Nodes:
     def willing(self) -> dict[int, Node]:
         """The clients that can still be asked to train."""
         return {c: node for c, node in self.clients.items() if c not in self.spent}
+
+    def require_willing(self) -> None:
+        """Raise BudgetSpent if too few clients have privacy budget left for a round."""
+        needed = self.experiment.federation.min_success
+        if len(self.willing) < needed and self.spent:
+            raise BudgetSpent(
+                f"{len(self.willing)} clients have privacy budget left, federation.min_success "
+                f"is {needed}"
+            )
 
     def retire(self, clients: Iterable[int]) -> None:
         """Never ask these clients to train again: their privacy budget is spent."""

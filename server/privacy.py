@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -17,12 +16,11 @@ import numpy as np
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from fedpeft.privacy.accounting import Mechanism, calibrate
-from fedpeft.privacy.ledger import PrivacyLedger
-from fedpeft.privacy.noise import Noise, SecureNoise, SeededNoise
+from fedpeft.privacy.ledger import LedgerDamaged, PrivacyLedger
+from fedpeft.privacy.noise import Noise, noise_of, poisson
 from fedpeft.privacy.plan import Plan, client_delta
 from fedpeft.privacy.statement import statement
 from fedpeft.privacy.updates import AdaptiveClip, noisy_mean
-from fedpeft.randomness import generator
 
 #: Name of the adaptive clip in the checkpoint.
 CLIP = "privacy.clip"
@@ -49,19 +47,22 @@ class CentralPrivacy:
         self.experiment, self.plan = experiment, plan
         self.clip = experiment.privacy.client_clip
         self._adaptive = _adaptive(experiment, plan)
-        self._ledger = PrivacyLedger(path, owner="server", data=experiment.digest)
+        self._ledger = PrivacyLedger(path, owner="server", data=_population(experiment))
         self._charged: tuple[int, int] | None = None  # the round, and P
 
     @classmethod
-    def of(cls, experiment: Experiment, ledger_path: Path) -> CentralPrivacy | None:
+    def of(cls, experiment: Experiment, folder: Path) -> CentralPrivacy | None:
         """Return what an experiment asks for; None where the server protects nobody.
+
+        The ledger is in ``privacy.ledger``, or in the run's ``folder``.
 
         Raises:
             UserError: see ``central_plan`` and ``__init__``.
         """
         if not experiment.privacy.central:
             return None
-        return cls(experiment, central_plan(experiment), ledger_path)
+        ledgers = Path(experiment.privacy.ledger or folder / "privacy")
+        return cls(experiment, central_plan(experiment), ledgers / "server.sqlite")
 
     def charge(self, round: int, start: np.ndarray) -> dict[str, Any]:
         """Charge the ledger for a round from the task vector [P]; return the statement.
@@ -82,15 +83,7 @@ class CentralPrivacy:
             draw=self._draw(round, start) if reproducible else None,
         )
         self._charged = round, len(start)
-        steps = sum(each.steps for each in self._ledger.mechanisms("client"))
-        return statement(
-            "client",
-            replace(plan.mechanism, steps=steps),
-            spent,
-            self.clip,
-            self._clipping,
-            releasable=not reproducible,
-        )
+        return statement(self._ledger.charges("client"), spent, self.clip, self._clipping)
 
     def sample(self, pool: Mapping[int, Client], round: int) -> dict[int, Client]:
         """Return the sampled clients of those in the pool, in client order; it may be nobody.
@@ -98,14 +91,9 @@ class CentralPrivacy:
         Every client of the population is taken with probability q, whoever else is, and whether
         or not it is there.
         """
-        from opacus.utils.uniform_sampler import UniformWithReplacementSampler
-
-        [taken] = UniformWithReplacementSampler(
-            num_samples=self.experiment.federation.clients,
-            sample_rate=self.plan.mechanism.sampling_rate,
-            generator=self._noise("client-sample", round).sampler(),
-            steps=1,
-        )
+        noise = self._noise("client-sample", round)
+        population, rate = self.experiment.federation.clients, self.plan.mechanism.sampling_rate
+        taken = poisson(noise, population, rate).tolist()
         return {client: pool[client] for client in taken if client in pool}
 
     def mean_update(self, updates: Sequence[np.ndarray]) -> np.ndarray:
@@ -129,8 +117,16 @@ class CentralPrivacy:
         """Return what a resumed run has to know, for the checkpoint."""
         return {CLIP: np.array([self.clip])} if self._adaptive else {}
 
-    def restore(self, state: Mapping[str, np.ndarray]) -> None:
-        """Take back what ``state`` gave; other names are not looked at."""
+    def restore(self, state: Mapping[str, np.ndarray], rounds: int) -> None:
+        """Take back what ``state`` gave after so many rounds; other names are not looked at.
+
+        Raises:
+            LedgerDamaged: the ledger does not hold these rounds.
+        """
+        run = self.experiment.digest
+        held = {each.round for each in self._ledger.charges("client") if each.run == run}
+        if not held >= {*range(1, rounds + 1)}:
+            raise LedgerDamaged(self._ledger.path, f"it lacks some of the {rounds} rounds done")
         if CLIP in state:
             self.clip = float(state[CLIP][0])
 
@@ -140,15 +136,21 @@ class CentralPrivacy:
         return f"adaptive to quantile {adaptive.quantile:g}" if adaptive else "fixed"
 
     def _noise(self, purpose: str, round: int) -> Noise:
-        if not self.experiment.privacy.reproducible:
-            return SecureNoise()
-        return SeededNoise(generator(self.experiment.seed, purpose, round))
+        experiment = self.experiment
+        return noise_of(experiment.privacy.reproducible, experiment.seed, purpose, round)
 
     def _draw(self, round: int, start: np.ndarray) -> str:
         """Return what the random numbers of a reproducible round and its start follow from."""
         total = hashlib.sha256(start.tobytes())
         total.update(f"{self.experiment.digest}|{round}|server".encode())
         return total.hexdigest()
+
+
+def _population(experiment: Experiment) -> str:
+    """Return SHA-256 of what decides who the clients are and which examples each has."""
+    keys = {"seed", "task", "partition"}
+    parts = [experiment.model_dump_json(include=keys), str(experiment.federation.clients)]
+    return hashlib.sha256("|".join(parts).encode()).hexdigest()
 
 
 def central_plan(experiment: Experiment) -> Plan:
@@ -165,7 +167,7 @@ def central_plan(experiment: Experiment) -> Plan:
     if sigma is None:
         assert epsilon is not None, "refused by fedpeft.contradictions"
         sigma = calibrate(epsilon, delta, rate, federation.rounds)
-    plan = Plan(Mechanism(sigma, rate, 1), delta, epsilon)
+    plan = Plan(Mechanism(sigma, rate, 1), delta, experiment.privacy.budget or epsilon)
     _adaptive(experiment, plan)
     return plan
 

@@ -14,8 +14,17 @@ from server.ledger import total_bytes
 from server.runfolder import Checkpoint, RunFolder
 
 
-def describe_result(runtime: Runtime, folder: RunFolder, state: Checkpoint) -> dict[str, Any]:
-    """Return the content of result.json; the design fixes its keys."""
+def describe_result(
+    runtime: Runtime, folder: RunFolder, state: Checkpoint, last: dict[str, Any]
+) -> dict[str, Any]:
+    """Return the content of result.json; the design fixes its keys.
+
+    Args:
+        runtime: of the run.
+        folder: of the run.
+        state: after the last round.
+        last: the line of the last round, measured.
+    """
     experiment, layout, rounds = runtime.experiment, runtime.model.layout, folder.rounds()
     bytes_total = total_bytes(rounds)
     updates = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
@@ -34,15 +43,15 @@ def describe_result(runtime: Runtime, folder: RunFolder, state: Checkpoint) -> d
         "method": experiment.method.name,
         "backbone": experiment.backbone,
         "metric": runtime.task.info.metric,
-        "score": rounds[-1]["score"],
-        "metrics": rounds[-1]["metrics"],
+        "score": last["score"],
+        "metrics": last["metrics"],
         "rounds": state.round,
         "clients": experiment.federation.clients,
         "vector_size": layout.size,
         "head_size": layout.head_size,
         "bytes": bytes_total,
-        "epsilon": rounds[-1]["epsilon"],
-        "privacy": rounds[-1]["privacy"],
+        "epsilon": last["epsilon"],
+        "privacy": last["privacy"],
         "seconds": state.seconds,
         "digests": {
             **{name: identity[name] for name in ("projection", "layout", "backbone", "experiment")},

@@ -11,7 +11,7 @@ from clients.app import train_together
 from clients.data import PARTITION_FILE
 from clients.privacy import LEDGER_FOLDER
 from fedpeft.config import Experiment
-from fedpeft.privacy.plan import example_delta
+from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runtime import Runtime, runtime_of
 from server.app import app as server_app
 from server.privacy import central_plan
@@ -35,17 +35,26 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
     runtime = runtime_of(experiment.to_toml())
     rows = partitioning.partition(runtime.task, experiment)
     _ = runtime.model, runtime.train, runtime.dev  # made here, so that a mistake in them shows now
-    if experiment.privacy.examples:
-        for examples in sorted({len(own) for own in rows}):
-            example_delta(experiment, examples)
-    if experiment.privacy.central:
-        central_plan(experiment)
+    _check_privacy(experiment, {len(own) for own in rows})
     folder = RunFolder.create(out, experiment, resume)
     digests = {"data": runtime.data_digest, "partition": partitioning.digest(rows)}
     folder.pin({**runtime.identity, **digests})
     if not (out / PARTITION).exists():
         partitioning.save(out / PARTITION, rows, experiment.partition.kind)
     return folder, runtime
+
+
+def _check_privacy(experiment: Experiment, sizes: set[int]) -> None:
+    """Raise UserError if a client with one of these numbers of examples cannot be private."""
+    privacy = experiment.privacy
+    if privacy.examples:
+        for examples in sorted(sizes):
+            example_delta(experiment, examples)
+        example_plan(experiment, min(sizes))  # who has least is sampled most: the hardest target
+    if privacy.local:
+        client_plan(experiment)
+    if privacy.central:
+        central_plan(experiment)
 
 
 def simulate(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:

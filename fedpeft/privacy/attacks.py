@@ -24,7 +24,7 @@ from fedpeft.privacy.inversion import (
     recovered,
     usual_guess,
 )
-from fedpeft.privacy.noise import Noise, SecureNoise, SeededNoise
+from fedpeft.privacy.noise import SecureNoise, noise_of
 from fedpeft.privacy.plan import Plan, example_plan
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime
@@ -69,9 +69,7 @@ class Subject:
             rate = min(1.0, self.runtime.experiment.local.batch_size / count)
             plain = Mechanism(0.0, rate, 1)
             return DPSGD(plain, 0.0, "flat", privacy.physical_batch, SecureNoise())
-        noise: Noise = SecureNoise()
-        if privacy.reproducible:
-            noise = SeededNoise(generator(self.runtime.experiment.seed, purpose, index))
+        noise = noise_of(privacy.reproducible, self.runtime.experiment.seed, purpose, index)
         mechanism, size = self.plan.mechanism, privacy.physical_batch
         return DPSGD(mechanism, privacy.clip, privacy.clipping, size, noise)
 

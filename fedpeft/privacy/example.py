@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from fedpeft.privacy.accounting import Mechanism
-from fedpeft.privacy.noise import Noise
+from fedpeft.privacy.noise import Noise, poisson
 from fedpeft.tasks.encoding import Encoded, collate
 
 if TYPE_CHECKING:
@@ -40,6 +40,11 @@ class DPSGD:
         clipping: "flat" cuts longer gradients to C, "automatic" scales all to C |g| / (|g| + 0.01).
         physical_batch: examples in memory at once, over all clients of a cohort.
         noise: where this client's randomness in this round comes from.
+
+    The clients of a cohort differ in mechanism and noise only.
+
+    Raises:
+        ValueError: noise without a clip to match it.
     """
 
     mechanism: Mechanism
@@ -48,19 +53,15 @@ class DPSGD:
     physical_batch: int
     noise: Noise
 
+    def __post_init__(self) -> None:
+        if self.mechanism.noise_multiplier and not self.clip > 0:
+            raise ValueError(f"Expected clip={self.clip} above 0, because there is noise.")
+
 
 def poisson_batches(private: DPSGD, examples: int) -> list[np.ndarray]:
     """Return the steps' batches: indices in [0, examples), each taken with probability q."""
-    from opacus.utils.uniform_sampler import UniformWithReplacementSampler
-
-    mechanism = private.mechanism
-    sampler = UniformWithReplacementSampler(
-        num_samples=examples,
-        sample_rate=mechanism.sampling_rate,
-        generator=private.noise.sampler(),
-        steps=mechanism.steps,
-    )
-    return [np.array(rows, dtype=np.int64) for rows in sampler]
+    rate, steps = private.mechanism.sampling_rate, private.mechanism.steps
+    return [poisson(private.noise, examples, rate) for _ in range(steps)]
 
 
 def private_gradients(
@@ -111,8 +112,8 @@ def clipped_sums(gradients: Tensor, groups: int, private: DPSGD) -> Tensor:
     elif private.clipping == "automatic":
         factors = private.clip / (norms + STABILITY)
     else:
-        # Opacus's 1e-6 too: rounding must not leave a norm above C.
-        factors = (private.clip / (norms + 1e-6)).clamp(max=1.0)
+        # The 1e-6: rounding must not leave a norm above C.
+        factors = (private.clip / (norms * (1 + 1e-6))).clamp(max=1.0)
     factors = factors.where(finite, 0.0).view(groups, 1, -1)
     return (factors @ gradients.view(groups, factors.shape[2], -1)).squeeze(1)
 

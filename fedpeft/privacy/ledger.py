@@ -144,7 +144,7 @@ class PrivacyLedger:
         """
         return accounting.spent(self.mechanisms(unit), delta)
 
-    def mechanisms(self, unit: Unit) -> list[Mechanism]:
+    def charges(self, unit: Unit) -> list[Charge]:
         """Return what was charged for a unit, in order.
 
         Raises:
@@ -152,7 +152,11 @@ class PrivacyLedger:
             UserError: the file cannot be read.
         """
         with self._held("DEFERRED") as (_, contents):
-            return contents.mechanisms(unit)
+            return [each for each in contents.charges if each.unit == unit]
+
+    def mechanisms(self, unit: Unit) -> list[Mechanism]:
+        """Return the mechanisms of ``charges``."""
+        return [each.mechanism for each in self.charges(unit)]
 
     def _within(self, budget: float, before: list[Mechanism], charge: Charge) -> Spent:
         """Return what a further charge would make it, if that is within the budget."""
@@ -181,7 +185,7 @@ class PrivacyLedger:
             if contents.data != self.data:
                 # Without the digests: the line may travel, and short texts could be guessed.
                 raise UserError(
-                    f"privacy ledger '{self.path}' is about other training data; choose another "
-                    f"ledger file or folder for this data"
+                    f"privacy ledger '{self.path}' is about other training data; go on with that, "
+                    f"or choose another ledger (what both have in common is then not added up)"
                 )
             yield connection, contents

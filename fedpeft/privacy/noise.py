@@ -1,17 +1,13 @@
-"""Where the noise of differential privacy comes from.
-
-A noise source gives float64 normals for the mechanism and a torch generator for Poisson sampling.
-"""
+"""Where the randomness of differential privacy comes from: noise, and who is in a batch."""
 
 from __future__ import annotations
 
 import secrets
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
-if TYPE_CHECKING:
-    import torch
+from fedpeft.randomness import generator
 
 #: Draws summed for one number. Holohan & Braghin 2021 (arXiv 2107.10138, section 4.2): with the
 #: sum of 2n draws an attacker of the floating-point attack (Mironov 2012) has to solve for all of
@@ -22,25 +18,19 @@ _SUMMED = 4
 class Noise(Protocol):
     """Random numbers for one client (or the server) in one round."""
 
-    releasable: bool  # whether nobody else can draw the same numbers
-
     def normal(self, size: int) -> np.ndarray:
         """Return independent standard normal numbers, float64 [size]."""
 
-    def sampler(self) -> torch.Generator:
-        """Return a generator for Poisson sampling, in a state drawn from this source."""
+    def uniform(self, size: int) -> np.ndarray:
+        """Return independent numbers uniform in (0, 1), float64 [size]."""
 
 
 class SecureNoise:
     """Numbers from the operating system's cryptographic generator: nobody can draw them again.
 
-    Guarantee: every normal is (u_1 + ... + u_4) / 2 of four independent normals in float64, each
-    the inverse distribution function of 53 bits of the system's generator. The sampler is a
-    Mersenne Twister with a seed of 64 such bits: it is not cryptographic itself, but none of its
-    numbers leave the process.
+    Guarantee: a uniform number is made of 52 bits of that generator; a normal one is
+    (u_1 + ... + u_4) / 2 of four normals, each the inverse distribution function of a uniform.
     """
-
-    releasable = True
 
     def normal(self, size: int) -> np.ndarray:
         """See Noise."""
@@ -48,15 +38,14 @@ class SecureNoise:
 
         total = np.zeros(size)
         for _ in range(_SUMMED):  # one after the other: `full` has millions of numbers
-            words = np.frombuffer(secrets.token_bytes(8 * size), dtype=np.uint64) >> np.uint64(11)
-            total += ndtri((words + 0.5) / 2**53)
+            total += ndtri(self.uniform(size))
         return total / np.sqrt(_SUMMED)
 
-    def sampler(self) -> torch.Generator:
+    def uniform(self, size: int) -> np.ndarray:
         """See Noise."""
-        import torch
-
-        return torch.Generator().manual_seed(secrets.randbits(63))
+        words = np.frombuffer(secrets.token_bytes(8 * size), dtype=np.uint64)
+        # 52 bits: with the half that keeps 0 and 1 out, all that float64 can hold.
+        return ((words >> np.uint64(12)) + 0.5) / 2**52
 
 
 class SeededNoise:
@@ -66,8 +55,6 @@ class SeededNoise:
         generator: of ``fedpeft.randomness.generator``, with its own purpose.
     """
 
-    releasable = False
-
     def __init__(self, generator: np.random.Generator):
         self._generator = generator
 
@@ -75,8 +62,20 @@ class SeededNoise:
         """See Noise."""
         return self._generator.standard_normal(size)
 
-    def sampler(self) -> torch.Generator:
+    def uniform(self, size: int) -> np.ndarray:
         """See Noise."""
-        import torch
+        return self._generator.random(size)
 
-        return torch.Generator().manual_seed(int(self._generator.integers(2**63)))
+
+def noise_of(reproducible: bool, seed: int, purpose: str, round: int = 0, client: int = 0) -> Noise:
+    """Return the source of one purpose in one round; secure unless it is to be reproducible."""
+    return SeededNoise(generator(seed, purpose, round, client)) if reproducible else SecureNoise()
+
+
+def poisson(noise: Noise, count: int, rate: float) -> np.ndarray:
+    """Return a Poisson sample: the indices in [0, count), each taken with probability ``rate``.
+
+    As Opacus's UniformWithReplacementSampler, which can only draw from torch: its generator
+    keeps 32 bits of a seed, few enough to try them all, and a sample has to stay secret.
+    """
+    return np.flatnonzero(noise.uniform(count) < rate)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import ceil
 
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
@@ -22,8 +21,8 @@ class Plan:
 def participations(experiment: Experiment) -> int:
     """Return in how many rounds a client is planned to take part, at least one."""
     federation = experiment.federation
-    share = experiment.clients_per_round / federation.clients
-    return experiment.privacy.participations or ceil(federation.rounds * share)
+    asked = federation.rounds * experiment.clients_per_round
+    return experiment.privacy.participations or -(-asked // federation.clients)
 
 
 def default_delta(count: int) -> float:
@@ -66,8 +65,7 @@ def example_plan(experiment: Experiment, examples: int) -> Plan:
     if sigma is None:
         assert privacy.epsilon is not None, "refused by fedpeft.contradictions"
         sigma = calibrate(privacy.epsilon, delta, rate, steps * participations(experiment))
-    budget = privacy.epsilon if privacy.budget is None else privacy.budget
-    return Plan(Mechanism(sigma, rate, steps), delta, budget)
+    return Plan(Mechanism(sigma, rate, steps), delta, privacy.budget or privacy.epsilon)
 
 
 def client_plan(experiment: Experiment) -> Plan:
@@ -77,7 +75,7 @@ def client_plan(experiment: Experiment) -> Plan:
     if sigma is None:
         assert epsilon is not None, "refused by fedpeft.contradictions"
         sigma = calibrate(epsilon, delta, 1.0, participations(experiment))
-    return Plan(Mechanism(sigma, 1.0, 1), delta, epsilon)
+    return Plan(Mechanism(sigma, 1.0, 1), delta, experiment.privacy.budget or epsilon)
 
 
 def client_delta(clients: int, given: float | None) -> float:

@@ -44,10 +44,13 @@ class PrivacySection(Section):
         0, ge=0, description="rounds a client is planned for; 0 = its share of federation.rounds"
     )
     budget: float | None = Field(
-        None, gt=0, description="a client's limit over all runs in its ledger; default: epsilon"
+        None,
+        gt=0,
+        description="limit of a ledger, over all runs in it; default: epsilon",
     )
     ledger: str = Field(
-        "", description="simulation: folder of the clients' ledgers; empty = in the run folder"
+        "",
+        description="simulation: folder of ledgers to go on with; empty = in the run folder",
     )
     client_noise: Literal["server", "clients"] = Field(
         "server", description="who adds the noise that hides a client: server | clients (local DP)"

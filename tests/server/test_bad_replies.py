@@ -216,7 +216,9 @@ def test_a_bad_evaluation_is_left_out(
     line = folder.rounds()[0]
     assert line["evaluated"] == 27, "40 examples less the share of client 1"
     assert line["score"] * 27 == pytest.approx(round(line["score"] * 27))
-    warnings = [record.getMessage() for record in caplog.records if record.name == "server.evaluation"]
+    warnings = [
+        record.getMessage() for record in caplog.records if record.name == "server.evaluation"
+    ]
     assert len(warnings) == 1
     assert_matches(warnings[0], f"client 1 did not evaluate: .*{reason}")
 

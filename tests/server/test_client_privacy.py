@@ -14,7 +14,7 @@ from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from fedpeft.privacy import accounting
 from fedpeft.privacy.accounting import Mechanism
-from fedpeft.privacy.ledger import BudgetSpent, read_ledger
+from fedpeft.privacy.ledger import BudgetSpent, LedgerDamaged, read_ledger
 from server.privacy import CentralPrivacy, central_plan
 from server.runfolder import Checkpoint, RunFolder
 from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
@@ -34,7 +34,7 @@ def central(quick: Quick, tmp_path: Path) -> Make:
             *(f"federation.{each}" for each in ("clients=40", "fraction=0.25", *federation)),
             *(f"privacy.{each}" for each in ("unit=client", *privacy)),
         )
-        made = CentralPrivacy.of(experiment, tmp_path / f"{experiment.digest}.sqlite")
+        made = CentralPrivacy.of(experiment, tmp_path / experiment.digest)
         assert made is not None
         return made
 
@@ -185,13 +185,36 @@ def test_a_resumed_run_goes_on_with_the_adapted_clip(
     restore_strategy(strategy, kept.strategy)  # the same state; the clip is not the strategy's
     assert strategy_state(strategy) == {}
     resumed = central(*settings)
-    resumed.restore(kept.strategy)
+    resumed.restore(kept.strategy, kept.round)
     assert resumed.clip == made.clip
     said = [each.charge(2, START) for each in (made, resumed)]
     assert said[0] == said[1]
     assert (said[0]["clip"], said[0]["clipping"]) == (made.clip, "adaptive to quantile 0.5")
     means = [each.mean_update(vectors) for each in (made, resumed)]
     assert np.array_equal(*means)
+
+
+def test_a_run_whose_ledger_lacks_its_rounds_does_not_go_on(central: Make, tmp_path: Path) -> None:
+    """A run folder copied without its ledger would count from zero."""
+    made = central(SIGMA)
+    for number in (1, 2):
+        made.charge(number, START)
+    made.restore({}, 2)
+    with pytest.raises(LedgerDamaged, match="lacks some of the 3 rounds"):
+        made.restore({}, 3)
+
+
+def test_a_ledger_that_is_kept_adds_up_over_runs_on_the_same_clients(
+    central: Make, tmp_path: Path
+) -> None:
+    kept = f"ledger={tmp_path / 'ledgers'}"
+    first = central(SIGMA, kept).charge(1, START)
+    other = central(SIGMA, kept, "client_clip=0.5").charge(1, START)
+    assert other["composition"] == [[1.5, 0.25, 2]]
+    assert other["epsilon"] > first["epsilon"]
+    limited = central("client_epsilon=3", kept, "budget=1", federation=("rounds=7",))
+    with pytest.raises(BudgetSpent, match="budget of 1"):
+        limited.charge(1, START)
 
 
 def test_an_adaptive_round_costs_what_a_fixed_one_costs(central: Make) -> None:

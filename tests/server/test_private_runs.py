@@ -14,7 +14,7 @@ from safetensors.numpy import load_file
 
 from clients.privacy import ledger_path
 from fedpeft.config import Experiment
-from fedpeft.errors import RunFailed
+from fedpeft.errors import RunFailed, UserError
 from fedpeft.privacy.accounting import spent
 from fedpeft.privacy.ledger import read_ledger
 from server.runfolder import RunFolder
@@ -69,7 +69,11 @@ def test_no_training_loss_leaves_a_client(
 
     folder = federate(quick(*settings), watch)
     assert len(seen) == 6
-    assert all(not dict(reply.content["metrics"]) for reply in seen)
+    for reply in seen:
+        assert [*reply.content] == ["arrays", "metrics", "config"]
+        assert [*reply.content["arrays"]] == ["vector"]
+        assert not dict(reply.content["metrics"])
+        assert {*reply.content["config"]} <= {"experiment", "example", "client"}
     assert [line["loss"] for line in folder.rounds()] == [None, None]
 
 
@@ -189,10 +193,65 @@ def test_a_run_ends_where_nobody_has_budget_left(
     kept = f"privacy.ledger={tmp_path / 'ledgers'}"
     settings = ["privacy.unit=example", "privacy.epsilon=5", "privacy.participations=2", kept]
     folder = federate(quick(*settings, "federation.rounds=4"), out="run")
-    assert [line["round"] for line in folder.rounds()] == [1, 2]
+    assert [line["clients"] for line in folder.rounds()] == [3, 3]
     assert result_of(folder)["rounds"] == 2
     with pytest.raises(RunFailed, match="nobody has the privacy budget"):
         federate(quick(*settings, "federation.rounds=3"), out="next")
+
+
+def test_a_run_that_ends_early_is_measured_all_the_same(quick: Quick, federate: Federate) -> None:
+    settings = ["privacy.unit=example", "privacy.epsilon=5", "privacy.participations=2"]
+    folder = federate(quick(*settings, "federation.rounds=4", "output.eval_every=100"))
+    assert folder.rounds()[-1]["score"] is None
+    assert 0 <= result_of(folder)["score"] <= 1
+
+
+def test_a_round_that_all_asked_refuse_changes_nothing(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    """Others have budget left, so the run goes on; what was sent is counted."""
+    settings = ["privacy.unit=example", "privacy.epsilon=5", "privacy.participations=1"]
+    folder = federate(quick(*settings, "federation.rounds=6", "federation.per_round=1"))
+    rounds = folder.rounds()
+    refused = [line for line in rounds if line["failed"]]
+    assert refused, "nobody was drawn twice; another seed would do"
+    for line in refused:
+        before = next(each for each in rounds if each["round"] == line["round"] - 1)
+        assert line["clients"] == 0
+        assert line["score"] == before["score"]
+        assert line["bytes"]["down"]["payload"] > 0
+
+
+def test_a_client_whose_ledger_went_back_is_refused(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    """A deleted ledger begins anew and says too little; the server remembers, also resumed."""
+
+    def interrupt(reply: Message) -> Message:
+        raise KeyboardInterrupt
+
+    experiment = quick("privacy.unit=example", "privacy.noise_multiplier=1", "federation.rounds=4")
+    with pytest.raises(KeyboardInterrupt):
+        federate(experiment, interrupt, client=2, rounds=[3])
+    ledger_path(tmp_path / "run" / "privacy", 0).unlink()
+    [line] = federate(experiment, resume=True).rounds()[2:3]
+    [failed] = line["failed"]
+    assert failed["client"] == 0
+    assert "went back from 10 steps to 5" in failed["reason"]
+
+
+def test_what_cannot_be_private_leaves_no_folder(quick: Quick, tmp_path: Path) -> None:
+    from simulations.run import prepare
+
+    for settings in (
+        [*EXAMPLE, "local.batch_size=50"],
+        [*CLIENT, "federation.clients=1"],
+        [*HIDDEN, "federation.clients=1"],
+        [*CLIENT, "privacy.client_quantile=0.5"],
+    ):
+        with pytest.raises(UserError):
+            prepare(quick(*settings), tmp_path / "run")
+        assert not (tmp_path / "run").exists()
 
 
 def test_a_damaged_ledger_stops_its_client_only(

@@ -29,6 +29,8 @@ def test_a_client_of_some_rounds_gets_less_noise() -> None:
     seldom = example_plan(private("federation.rounds=20", "federation.fraction=0.3"), 200)
     assert participations(private("federation.rounds=20", "federation.fraction=0.3")) == 6
     assert seldom.mechanism.noise_multiplier < often.mechanism.noise_multiplier
+    sevens = private("federation.clients=100", "federation.rounds=100", "federation.per_round=7")
+    assert participations(sevens) == 7  # not 8, as 100 * 0.07 would make it
     own = private("federation.rounds=20", "federation.fraction=0.3", "privacy.participations=20")
     assert example_plan(own, 200) == often
 
@@ -54,6 +56,12 @@ def test_what_cannot_be_private_is_refused(
 ) -> None:
     with pytest.raises(UserError, match=message):
         example_delta(private(*overrides), examples)
+
+
+def test_a_budget_may_be_wider_or_narrower_than_the_runs_epsilon() -> None:
+    assert example_plan(private("privacy.budget=10"), 100).budget == 10
+    hidden = ["privacy.unit=client", "privacy.client_noise=clients", "privacy.budget=2"]
+    assert client_plan(private(*hidden)).budget == 2
 
 
 def test_a_client_that_hides_itself_is_in_every_batch() -> None:

@@ -9,12 +9,19 @@ from typing import Any
 import pytest
 
 from fedpeft.privacy.accounting import Mechanism, Spent
+from fedpeft.privacy.ledgerfile import Charge
 from fedpeft.privacy.statement import read_statement, so_far, statement
 
 
-def said(epsilon: float = 2.0, unit: Any = "example", releasable: bool = True) -> dict[str, Any]:
-    spent = Spent(epsilon, 0.01, 1e-4, "prv")
-    return statement(unit, Mechanism(1.1, 0.2, 30), spent, 0.5, "flat", releasable)
+def charge(unit: Any = "example", sigma: float = 1.1, draw: str | None = None) -> Charge:
+    mechanism = Mechanism(sigma, 0.2, 30)
+    return Charge(1, "2026-01-01T00:00:00+00:00", unit, mechanism, 1e-4, "run", 1, {}, draw)
+
+
+def said(
+    epsilon: float = 2.0, unit: Any = "example", delta: float = 1e-4, draw: str | None = None
+) -> dict[str, Any]:
+    return statement([charge(unit, 1.1, draw)], Spent(epsilon, 0.01, delta, "prv"), 0.5, "flat")
 
 
 def test_a_statement_travels_as_json() -> None:
@@ -37,9 +44,14 @@ def test_a_statement_travels_as_json() -> None:
         {"steps": math.inf},
         {"unit": "client"},
         {"accountant": 7},
-        {"mechanism": "x" * 200},
+        {"mechanism": "x" * 201},
         {"releasable": 1},
         {"more": 1},
+        {"delta": 1.5},
+        {"sampling_rate": 2},
+        {"steps": 10**400},
+        {"composition": [[1.0, 0.2]]},
+        {"composition": "none"},
     ],
 )
 def test_a_statement_that_cannot_be_is_refused(changes: dict[str, Any]) -> None:
@@ -63,9 +75,28 @@ def test_a_run_tells_the_largest_epsilon_of_all_clients_and_rounds() -> None:
 
 
 def test_one_client_with_seeded_noise_makes_the_run_unfit_for_release() -> None:
-    told = so_far(so_far(None, [said(1.0, releasable=False)]), [said(2.0)])
+    told = so_far(so_far(None, [said(1.0, draw="seeded")]), [said(2.0)])
     assert told["epsilon"] == 2.0
     assert not told["privacy"]["example"]["releasable"]
+
+
+def test_what_is_told_holds_for_clients_of_every_size() -> None:
+    """A client with few examples has a larger delta than the one with the largest epsilon."""
+    told = so_far(None, [said(2.9, delta=1e-3), said(3.0, delta=1e-5)])
+    assert told["epsilon"] == 3.0
+    assert told["privacy"]["example"]["delta"] == 1e-3
+
+
+def test_a_statement_lists_all_that_its_epsilon_is_composed_of() -> None:
+    charges = [charge(sigma=1.1), charge(sigma=2.0), charge(sigma=1.1)]
+    told = statement(charges, Spent(2.0, 0.01, 1e-4, "prv"), 0.5, "flat")
+    assert told["composition"] == [[1.1, 0.2, 60], [2.0, 0.2, 30]]
+    assert told["steps"] == 90
+
+
+def test_a_secure_round_does_not_make_seeded_ones_before_it_releasable() -> None:
+    charges = [charge(draw="seeded"), charge()]
+    assert not statement(charges, Spent(2.0, 0.01, 1e-4, "prv"), 0.5, "flat")["releasable"]
 
 
 def test_without_privacy_nothing_is_told() -> None:
