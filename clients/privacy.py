@@ -64,7 +64,7 @@ def charge(request: Request, context: Context) -> Protection:
         UserError: settings that do not fit the client's data, a ledger of other data.
     """
     experiment, privacy = request.experiment, request.experiment.privacy
-    if privacy.unit == "none":
+    if not (privacy.examples or privacy.local):
         return Protection()
     path = ledger_path(Path(str(context.node_config[LEDGER_FOLDER])), request.client)
     data = data_digest(request.train.select(request.rows))

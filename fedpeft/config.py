@@ -221,13 +221,13 @@ def _toml_line(section: Section, key: str, comments: bool, default: Any = None) 
     TOML has no null, so a key without a value is left out.
     """
     value = getattr(section, key)
-    if value is None:
-        return ""
+    comment = type(section).model_fields[key].description
+    if value is None:  # shown to people, so that they know the key
+        return f"{f'# {key} =':<36}# {comment}" if comments and comment else ""
     # A JSON string, number or boolean is a TOML value of the same meaning, but for DEL.
     line = f"{key} = {json.dumps(value, ensure_ascii=False)}".replace("\x7f", "\\u007f")
     if default is not None and value == default:
         line = f"# {line}"
-    comment = type(section).model_fields[key].description
     return f"{line:<36}# {comment}" if comments and comment else line
 
 

@@ -86,6 +86,15 @@ def in_privacy(privacy: PrivacySection, federation: FederationSection) -> Iterat
                     f"privacy.{key} = {getattr(privacy, key)}: is about whole clients; expected "
                     f"privacy.unit = 'client' or 'both', not '{privacy.unit}'"
                 )
+    if privacy.unit == "client":
+        unused = ["clip", "clipping", "physical_batch"]
+        if privacy.client_epsilon is not None or privacy.client_noise_multiplier is not None:
+            unused += ["epsilon", "noise_multiplier"]
+        for key in (key for key in unused if key in given):
+            yield (
+                f"privacy.{key} = {getattr(privacy, key)}: is not used with privacy.unit = "
+                f"'client'; leave it out"
+            )
     if privacy.examples:
         yield from _in_noise("privacy.", privacy.epsilon, privacy.noise_multiplier, privacy.clip)
     if privacy.clients:
@@ -110,11 +119,11 @@ def _in_noise(
 ) -> Iterator[str]:
     if (epsilon is None) == (sigma is None):
         yield (
-            f"{prefix}epsilon = {epsilon} and {prefix}noise_multiplier = {sigma}: expected one of "
-            f"the two: the noise is calibrated for epsilon, or given"
+            f"{prefix}epsilon and {prefix}noise_multiplier: expected one of the two (the noise is "
+            f"calibrated for epsilon, or given), got {'neither' if epsilon is None else 'both'}"
         )
     if clip == 0 and (epsilon is not None or sigma):
-        yield f"{prefix}clip = 0: noise protects nothing without a limit; expected more than 0"
+        yield f"{prefix}clip = 0: without clipping, noise promises nothing; expected more than 0"
 
 
 def _in_central(privacy: PrivacySection, federation: FederationSection) -> Iterator[str]:
@@ -125,6 +134,7 @@ def _in_central(privacy: PrivacySection, federation: FederationSection) -> Itera
         )
     if federation.strategy not in _OF_A_MEAN:
         yield (
-            f"federation.strategy = '{federation.strategy}': noise for clients is valid for a "
-            f"mean; expected one of {', '.join(_OF_A_MEAN)}, or privacy.client_noise = 'clients'"
+            f"federation.strategy = '{federation.strategy}': noise on the mean of the clients "
+            f"works only with strategies that average: expected one of {', '.join(_OF_A_MEAN)}, "
+            f"or privacy.client_noise = 'clients'"
         )

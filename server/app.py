@@ -58,6 +58,7 @@ def main(grid: Grid, context: Context) -> None:
     nodes = Nodes(grid, experiment, runtime.identity)
     nodes.wait()
     privacy = so_far(folder.rounds()[-1] if state.round else None, [])
+    ended = ""
     for number in range(state.round + 1, experiment.federation.rounds + 1):
         started = time.monotonic()
         run = Round(number, grid, runtime, folder, ByteLedger())
@@ -66,13 +67,13 @@ def main(grid: Grid, context: Context) -> None:
             nodes.require_willing()
             own = [central.charge(number, state.vector)] if central else []
         except BudgetSpent as error:
-            log.warning("the run ends before round %d: %s", number, error)
+            ended = str(error)
             break
         asked = choose(nodes.willing, experiment, number, central)
         good, failed = train(run, asked, state.vector, spending)
         nodes.retire(client for client in failed if budget_spent(failed[client]))
         if not good and not nodes.willing:
-            log.warning("the run ends with round %d: nobody has privacy budget left", number - 1)
+            ended = failed[min(failed)]
             break
         vector = combine(strategy, central, state.vector, good, asked, run)
         privacy = so_far(privacy, [*own, *(each for u in good.values() for each in u.statements)])
@@ -92,19 +93,17 @@ def main(grid: Grid, context: Context) -> None:
         memory = strategy_state(strategy) | spending.state() | (central.state() if central else {})
         state = Checkpoint(number, vector, memory, seconds)
         folder.save_round(line, run.ledger.lines(number), state)
+    if ended:
+        log.warning("the run ends after round %d: %s", state.round, ended)
+    if not state.round:
+        raise RunFailed(f"no round was done, as nobody has the privacy budget for one: {ended}")
     finish(grid, runtime, folder, nodes, state)
 
 
 def finish(
     grid: Grid, runtime: Runtime, folder: RunFolder, nodes: Nodes, state: Checkpoint
 ) -> None:
-    """Write the result; a run that ended early may have to be measured first.
-
-    Raises:
-        RunFailed: no round was done.
-    """
-    if not state.round:
-        raise RunFailed("no round was done: nobody has the privacy budget for one")
+    """Write the result; a run that ended early may have to be measured first."""
     found = folder.rounds()[-1]
     if found["score"] is None:
         run = Round(state.round, grid, runtime, folder, ByteLedger())

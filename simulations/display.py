@@ -36,8 +36,8 @@ def readable_seconds(seconds: float) -> str:
 
 
 def readable_epsilon(epsilon: float | None) -> str:
-    """Return an epsilon, rounded up; ``none`` where nothing bounds it."""
-    return "none" if epsilon is None else f"{ceil(100 * epsilon) / 100:.2f}"
+    """Return an epsilon, rounded up; ``infinite`` where nothing bounds it."""
+    return "infinite" if epsilon is None else f"{ceil(100 * epsilon) / 100:.2f}"
 
 
 class Display:

@@ -15,6 +15,8 @@ from fedpeft.cli.options import Overrides
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 
+_LARGE_DELTA = 0.01  # with it, one of a hundred may be betrayed outright
+
 
 def simulate(
     experiment: Annotated[
@@ -66,7 +68,7 @@ def _run(experiment: Experiment, out: Path, resume: bool) -> None:
             result = run.simulate(folder, experiment)
     if experiment.output.plots:
         plots.draw_run(folder, runtime)
-    _print_result(console, result, folder.path)
+    _print_result(console, result, folder.path, federation.rounds)
 
 
 @contextmanager
@@ -90,7 +92,7 @@ def _both_ways(sizes: dict[str, Any]) -> str:
     return f"{up} up and {down} down"
 
 
-def _print_result(console: Any, result: dict[str, Any], path: Path) -> None:
+def _print_result(console: Any, result: dict[str, Any], path: Path, rounds: int) -> None:
     from simulations.display import readable_seconds
 
     up, evaluated = (result["bytes"][key] for key in ("per_client_round_up", "evaluate"))
@@ -102,6 +104,8 @@ def _print_result(console: Any, result: dict[str, Any], path: Path) -> None:
         + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else ""),
         soft_wrap=True,
     )
+    if result["rounds"] < rounds:
+        console.print(f"ended before round {result['rounds'] + 1} of {rounds}: privacy is spent")
     for said in (result["privacy"] or {}).values():
         if said:
             console.print(_privacy_line(said), soft_wrap=True)
@@ -112,12 +116,19 @@ def _privacy_line(said: dict[str, Any]) -> str:
     """Return one statement of result.json for people."""
     from simulations.display import readable_epsilon
 
-    bound = f"({readable_epsilon(said['epsilon'])}, {said['delta']:.2g})-DP"
     if said["epsilon"] is None:
-        return f"no privacy for any {said['unit']}: the noise multiplier is 0"
-    warning = "" if said["releasable"] else "; NOT for release: the noise can be drawn again"
+        return f"no privacy for any {said['unit']}: some of it ran without noise"
+    runs = [
+        f"{steps:,} steps with noise multiplier {sigma:.4g} and q {rate:.4g}"
+        for sigma, rate, steps in said["composition"]
+    ]
+    warnings = ""
+    if said["delta"] > _LARGE_DELTA:
+        warnings += f"; a delta of {said['delta']:.2g} promises little"
+    if not said["releasable"]:
+        warnings += "; NOT for release: the noise can be drawn again"
     return (
-        f"{bound} for every {said['unit']} ({said['neighbouring']}): {said['mechanism']}, noise "
-        f"multiplier {said['noise_multiplier']:.4g}, q {said['sampling_rate']:.4g}, "
-        f"{said['steps']} steps, {said['accountant'].upper()} accountant{warning}"
+        f"({readable_epsilon(said['epsilon'])}, {said['delta']:.2g})-DP for every {said['unit']} "
+        f"({said['neighbouring']}): {said['mechanism']}, {' and '.join(runs)}, "
+        f"{said['accountant'].upper()} accountant{warnings}"
     )

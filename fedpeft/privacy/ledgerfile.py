@@ -98,8 +98,15 @@ def read_ledger(path: Path) -> Contents:
         LedgerDamaged: the file does not hold what was written to it.
         UserError: there is no file, or it cannot be read.
     """
-    if not path.exists():
-        raise UserError(f"no privacy ledger '{path}'")
+    try:
+        if path.is_dir():
+            raise UserError(f"'{path}' is a folder; name one of the ledgers in it")
+        with path.open("rb"):
+            pass
+    except FileNotFoundError:
+        raise UserError(f"no privacy ledger '{path}'") from None
+    except OSError as error:
+        raise UserError(f"privacy ledger '{path}': cannot be read ({error.strerror})") from None
     with transaction(path, "ro", "DEFERRED") as connection:
         return read_chain(connection, path)
 

@@ -84,6 +84,11 @@ def client_delta(clients: int, given: float | None) -> float:
     Raises:
         UserError: not below 1 / clients.
     """
+    if clients < 2:
+        raise UserError(
+            f"federation.clients = {clients}: nobody can hide a client among itself; expected at "
+            f"least 2 with privacy.unit = 'client' or 'both'"
+        )
     delta = default_delta(clients) if given is None else given
     if delta * clients >= 1:
         raise UserError(

@@ -31,7 +31,9 @@ class PrivacySection(Section):
         None, gt=0, lt=1, description="default 1 / n^1.1 of the n examples or clients"
     )
     clip: float = Field(
-        1.0, ge=0, description="L2 norm that an example's gradient is cut to; 0 = not (no privacy)"
+        1.0,
+        ge=0,
+        description="L2 norm that an example's gradient is cut to; 0 = not, without noise",
     )
     clipping: Literal["flat", "automatic"] = Field(
         "flat",
@@ -41,7 +43,7 @@ class PrivacySection(Section):
         64, ge=1, description="examples in memory at once, however large local.batch_size is"
     )
     participations: int = Field(
-        0, ge=0, description="rounds a client is planned for; 0 = its share of federation.rounds"
+        0, ge=0, description="rounds a client's epsilon has to last for; 0 = its share of all"
     )
     budget: float | None = Field(
         None,

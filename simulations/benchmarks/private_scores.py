@@ -39,7 +39,7 @@ SHARED = [
 TASKS = {
     "sst2": [
         "task.train_limit=20000",
-        "federation.rounds=4",
+        "federation.rounds=8",
         "local.steps=3",
         "local.batch_size=60",
     ],
@@ -48,18 +48,19 @@ TASKS = {
         "task.max_length=64",
         "federation.rounds=5",
         "federation.per_round=2",
-        "local.steps=30",
+        "local.steps=40",
         "local.batch_size=16",
     ],
 }
 FOLDERS = {"sst2": "SST-2", "qnli": "QNLI"}
 NONE = "inf"
-#: (task, method) -> optimiser without and with privacy, from a few tries with seed 0.
+#: (task, method) -> optimiser, learning rate and schedule without privacy, and with it; from a few
+#: tries with seed 0.
 OPTIMIZERS = {
-    ("sst2", "slash"): ("sgd", "1", "sgd", "3"),
-    ("sst2", "lora"): ("sgd", "0.5", "sgd", "3"),
-    ("qnli", "slash"): ("adamw", "1e-2", "sgd", "1"),
-    ("qnli", "lora"): ("adamw", "2e-3", "sgd", "1"),
+    ("sst2", "slash"): ("sgd 1 linear", "sgd 3 constant"),
+    ("sst2", "lora"): ("sgd 0.5 linear", "sgd 3 constant"),
+    ("qnli", "slash"): ("adamw 1e-2 linear", "sgd 1 constant"),
+    ("qnli", "lora"): ("adamw 2e-3 linear", "sgd 1 constant"),
 }
 
 
@@ -67,16 +68,16 @@ def overrides_of(task: str, method: str, epsilon: str, seed: int, glue: str) -> 
     """Return the settings of one run."""
     path = [f"task.path={glue}/{FOLDERS[task]}"] if glue else []
     names = [f"task.name={task}", f"method.name={method}", f"seed={seed}"]
-    optimizer, lr, private_optimizer, private_lr = OPTIMIZERS[task, method]
-    private = []
+    plain, private = OPTIMIZERS[task, method]
+    protect = []
     if epsilon != NONE:
-        optimizer, lr = private_optimizer, private_lr
-        # A client may be drawn twice as often as the mean, and then has spent its budget.
-        private = ["privacy.unit=example", f"privacy.epsilon={epsilon}"]
-        if task == "qnli":
-            private.append("privacy.participations=2")
-    how = [f"local.optimizer={optimizer}", f"local.lr={lr}"]
-    return [*names, *path, *SHARED, *TASKS[task], *how, *private]
+        protect = ["privacy.unit=example", f"privacy.epsilon={epsilon}"]
+        if task == "qnli":  # a client may be drawn twice as often as the mean
+            protect.append("privacy.participations=2")
+    used = (plain if epsilon == NONE else private).split()
+    keys = ("optimizer", "lr", "schedule")
+    how = [f"local.{key}={value}" for key, value in zip(keys, used, strict=True)]
+    return [*names, *path, *SHARED, *TASKS[task], *how, *protect]
 
 
 def run(overrides: Sequence[str], path: Path) -> dict[str, Any]:
@@ -107,28 +108,28 @@ def report(task: str, options: argparse.Namespace) -> Report:
     experiment = Experiment.load("", overrides_of(task, "slash", NONE, 0, options.glue))
     facts = {
         "majority class": majority_of(runtime_of(experiment.to_toml())),
-        "score": "on the dev set after the last round, mean over seeds",
+        "score": "on the dev set after the last round, mean over seeds; the optimisers' settings "
+        "were chosen on it, too, with seed 0, and that choice is not in epsilon",
     }
     raw = {"-".join(cell): [_short(each) for each in results] for cell, results in found.items()}
     return Report(settings, table, facts, raw)
 
 
 def _row(task: str, method: str, epsilon: str, results: Sequence[dict[str, Any]]) -> Row:
-    plain, private = OPTIMIZERS[task, method][:2], OPTIMIZERS[task, method][2:]
+    plain, private = OPTIMIZERS[task, method]
     scores = [each["score"] for each in results]
-    said = (results[0]["privacy"] or {}).get("example") or {}
+    said = [each["privacy"]["example"] for each in results if each["privacy"]]
+    worst = max(said, key=lambda each: each["epsilon"]) if said else {}
     return {
         "method": method,
         "target epsilon": epsilon,
-        "optimiser": " ".join(plain if epsilon == NONE else private),
+        "optimiser": plain if epsilon == NONE else private,
         results[0]["metric"]: round(mean(scores), 4),
         "deviation": round(stdev(scores), 4) if len(scores) > 1 else 0.0,
         "seeds": len(scores),
-        "epsilon spent": round(said["epsilon"], 3) if said else "-",
-        "delta": said.get("delta", "-"),
-        "noise multiplier": said.get("noise_multiplier", "-"),
-        "q": said.get("sampling_rate", "-"),
-        "steps": said.get("steps", "-"),
+        "epsilon spent": round(worst["epsilon"], 3) if said else "-",
+        **{key: worst.get(key, "-") for key in ("delta", "noise_multiplier", "steps")},
+        "q": worst.get("sampling_rate", "-"),
     }
 
 

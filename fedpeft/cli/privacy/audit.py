@@ -29,9 +29,8 @@ _QUICK = (
     "federation.clients=1",
     "local.batch_size=64",
     "local.lr=1e-4",  # a model that has learned the canaries has no gradients left to see
-    "privacy.unit=example",
-    "privacy.delta=1e-5",
 )
+_QUICK_PRIVACY = ("privacy.unit=example", "privacy.delta=1e-5")
 _QUICK_EPSILON = "privacy.epsilon=1"
 #: What the server can see through: an update is the noisy sum of gradients. Whatever else an
 #: optimiser does with that sum is post-processing and costs no privacy.
@@ -78,7 +77,8 @@ def audit(
     Trains client 0 of the experiment once, with canaries that a coin each puts in or leaves out,
     and guesses the coins from the task vectors that the server sees (Steinke, Nasr & Jagielski
     2023). Then tries to read short texts off updates of one step. The optimiser is plain SGD of
-    one step a round, whatever the experiment says: that shows the server most.
+    one step a round, whatever the experiment says: that shows the server most. Without a file:
+    lora on tiny, 300 examples at one client, epsilon 1 at delta 1e-5.
 
     A lower bound above the claim refutes it (exit code 1); one below proves nothing.
 
@@ -105,10 +105,14 @@ def _settings(file: Path | None, overrides: Sequence[str], rounds: int) -> Exper
             override.replace(" ", "").split("=", 1) for override in overrides if "=" in override
         )
         quick = list(_QUICK)
-        if "privacy.noise_multiplier" not in given and given.get("privacy.unit") != "none":
-            quick.append(_QUICK_EPSILON)
+        if given.get("privacy.unit") != "none":
+            quick += _QUICK_PRIVACY
+            if "privacy.noise_multiplier" not in given:
+                quick.append(_QUICK_EPSILON)
     asked = Experiment.read(file, [*quick, *overrides])
-    planned = f"federation.rounds={rounds}", f"privacy.participations={rounds}"
+    planned = [f"federation.rounds={rounds}"]
+    if asked.privacy.examples:
+        planned.append(f"privacy.participations={rounds}")
     return Experiment.load(asked.to_toml(), [*_SEEN_THROUGH, *planned])
 
 
@@ -174,11 +178,16 @@ def _what(subject: Subject, rounds: int) -> str:
 def _print(console: Console, result: dict[str, Any]) -> None:
     claim = result["claimed_epsilon"]
     console.print(
-        f"claimed epsilon {'none' if claim is None else f'{claim:.4g}'}, empirical lower bound "
+        f"claimed epsilon {'infinite' if claim is None else f'{claim:.4g}'}, empirical lower bound "
         f"{result['lower_bound']:.4g} with confidence {result['confidence']:g}, at delta "
         f"{result['delta']:.2g}: {result['right']} of {result['guesses']} guesses right",
         soft_wrap=True,
     )
+    if claim is not None and result["lower_bound"] <= claim:
+        console.print(
+            "the claim stands; that this attack finds less does not show that no other finds more",
+            soft_wrap=True,
+        )
     if result["inversion"]:
         _print_inversion(console, result["inversion"])
 

@@ -22,7 +22,7 @@ def ledger(
     file: Annotated[Path, typer.Argument(help="A client's ledger; it is only read.")],
     delta: Annotated[
         float | None,
-        typer.Option(help="Compose at this delta; default: each unit's largest in the ledger."),
+        typer.Option(help="Compose at this delta; default: each unit's smallest in the ledger."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
@@ -52,8 +52,8 @@ def describe_ledger(file: Path, contents: Contents, delta: float | None) -> dict
 
     totals = {}
     for unit in sorted({charge.unit for charge in contents.charges}):
-        largest = max(charge.delta for charge in contents.charges if charge.unit == unit)
-        total = spent(contents.mechanisms(unit), largest if delta is None else delta)
+        smallest = min(charge.delta for charge in contents.charges if charge.unit == unit)
+        total = spent(contents.mechanisms(unit), smallest if delta is None else delta)
         bounded = math.isfinite(total.epsilon)
         totals[unit] = {
             "epsilon": total.epsilon if bounded else None,

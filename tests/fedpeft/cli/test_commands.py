@@ -125,8 +125,10 @@ def test_methods_and_tasks_as_tables(fedpeft) -> None:
 
 
 def test_every_command_has_help_with_an_example(fedpeft) -> None:
-    for command in ("simulate", "predict", "export", "methods", "tasks", "config"):
-        code, printed, _ = fedpeft(command, "--help")
+    commands = ["simulate", "predict", "export", "methods", "tasks", "config"]
+    commands += [f"privacy {name}" for name in ("calibrate", "epsilon", "ledger", "audit")]
+    for command in commands:
+        code, printed, _ = fedpeft(*command.split(), "--help")
         assert code == 0 and "Example: fedpeft" in printed
 
 

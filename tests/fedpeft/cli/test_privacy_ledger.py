@@ -33,8 +33,8 @@ def test_a_table_for_people(fedpeft, file: Path) -> None:
     first = next(line.split() for line in lines if line.split()[:1] == ["1"])
     assert first[2:9] == ["example", "1.1", "0.02", "40", "1e-06", "a[b]", "1"]
     assert first[9:] == ["clipping", "flat,", "clip", "0.5"]
-    epsilon = spent([NOISY, NOISY], 1e-5).epsilon
-    assert f"per example: epsilon <= {epsilon:.4g}" in printed and "at delta 1e-05" in printed
+    epsilon = spent([NOISY, NOISY], 1e-6).epsilon
+    assert f"per example: epsilon <= {epsilon:.4g}" in printed and "at delta 1e-06" in printed
     assert "per client: no bound" in printed
 
 
@@ -58,7 +58,7 @@ def test_json_for_programs(fedpeft, file: Path) -> None:
         "note": {"clipping": "flat", "clip": 0.5},
         "draw": "seed 0",
     }
-    total = spent([NOISY, NOISY], 1e-5)  # the largest delta in it
+    total = spent([NOISY, NOISY], 1e-6)  # the smallest delta in it
     assert found["spent"]["example"] == vars(total)
     assert found["spent"]["client"]["epsilon"] is None
     assert file.read_bytes() == before and list(file.parent.iterdir()) == [file]
@@ -86,3 +86,9 @@ def test_a_missing_or_damaged_file_ends_with_code_2_and_one_line(fedpeft, file: 
         assert (code, printed) == (2, "") and "is damaged" in errors
         assert errors.count("\n") == 1
     assert list(file.parent.iterdir()) == [file]
+
+
+def test_a_folder_is_no_ledger(fedpeft, file: Path) -> None:
+    code, printed, errors = fedpeft("privacy", "ledger", file.parent)
+    assert (code, printed) == (2, "")
+    assert "is a folder; name one of the ledgers in it" in errors

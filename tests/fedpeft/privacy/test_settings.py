@@ -17,14 +17,25 @@ REFUSED = {
     "nothing protected": (["privacy.epsilon=3"], "set privacy.unit"),
     "no clip": ([*EXAMPLE, "privacy.clip=0"], "privacy.clip = 0"),
     "no clip of clients": ([*CLIENT, "privacy.client_clip=0"], "privacy.client_clip = 0"),
+    "an epsilon that nobody uses": (
+        [*CLIENT, "privacy.client_epsilon=9"],
+        "is not used with privacy.unit = 'client'",
+    ),
+    "a clip that nobody uses": ([*CLIENT, "privacy.clip=5"], "is not used"),
     "clients' keys without them": (
         [*EXAMPLE, "privacy.client_epsilon=2"],
         "is about whole clients",
     ),
     "weights with central noise": ([*CLIENT, "federation.weighting=examples"], "uniform"),
-    "median with central noise": ([*CLIENT, "federation.strategy=fedmedian"], "valid for a mean"),
-    "krum with central noise": ([*CLIENT, "federation.strategy=krum"], "valid for a mean"),
-    "trimmed with central noise": ([*CLIENT, "federation.strategy=fedtrimmedavg"], "for a mean"),
+    "median with central noise": (
+        [*CLIENT, "federation.strategy=fedmedian"],
+        "strategies that",
+    ),
+    "krum with central noise": ([*CLIENT, "federation.strategy=krum"], "strategies that"),
+    "trimmed with central noise": (
+        [*CLIENT, "federation.strategy=fedtrimmedavg"],
+        "strategies that",
+    ),
     "delta of clients": ([*CLIENT, "privacy.client_delta=0.1"], "less than 1 / federation.clients"),
     "delta of clients, the plain one": ([*CLIENT, "privacy.delta=0.1"], "less than 1 / federation"),
     "adaptive at the clients": (
