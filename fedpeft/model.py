@@ -16,7 +16,6 @@ from fedpeft.heads import Head
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification
 from fedpeft.modifications.hooks import run
-from fedpeft.privacy.whole_weights import weight_gradients
 from fedpeft.projection import digest
 from fedpeft.projection.operators import Mode, operator
 from fedpeft.randomness import generator
@@ -150,14 +149,15 @@ class TaskModel:
 
         The realised modifications are copied once per example, so one backward leaves each
         example's gradient in its own copy; ``realise`` itself is differentiated row by row
-        (its vector-Jacobian product), never through the backbone. A method that changes the
-        weights themselves has no room for copies; see ``privacy.whole_weights``.
+        (its vector-Jacobian product), never through the backbone.
 
         Raises:
-            ValueError: several vectors with a method that changes the weights themselves.
+            ValueError: a method that changes the weights themselves, which are too large to copy;
+                ``privacy.whole_weights`` has another way.
         """
         if not self.method.grouped:
-            return weight_gradients(self, vectors, batch)
+            name = type(self.method).__name__
+            raise ValueError(f"{name} changes whole weights: no copies of them for each example")
         groups, rows = len(vectors), len(batch.read) // len(vectors)
         start = vectors.detach()
         expanded = self.realise(start).map(

@@ -9,9 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message
@@ -32,7 +30,7 @@ from server.ledger import ByteLedger
 from server.nodes import Node, Nodes
 from server.privacy import CentralPrivacy
 from server.result import describe_result
-from server.round import Round, check_all
+from server.round import Round, Update, check_all
 from server.runfolder import Checkpoint, RunFolder
 from server.spending import Spending
 from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
@@ -112,21 +110,6 @@ def finish(
     folder.finish(
         describe_result(runtime, folder, state, found), state.vector, describe_vector(runtime)
     )
-
-
-@dataclass(frozen=True)
-class Update:
-    """A client's checked reply.
-
-    Attributes:
-        vector: the task vector [P] it trained.
-        loss: its mean training loss; None with privacy.
-        statements: what it has spent, one of each unit that it protects itself.
-    """
-
-    vector: np.ndarray
-    loss: float | None
-    statements: list[dict[str, Any]]
 
 
 def choose(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Any, TypeVar
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, RecordDict
@@ -52,6 +52,21 @@ class Round:
                 phase=kind, round=self.number, done=done, total=total
             ),
         )
+
+
+@dataclass(frozen=True)
+class Update:
+    """A client's checked reply.
+
+    Attributes:
+        vector: the task vector [P] it trained.
+        loss: its mean training loss; None with privacy.
+        statements: what it has spent, one of each unit that it protects itself.
+    """
+
+    vector: np.ndarray
+    loss: float | None
+    statements: list[dict[str, Any]]
 
 
 def check_all(

@@ -3,14 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpeft.config import Experiment
-
-if TYPE_CHECKING:
-    from server.app import Update
+from server.round import Update
 
 STEPS = "privacy.steps"  # in the checkpoint
 

@@ -21,6 +21,7 @@ from torch import Tensor
 
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.noise import Noise, poisson
+from fedpeft.privacy.whole_weights import example_gradients
 from fedpeft.tasks.encoding import Encoded, collate
 
 if TYPE_CHECKING:
@@ -91,7 +92,7 @@ def private_gradients(
             model.dtype,
         )
         # Nested, so that nothing keeps one part's gradients [N, P] while the next are made.
-        total += clipped_sums(model.example_gradients(vectors, part)[0], len(vectors), private[0])
+        total += clipped_sums(example_gradients(model, vectors, part)[0], len(vectors), private[0])
     for row, each in zip(total, private, strict=True):
         _add_noise(row, each)
     expected = [p.mechanism.sampling_rate * len(d) for p, d in zip(private, data, strict=True)]

@@ -30,6 +30,22 @@ if TYPE_CHECKING:
 Receiver = Callable[[Tensor, Tensor], None]
 
 
+def example_gradients(model: TaskModel, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+    """Return (gradient [N, P] of each example's own loss, loss [N]), of any method.
+
+    Args:
+        model: the task model.
+        vectors: task vectors [G, P]; one, if the method changes whole weights.
+        batch: N examples, in G groups; those of weight 0 have a gradient of 0.
+
+    Raises:
+        ValueError: several vectors with a method that changes whole weights.
+    """
+    if model.method.grouped:
+        return model.example_gradients(vectors, batch)
+    return weight_gradients(model, vectors, batch)
+
+
 def weight_gradients(model: TaskModel, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     """Return (gradient [N, P] of each example's own loss times its weight, loss [N]).
 

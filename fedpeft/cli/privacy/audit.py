@@ -16,7 +16,7 @@ from fedpeft.errors import RunFailed, UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedpeft.privacy.attacks import Subject
+    from fedpeft.attacks.subject import Subject
 
 #: Without a file: half a minute on one core, and strong enough to see noise or clipping missing.
 _QUICK = (
@@ -117,7 +117,7 @@ def _settings(file: Path | None, overrides: Sequence[str], rounds: int) -> Exper
 
 
 def _subject(experiment: Experiment, canaries: int | None, guesses: int | None) -> Subject:
-    from fedpeft.privacy.attacks import subject_of
+    from fedpeft.attacks.subject import subject_of
     from fedpeft.runtime import runtime_of
     from simulations.partitioning import partition
 
@@ -133,7 +133,7 @@ def _attack(
     from rich.console import Console
     from rich.progress import Progress
 
-    from fedpeft.privacy.attacks import canary_audit, candidate_tokens, inversion_audit
+    from fedpeft.attacks.subject import canary_audit, candidate_tokens, inversion_audit
 
     if inversion is None:
         inversion = len(candidate_tokens(subject.runtime)) <= _VOCABULARY

@@ -14,6 +14,7 @@ from fedpeft.backbones import Backbone
 from fedpeft.heads import Head
 from fedpeft.methods import method_class
 from fedpeft.model import TaskModel
+from fedpeft.privacy.whole_weights import example_gradients
 from fedpeft.tasks.encoding import Batch
 
 WEIGHTS = [name for name in METHODS if not method_class(name).grouped]
@@ -37,7 +38,7 @@ def weighted(batch: Batch, *weights: float) -> Batch:
 
 def assert_as_alone(model: TaskModel, vectors: Tensor, batch: Batch) -> None:
     """Every row's gradient and loss are those of a batch that holds nothing else."""
-    found, losses = model.example_gradients(vectors, batch)
+    found, losses = example_gradients(model, vectors, batch)
     assert found.shape == (len(batch.read), model.layout.size)
     assert not found.requires_grad and not losses.requires_grad
     for row, weight in enumerate(batch.weights):
@@ -72,7 +73,7 @@ def test_both_token_types_have_gradients_of_their_own() -> None:
     places = torch.arange(batch.input_ids.shape[1])
     batch = replace(batch, token_type_ids=(places >= starts).long())
     assert_as_alone(model, random_vectors(model, 1), batch)
-    found, _ = model.example_gradients(random_vectors(model, 1), batch)
+    found, _ = example_gradients(model, random_vectors(model, 1), batch)
     types = model.layout.unpack(found)["embeddings.token_type_embeddings.weight"]
     assert types[:3, 1].any(dim=1).all() and not types[3, 1].any()
 
@@ -93,14 +94,14 @@ def test_modules_called_in_pieces_add_up(
     """Transformers can run a feed-forward layer on some tokens after the others."""
     model, batch = build_model(small, name), batch_of(small, 1, 3)
     vectors = random_vectors(model, 1)
-    whole, _ = model.example_gradients(vectors, batch)
+    whole, _ = example_gradients(model, vectors, batch)
     for block in small.model.encoder.layer:
         monkeypatch.setattr(block, "chunk_size_feed_forward", 1)
     calls = []
     counter = small.model.encoder.layer[0].output.register_forward_hook(
         lambda *_: calls.append(None)
     )
-    pieces, _ = model.example_gradients(vectors, batch)
+    pieces, _ = example_gradients(model, vectors, batch)
     counter.remove()
     assert len(calls) == batch.input_ids.shape[1] > 1
     torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=1e-9)
@@ -120,7 +121,7 @@ def test_the_sum_is_the_gradient_of_the_batch(small: Backbone, name: str) -> Non
     model, batch = build_model(small, name), batch_of(small, 1, 4)
     batch, vectors = weighted(batch, 1, 0, 1, 1), random_vectors(model, 1)
     (mean,), _ = model.gradients(vectors, batch)
-    found, _ = model.example_gradients(vectors, batch)
+    found, _ = example_gradients(model, vectors, batch)
     assert not found[1].any()
     torch.testing.assert_close(found.sum(0) / 3, mean, rtol=1e-9, atol=1e-9)
 
@@ -149,17 +150,17 @@ def tensors() -> int:
 def test_the_backbone_stays_and_nothing_is_kept(small: Backbone, name: str) -> None:
     model, batch, before = build_model(small, name), batch_of(small, 1, 3), state(small)
     vectors = random_vectors(model, 1)
-    first, _ = model.example_gradients(vectors, batch)
+    first, _ = example_gradients(model, vectors, batch)
     assert_untouched(small, before)
     assert not vectors.requires_grad
-    model.example_gradients(2 * vectors, batch)
-    assert torch.equal(first, model.example_gradients(vectors, batch)[0])
+    example_gradients(model, 2 * vectors, batch)
+    assert torch.equal(first, example_gradients(model, vectors, batch)[0])
     gc.collect()
     gc.disable()  # a cycle would keep [N, P] numbers until Python happens to look for it
     try:
         fresh = build_model(small, name)
         count = tensors()
-        fresh.example_gradients(vectors, batch)
+        example_gradients(fresh, vectors, batch)
         assert tensors() == count
     finally:
         gc.enable()
@@ -170,12 +171,14 @@ def test_the_backbone_stays_after_an_error(small: Backbone, name: str) -> None:
     model, batch, before = build_model(small, name), batch_of(small, 1, 2), state(small)
     broken = replace(batch, input_ids=batch.input_ids + 10_000)  # behind the vocabulary
     with pytest.raises(IndexError):
-        model.example_gradients(random_vectors(model, 1), broken)
+        example_gradients(model, random_vectors(model, 1), broken)
     assert_untouched(small, before)
 
 
 @by_method
 def test_several_task_vectors_are_refused(small: Backbone, name: str) -> None:
     model = build_model(small, name)
+    with pytest.raises(ValueError, match="no copies of them for each example"):
+        model.example_gradients(random_vectors(model, 1), batch_of(small, 1, 2))
     with pytest.raises(ValueError, match="changes whole weights: one task vector, not 2"):
-        model.example_gradients(random_vectors(model, 2), batch_of(small, 2, 2))
+        example_gradients(model, random_vectors(model, 2), batch_of(small, 2, 2))

@@ -17,6 +17,7 @@ import torch
 
 from fedpeft.model import TaskModel
 from fedpeft.privacy.example import DPSGD, clipped_sums
+from fedpeft.privacy.whole_weights import example_gradients
 from fedpeft.randomness import generator
 from fedpeft.settings import LocalSection
 from fedpeft.tasks.encoding import Encoded, collate
@@ -193,4 +194,4 @@ def gradients_at(
     for start in range(0, len(examples), rows):
         chosen = np.arange(start, min(start + rows, len(examples)))
         batch = collate([examples], [chosen], pad_id, vectors.device, model.dtype)
-        yield model.example_gradients(vectors, batch)[0]
+        yield example_gradients(model, vectors, batch)[0]

@@ -8,10 +8,10 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
+from fedpeft.attacks.canaries import Planted, attacker_start, gradients_at, plant, scores, train
+from fedpeft.attacks.one_run import lower_bound, right_guesses
 from fedpeft.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, calibrate
-from fedpeft.privacy.audit import lower_bound, right_guesses
-from fedpeft.privacy.canaries import Planted, attacker_start, gradients_at, plant, scores, train
 from fedpeft.privacy.example import DPSGD
 from fedpeft.privacy.noise import SeededNoise
 from fedpeft.randomness import generator

@@ -8,11 +8,8 @@ from functools import lru_cache
 import numpy as np
 import pytest
 
-from fedpeft.config import Experiment
-from fedpeft.privacy.accounting import Mechanism
-from fedpeft.privacy.canaries import attacker_start
-from fedpeft.privacy.example import DPSGD
-from fedpeft.privacy.inversion import (
+from fedpeft.attacks.canaries import attacker_start
+from fedpeft.attacks.inversion import (
     SPREAD,
     Guess,
     Puzzle,
@@ -23,6 +20,9 @@ from fedpeft.privacy.inversion import (
     recovered,
     usual_guess,
 )
+from fedpeft.config import Experiment
+from fedpeft.privacy.accounting import Mechanism
+from fedpeft.privacy.example import DPSGD
 from fedpeft.privacy.noise import SeededNoise
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime, runtime_of

@@ -16,8 +16,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 import torch
 
+from fedpeft.attacks.canaries import gradients_at
 from fedpeft.model import TaskModel
-from fedpeft.privacy.canaries import gradients_at
 from fedpeft.privacy.example import DPSGD
 from fedpeft.settings import LocalSection
 from fedpeft.tasks.encoding import Encoded

@@ -9,12 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpeft.errors import UserError
-from fedpeft.privacy.accounting import Mechanism, spent
-from fedpeft.privacy.audit import lower_bound, right_guesses
-from fedpeft.privacy.canaries import Planted, attacker_start, plant, scores, train
-from fedpeft.privacy.example import DPSGD
-from fedpeft.privacy.inversion import (
+from fedpeft.attacks.canaries import Planted, attacker_start, plant, scores, train
+from fedpeft.attacks.inversion import (
     SPREAD,
     Guess,
     Puzzle,
@@ -24,6 +20,10 @@ from fedpeft.privacy.inversion import (
     recovered,
     usual_guess,
 )
+from fedpeft.attacks.one_run import lower_bound, right_guesses
+from fedpeft.errors import UserError
+from fedpeft.privacy.accounting import Mechanism, spent
+from fedpeft.privacy.example import DPSGD
 from fedpeft.privacy.noise import SecureNoise, noise_of
 from fedpeft.privacy.plan import Plan, example_plan
 from fedpeft.randomness import generator

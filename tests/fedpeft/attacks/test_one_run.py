@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from scipy.stats import binomtest
 
-from fedpeft.privacy.audit import lower_bound, p_value, right_guesses
+from fedpeft.attacks.one_run import lower_bound, p_value, right_guesses
 
 
 def slow_p_value(m: int, r: int, v: int, success: Fraction, delta: Fraction) -> Fraction:
