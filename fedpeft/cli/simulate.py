@@ -15,6 +15,7 @@ from fedpeft.cli.options import Overrides
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 
+_SHOWN = 3  # clients that failed, at the end
 _LARGE_DELTA = 0.01  # with it, one of a hundred may be betrayed outright
 
 
@@ -68,7 +69,7 @@ def _run(experiment: Experiment, out: Path, resume: bool) -> None:
             result = run.simulate(folder, experiment)
     if experiment.output.plots:
         plots.draw_run(folder, runtime)
-    _print_result(console, result, folder.path, federation.rounds)
+    _print_result(console, result, folder, federation.rounds)
 
 
 @contextmanager
@@ -92,7 +93,22 @@ def _both_ways(sizes: dict[str, Any]) -> str:
     return f"{up} up and {down} down"
 
 
-def _print_result(console: Any, result: dict[str, Any], path: Path, rounds: int) -> None:
+def _failures(rounds: list[dict[str, Any]]) -> list[str]:
+    """Return a line for each of the clients that failed most, at most three."""
+    failures: dict[int, list[str]] = {}
+    for line in rounds:
+        for failed in line["failed"]:
+            failures.setdefault(failed["client"], []).append(failed["reason"])
+    most = sorted(failures.items(), key=lambda each: -len(each[1]))
+    lines = [
+        f"client {client} failed in {len(reasons)} of {len(rounds)} rounds: {reasons[-1]}"
+        for client, reasons in most[:_SHOWN]
+    ]
+    more = len(most) - len(lines)
+    return [*lines, f"{more} more clients failed in some rounds"] if more else lines
+
+
+def _print_result(console: Any, result: dict[str, Any], folder: Any, rounds: int) -> None:
     from simulations.display import readable_seconds
 
     up, evaluated = (result["bytes"][key] for key in ("per_client_round_up", "evaluate"))
@@ -104,12 +120,14 @@ def _print_result(console: Any, result: dict[str, Any], path: Path, rounds: int)
         + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else ""),
         soft_wrap=True,
     )
+    for line in _failures(folder.rounds()):
+        console.print(line, soft_wrap=True)
     if result["rounds"] < rounds:
         console.print(f"ended before round {result['rounds'] + 1} of {rounds}: privacy is spent")
     for said in (result["privacy"] or {}).values():
         if said:
             console.print(_privacy_line(said), soft_wrap=True)
-    console.print(f"results: {path}", soft_wrap=True)
+    console.print(f"results: {folder.path}", soft_wrap=True)
 
 
 def _privacy_line(said: dict[str, Any]) -> str:

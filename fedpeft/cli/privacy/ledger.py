@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpeft.cli.options import AsJson
+from fedpeft.errors import UserError
 
 if TYPE_CHECKING:
     from fedpeft.privacy.ledgerfile import Contents
@@ -19,7 +20,9 @@ _NUMBERS = ("#", "noise", "q", "steps", "delta", "round")
 
 
 def ledger(
-    file: Annotated[Path, typer.Argument(help="A client's ledger; it is only read.")],
+    file: Annotated[
+        Path, typer.Argument(help="A ledger, or a folder of them for an overview; only read.")
+    ],
     delta: Annotated[
         float | None,
         typer.Option(help="Compose at this delta; default: each unit's smallest in the ledger."),
@@ -35,11 +38,19 @@ def ledger(
     """
     from fedpeft.privacy.ledgerfile import read_ledger
 
-    described = describe_ledger(file, read_ledger(file), delta)
-    if as_json:
-        print(json.dumps(described, indent=2, allow_nan=False))
+    if file.is_dir():
+        files = sorted(file.glob("*.sqlite"))
+        if not files:
+            raise UserError(f"no privacy ledger (*.sqlite) in the folder '{file}'")
+        found = {each.name: describe_ledger(each, read_ledger(each), delta) for each in files}
     else:
-        _print_table(described)
+        found = describe_ledger(file, read_ledger(file), delta)
+    if as_json:
+        print(json.dumps(found, indent=2, allow_nan=False))
+    elif file.is_dir():
+        _print_overview(found)
+    else:
+        _print_table(found)
 
 
 def describe_ledger(file: Path, contents: Contents, delta: float | None) -> dict[str, Any]:
@@ -110,6 +121,16 @@ def _print_table(described: dict[str, Any]) -> None:
         console.print(f"per {unit}: {_sum(total)}", soft_wrap=True)
     if not described["charges"]:
         console.print("nothing was spent")
+
+
+def _print_overview(found: dict[str, dict[str, Any]]) -> None:
+    from rich.console import Console
+
+    console = Console(markup=False, highlight=False)
+    for name, described in found.items():
+        spent = [f"per {unit}: {_sum(total)}" for unit, total in described["spent"].items()]
+        said = "; ".join(spent) or "nothing was spent"
+        console.print(f"{name}: {described['owner']}, {said}", soft_wrap=True)
 
 
 def _sum(total: dict[str, Any]) -> str:

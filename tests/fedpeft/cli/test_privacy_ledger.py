@@ -88,7 +88,20 @@ def test_a_missing_or_damaged_file_ends_with_code_2_and_one_line(fedpeft, file: 
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_folder_is_no_ledger(fedpeft, file: Path) -> None:
+def test_a_folder_gives_an_overview(fedpeft, file: Path) -> None:
+    PrivacyLedger(file.parent / "4.sqlite", "client 4", "cd" * 32)
+    file.rename(file.parent / "3.sqlite")
     code, printed, errors = fedpeft("privacy", "ledger", file.parent)
+    assert (code, errors) == (0, "")
+    third, fourth = printed.splitlines()
+    assert third.startswith("3.sqlite: client 3, per client: no bound")
+    assert f"per example: epsilon <= {spent([NOISY, NOISY], 1e-6).epsilon:.4g}" in third
+    assert fourth == "4.sqlite: client 4, nothing was spent"
+    _, printed, _ = fedpeft("privacy", "ledger", file.parent, "--json")
+    assert [*json.loads(printed)] == ["3.sqlite", "4.sqlite"]
+
+
+def test_a_folder_without_ledgers_is_refused(fedpeft, tmp_path: Path) -> None:
+    code, printed, errors = fedpeft("privacy", "ledger", tmp_path)
     assert (code, printed) == (2, "")
-    assert "is a folder; name one of the ledgers in it" in errors
+    assert "no privacy ledger (*.sqlite) in the folder" in errors

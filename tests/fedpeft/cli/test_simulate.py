@@ -1,0 +1,71 @@
+"""What ``fedpeft simulate`` says at the end of a run: promises, failures, an early end."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Command = Callable[..., tuple[int, str, str]]
+QUICK = [
+    *("backbone=tiny", "task.train_limit=120", "task.eval_limit=20", "method.d=8"),
+    *("federation.clients=3", "federation.rounds=3", "local.batch_size=8"),
+    *("engine.threads=1", "output.plots=false"),
+]
+
+
+@pytest.fixture
+def simulated(fedpeft: Command, tmp_path: Path) -> Callable[..., str]:
+    """Return a runner of a quick simulation that gives what it prints."""
+
+    def run(*overrides: str, out: str = "run") -> str:
+        settings = [part for each in (*QUICK, *overrides) for part in ("-s", each)]
+        code, printed, _ = fedpeft("simulate", *settings, "--out", tmp_path / out)
+        assert code == 0
+        return printed
+
+    return run
+
+
+def test_a_private_run_says_what_it_promises(simulated: Callable[..., str]) -> None:
+    printed = simulated("privacy.unit=both", "privacy.epsilon=8")
+    assert "round 3/3" in printed and "  epsilon 8.00  " in printed and "loss" not in printed
+    example, client = [line for line in printed.splitlines() if "-DP for every" in line]
+    assert example.startswith("(8.00, 0.017)-DP for every example (add or remove one example): ")
+    assert "15 steps with noise multiplier" in example and "PRV accountant" in example
+    assert "client (add or remove one client with all its examples)" in client
+    assert "3 steps with noise multiplier" in client
+    assert "a delta of 0.3 promises little" in client
+    assert "NOT for release" not in printed
+
+
+def test_what_must_not_be_released_is_marked(simulated: Callable[..., str]) -> None:
+    noisy = ["privacy.unit=example", "privacy.noise_multiplier=1", "privacy.reproducible=true"]
+    assert "NOT for release: the noise can be drawn again" in simulated(*noisy, out="seeded")
+    printed = simulated("privacy.unit=example", "privacy.noise_multiplier=0", out="plain")
+    assert "no privacy for any example: some of it ran without noise" in printed
+    assert "epsilon infinite" in printed
+
+
+def test_runs_that_compose_name_every_mechanism(
+    simulated: Callable[..., str], tmp_path: Path
+) -> None:
+    kept = ["privacy.unit=example", f"privacy.ledger={tmp_path / 'ledgers'}"]
+    simulated(*kept, "privacy.noise_multiplier=1", out="first")
+    printed = simulated(*kept, "privacy.noise_multiplier=2", out="second")
+    assert (
+        "15 steps with noise multiplier 1 and q 0.2 and 15 steps with noise multiplier 2" in printed
+    )
+
+
+def test_an_early_end_and_failures_are_summed_up(
+    simulated: Callable[..., str], tmp_path: Path
+) -> None:
+    kept = ["privacy.unit=example", f"privacy.ledger={tmp_path / 'ledgers'}", "privacy.epsilon=5"]
+    printed = simulated(*kept, "privacy.participations=2", out="first")
+    assert "ended before round 3 of 3: privacy is spent" in printed
+    (tmp_path / "ledgers" / "client-00000.sqlite").unlink()
+    printed = simulated(*kept, "privacy.participations=3", out="second")
+    assert "client 1 failed in 1 of 3 rounds: error 1001: BudgetSpent: client 1 has" in printed
+    assert "client 0 failed" not in printed
