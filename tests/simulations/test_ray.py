@@ -13,6 +13,7 @@ from fedpeft.config import Experiment
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
+PRIVATE = ("privacy.unit=both", "privacy.noise_multiplier=1", "privacy.reproducible=true")
 PARTIAL = ("federation.clients=5", "federation.fraction=0.5", "partition.kind=dirichlet")
 
 pytestmark = pytest.mark.slow
@@ -25,6 +26,7 @@ pytestmark = pytest.mark.slow
         (2, ()),
         (1, (*PARTIAL, "federation.strategy=fedadam")),
         (2, (*PARTIAL, "federation.evaluation=clients")),
+        (2, PRIVATE),
     ],
 )
 def test_ray_equals_local_to_the_bit(
@@ -44,7 +46,7 @@ def test_ray_equals_local_to_the_bit(
     assert process.wait(300) == 0, out.with_suffix(".txt").read_text()
     assert final_vector(out).tobytes() == final_vector(local.path).tobytes()
     for line, twin in zip(RunFolder(out).rounds(), local.rounds(), strict=True):
-        for key in ("round", "clients", "failed", "loss", "score", "metrics"):
+        for key in ("round", "clients", "failed", "loss", "score", "metrics", "privacy"):
             assert line[key] == twin[key], key
         for side in ("up", "down"):
             assert line["bytes"][side]["payload"] == twin["bytes"][side]["payload"]
