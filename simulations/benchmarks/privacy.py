@@ -1,10 +1,11 @@
 """A step of DP-SGD beside a step without privacy, and what a large virtual batch needs in memory.
 
-Time: each side does the same batches, from the rows of a client's data to the changed task vector,
-in turns in one process. Without privacy: gradient, clipping of its norm, AdamW. Private: a
-gradient for each example, clip 1, noise multiplier 1, AdamW, with the seeded and with the secure
-noise. The third side is Opacus on the same model (``opacus_step``); its gradients must be ours,
-else the comparison is void and the script fails.
+Time: each side does the same batches, of texts of similar length, from the rows of a client's data
+to the changed task vector, in turns in one process. Without privacy: gradient, clipping of its
+norm, AdamW. Private: a gradient for each example, clip 1, noise multiplier 1, AdamW, with the
+seeded and with the secure noise. The third side is Opacus on the same model (``opacus_step``); its
+gradients must be ours, else the comparison is void and the script fails. Then whole local training,
+each side with batches of its own: Poisson samples hold texts of all lengths.
 
 The memory of a large virtual batch is measured as ``private_memory`` says.
 
@@ -27,6 +28,7 @@ import numpy as np
 from fedpeft.privacy.noise import SecureNoise
 from fedpeft.randomness import generator
 from fedpeft.runtime import runtime_of
+from fedpeft.tasks.encoding import batches as similar
 from simulations.benchmarks.common import (
     Report,
     Row,
@@ -46,10 +48,12 @@ from simulations.benchmarks.private_steps import (
     private_step,
     seeded,
     settings_of,
+    training,
 )
 
 TARGET = 1.15  # private / not private, wall clock, with minilm
 STEPS = 4  # of one side before it is the other's turn
+EXAMPLES = 16  # batches that the client's data would fill
 TIMED = ("slash", "jr_warp", "linear", "lora")
 PARTS = ("time", "memory")
 
@@ -63,9 +67,9 @@ def time_report(options: argparse.Namespace) -> Report:
     table: list[Row] = []
     raw: dict[str, Any] = {"apart": {}}
     for name in options.methods:
-        runtime = runtime_of(experiment_of(name, STEPS * options.batch, options).to_toml())
-        order = generator(runtime.experiment.seed, "benchmark").permutation(len(runtime.train))
-        batches = np.split(order, STEPS)
+        runtime = runtime_of(experiment_of(name, EXAMPLES * options.batch, options).to_toml())
+        draw = generator(runtime.experiment.seed, "benchmark")
+        batches = similar(runtime.train.lengths, options.batch, draw)[:STEPS]
         plain = plain_step(runtime)
         ours, secure = (
             private_step(runtime, how(runtime, noise, options.batch, options.batch))
@@ -81,6 +85,12 @@ def time_report(options: argparse.Namespace) -> Report:
             row = compare(f"{name}: {figure}", ("s a step", "s of the other"), *found)
             table.append(row | {"at most": target})
             raw[row["figure"]] = found
+        both = training(runtime, options.batch, SecureNoise()), training(runtime, options.batch)
+        found = alternate(*both, options.repeats)
+        figure = f"{name}: whole training, private / not private"
+        row = compare(figure, ("s a step", "s of the other"), *found)
+        table.append(row | {"at most": "-"})
+        raw[figure] = found
     facts = {
         "ratio": f"of pairs of {STEPS} steps each, wall clock",
         "target for minilm": f"private / not private at most {TARGET}",

@@ -19,6 +19,7 @@ from typing import Any
 import numpy as np
 from torch.profiler import ProfilerActivity, profile
 
+from fedpeft.privacy.example import physical_batches
 from fedpeft.privacy.noise import SecureNoise
 from fedpeft.runtime import Runtime, runtime_of
 from simulations.benchmarks.common import Report, Row, alternate, child
@@ -37,8 +38,9 @@ RETURNED = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}  # glibc's own, but then 
 
 def parts_of(runtime: Runtime, batch: int) -> list[np.ndarray]:
     """Return the physical batches of all examples, cut as a private step cuts them: by length."""
-    order = np.argsort(runtime.train.lengths, kind="stable")
-    return np.split(order, range(batch, len(order), batch))
+    lengths = runtime.train.lengths
+    order = np.argsort(lengths, kind="stable")
+    return [order[cut] for cut in physical_batches([lengths[order]], batch)]
 
 
 def side(runtime: Runtime, batch: int, part: int | None) -> Callable[[], object]:

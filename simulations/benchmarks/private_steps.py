@@ -21,7 +21,8 @@ from fedpeft.privacy.noise import Noise, SeededNoise
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime
 from fedpeft.tasks.encoding import Batch, collate
-from simulations.benchmarks.common import slash_d
+from fedpeft.training import When, train_cohort
+from simulations.benchmarks.common import slash_d, timed
 
 SAME = 1e-4  # most that Opacus's gradients may differ from ours, relative
 
@@ -101,6 +102,26 @@ def private_step(runtime: Runtime, private: DPSGD) -> Step:
         optimizer.step(vectors, gradients, lr)
 
     return step
+
+
+def training(
+    runtime: Runtime, batch: int, noise: Noise | None = None, steps: int = 8
+) -> Callable[[], float]:
+    """Return local training with batches of its own; it returns its seconds a step."""
+    local = runtime.experiment.local.model_copy(update={"steps": steps, "batch_size": batch})
+    start, own = start_of(runtime).numpy(), [runtime.train]
+    private = None
+    if noise:
+        mechanism = Mechanism(1.0, batch / len(runtime.train), steps)
+        private = [DPSGD(mechanism, 1.0, "flat", batch, noise)]
+
+    def call() -> float:
+        timing, _ = timed(
+            lambda: train_cohort(runtime.model, start, own, [0], local, When(0, 1, 1), private)
+        )
+        return timing.wall / steps
+
+    return call
 
 
 def virtual_batch(runtime: Runtime, private: DPSGD) -> Step:

