@@ -13,6 +13,7 @@ from fedpeft.randomness import generator
 #: sum of 2n draws an attacker of the floating-point attack (Mironov 2012) has to solve for all of
 #: them; n = 2 as in Opacus's secure mode.
 _SUMMED = 4
+_PIECE = 2**16  # numbers at a time: `full` has millions
 
 
 class Noise(Protocol):
@@ -36,10 +37,11 @@ class SecureNoise:
         """See Noise."""
         from scipy.special import ndtri
 
-        total = np.zeros(size)
-        for _ in range(_SUMMED):  # one after the other: `full` has millions of numbers
-            total += ndtri(self.uniform(size))
-        return total / np.sqrt(_SUMMED)
+        found = np.empty(size)
+        for start in range(0, size, _PIECE):
+            piece = found[start : start + _PIECE]
+            piece[:] = sum(ndtri(self.uniform(len(piece))) for _ in range(_SUMMED))
+        return np.divide(found, np.sqrt(_SUMMED), out=found)
 
     def uniform(self, size: int) -> np.ndarray:
         """See Noise."""

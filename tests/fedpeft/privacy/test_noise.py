@@ -12,7 +12,7 @@ from scipy import stats
 from fedpeft.privacy.noise import Noise, SecureNoise, SeededNoise, noise_of, poisson
 from fedpeft.randomness import generator
 
-COUNT = 200_000
+COUNT = 200_000  # more than three pieces
 
 
 def seeded(client: int = 0) -> SeededNoise:
