@@ -13,23 +13,13 @@ from contextlib import closing
 from pathlib import Path
 
 import pytest
-from ledgers import DATA, DELTA, NO_NOISE, charged, filled, opened
+from ledgers import DATA, DELTA, NO_NOISE, charged, opened
 
 from fedpeft.errors import UserError
 from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.ledger import BudgetSpent, read_ledger
 
 NOISY = Mechanism(1.1, 0.02, 40)
-
-
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "new" / "3.db"
-
-
-@pytest.fixture
-def full(path: Path) -> Path:
-    return filled(path)
 
 
 def test_what_was_charged_stands_in_it(path: Path) -> None:

@@ -9,7 +9,7 @@ import sqlite3
 from pathlib import Path
 
 import pytest
-from ledgers import DELTA, charged, filled, opened
+from ledgers import DELTA, charged, opened
 
 from fedpeft.errors import UserError
 from fedpeft.privacy.ledger import LedgerDamaged, read_ledger
@@ -17,17 +17,7 @@ from fedpeft.privacy.ledger import LedgerDamaged, read_ledger
 PAGE = 4096  # bytes that SQLite writes at once
 
 
-@pytest.fixture
-def path(tmp_path: Path) -> Path:
-    return tmp_path / "new" / "3.db"
-
-
-@pytest.fixture
-def full(path: Path) -> Path:
-    return filled(path)
-
-
-def refused(path: Path) -> None:
+def assert_refused(path: Path) -> None:
     """Make sure that a file is refused for training and for reading, and left as it is."""
     before = path.read_bytes()
     with pytest.raises(LedgerDamaged, match="training is refused"):
@@ -42,14 +32,14 @@ def test_a_file_cut_off_is_refused(full: Path) -> None:
     sizes = [0, 1, 15, 16, 100, PAGE - 1, PAGE, PAGE + 1, 2 * PAGE, len(whole) - PAGE]
     for size in [*sizes, len(whole) - 100, len(whole) - 1]:
         full.write_bytes(whole[:size])
-        refused(full)
+        assert_refused(full)
 
 
 @pytest.mark.parametrize("content", [b"\0" * PAGE, b"not a database, but text\n" * 50])
 def test_a_file_of_another_kind_is_refused(path: Path, content: bytes) -> None:
     path.parent.mkdir()
     path.write_bytes(content)
-    refused(path)
+    assert_refused(path)
 
 
 def test_a_flipped_bit_is_detected_or_harmless(full: Path) -> None:
@@ -100,7 +90,7 @@ def test_an_edited_ledger_is_refused(full: Path, edit: str, words: str) -> None:
     with connection:
         connection.execute(edit)
     connection.close()
-    refused(full)
+    assert_refused(full)
     with pytest.raises(LedgerDamaged, match=words):
         ledger.spent("example", DELTA)
     with pytest.raises(LedgerDamaged, match=words):
@@ -113,7 +103,7 @@ def test_an_edited_empty_ledger_is_refused(path: Path) -> None:
     with connection:
         connection.execute("UPDATE seal SET data = 'cd'")
     connection.close()
-    refused(path)
+    assert_refused(path)
 
 
 def test_a_charge_half_written_and_without_its_journal_is_old_new_or_refused(full: Path) -> None:
@@ -166,7 +156,7 @@ def test_a_charge_interrupted_in_the_middle_is_undone(full: Path, tmp_path: Path
 def test_without_its_journal_an_interrupted_charge_is_refused(full: Path, tmp_path: Path) -> None:
     crashed = interrupted(full, tmp_path / "crashed")
     crashed.with_name("3.db-journal").unlink()
-    refused(crashed)
+    assert_refused(crashed)
 
 
 def test_a_deleted_ledger_whose_journal_is_left_is_not_begun_anew(
