@@ -11,10 +11,11 @@ import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.data import dev_rows, train_rows
-from clients.errors import ClientError, error_reply
+from clients.data import LocalData, local_data
+from clients.errors import error_reply
+from clients.memory import recall, remember
 from clients.privacy import Protection, Request, charge, hide
-from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.runtime import Runtime
 from fedpeft.training import When, evaluate, train_cohort
 from fedpeft.vector import decode, encode
 
@@ -39,16 +40,13 @@ def answering_errors(answer: Answer) -> Answer:
 @answering_errors
 def handshake(message: Message, context: Context) -> Message:
     """Keep the experiment, and say who is here and what would be used."""
-    toml = str(message.content["config"]["experiment"])
-    runtime = runtime_of(toml)
-    context.state["experiment"] = ConfigRecord({"toml": toml})
+    config = message.content["config"]
+    toml, proposed = str(config["experiment"]), int(config["client"])
+    data = local_data(toml, context, proposed)
     node = ConfigRecord(
-        {
-            "client": int(context.node_config["partition-id"]),
-            "examples": len(train_rows(context)),
-            **runtime.identity,
-        }
+        {"client": data.client, "examples": len(data.train), **data.runtime.identity}
     )
+    remember(context, toml, data)
     return Message(RecordDict({"node": node}), reply_to=message)
 
 
@@ -63,7 +61,7 @@ def train(message: Message, context: Context) -> Message:
 def measure(message: Message, context: Context) -> Message:
     """Evaluate the task vector that came on this client's share of the dev set."""
     task = Assignment.read(message, context)
-    dev = task.runtime.dev.select(dev_rows(context, len(task.runtime.dev)))
+    dev = task.runtime.dev.select(task.data.dev)
     found = evaluate(task.runtime.model, task.start, dev)
     content = RecordDict(
         {
@@ -79,11 +77,9 @@ class Assignment:
     """What one message asks of one client."""
 
     message: Message
-    runtime: Runtime
-    client: int
+    data: LocalData
     round: int
     start: np.ndarray  # task vector [P]
-    rows: np.ndarray  # indices of the client's training examples
 
     @classmethod
     def read(cls, message: Message, context: Context) -> Assignment:
@@ -92,29 +88,22 @@ class Assignment:
         Raises:
             ClientError: no handshake came before, or the message belongs to another experiment.
         """
-        kept = context.state.get("experiment")
-        if kept is None:
-            raise ClientError("no handshake came before this message")
-        runtime = runtime_of(str(kept["toml"]))
         config = message.content["config"]
-        if config["experiment"] != runtime.digest:
-            raise ClientError("the message belongs to another experiment than the handshake")
-        model, codec = runtime.model, runtime.experiment.wire.codec
+        data = recall(context, str(config["experiment"]))
+        ours, codec = data.runtime.trainable, data.runtime.experiment.wire.codec
         array = message.content["arrays"]["vector"].numpy()
-        return cls(
-            message,
-            runtime,
-            int(context.node_config["partition-id"]),
-            int(config["round"]),
-            decode(array, codec, model.layout.size, model.numpy_dtype),
-            train_rows(context),
-        )
+        start = decode(array, codec, ours.layout.size, ours.numpy_dtype)
+        return cls(message, data, int(config["round"]), start)
+
+    @property
+    def runtime(self) -> Runtime:
+        """Of the experiment."""
+        return self.data.runtime
 
     @property
     def request(self) -> Request:
         """What privacy needs to know of this assignment."""
-        runtime, train = self.runtime, self.runtime.task.train
-        return Request(runtime.experiment, self.client, self.round, self.start, train, self.rows)
+        return Request(self.runtime.experiment, self.data, self.round, self.start)
 
     def reply(self, vector: np.ndarray, loss: float, protection: Protection) -> Message:
         """Return the message that carries a trained task vector [P].
@@ -146,7 +135,7 @@ def train_together(messages: Sequence[Message], contexts: Sequence[Context]) -> 
     for place, (message, context) in enumerate(zip(messages, contexts, strict=True)):
         try:
             assignment = Assignment.read(message, context)
-            ready[place] = assignment, charge(assignment.request, context)
+            ready[place] = assignment, charge(assignment.request)
         except Exception as error:
             replies[place] = error_reply(error, message)
     try:
@@ -165,8 +154,8 @@ def _train(assignments: list[tuple[Assignment, Protection]]) -> list[Message]:
     trained = train_cohort(
         runtime.model,
         np.stack([each.start for each, _ in assignments]),
-        [runtime.train.select(each.rows) for each, _ in assignments],
-        [each.client for each, _ in assignments],
+        [runtime.train.select(each.data.train) for each, _ in assignments],
+        [each.data.client for each, _ in assignments],
         experiment.local,
         When(experiment.seed, round, experiment.federation.rounds),
         private or None,

@@ -7,37 +7,35 @@ not cover the round refuses it.
 from __future__ import annotations
 
 import hashlib
-import json
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from flwr.app import Context
 
+from clients.data import LocalData
 from fedpeft.config import Experiment
+from fedpeft.errors import UserError
 from fedpeft.privacy.example import DPSGD
 from fedpeft.privacy.ledger import PrivacyLedger, Unit
 from fedpeft.privacy.noise import Noise, noise_of
 from fedpeft.privacy.plan import Plan, client_plan, example_plan
 from fedpeft.privacy.statement import statement
 from fedpeft.privacy.updates import hidden
-from fedpeft.tasks.base import Examples
-
-#: Key of the node config that names the folder of the clients' ledgers.
-LEDGER_FOLDER = "privacy-folder"
 
 
 @dataclass(frozen=True)
 class Request:
-    """Which round of which client, from which task vector [P], on which rows of the task."""
+    """Which round of which client, from which task vector [P], on which data."""
 
     experiment: Experiment
-    client: int
+    data: LocalData
     round: int
     start: np.ndarray
-    train: Examples
-    rows: np.ndarray
+
+    @property
+    def client(self) -> int:
+        """Number of the client."""
+        return self.data.client
 
 
 @dataclass(frozen=True)
@@ -49,29 +47,29 @@ class Protection:
     statements: tuple[dict[str, Any], ...] = ()
 
 
-def ledger_path(folder: Path, client: int) -> Path:
-    """Return the ledger of a client."""
-    return folder / f"client-{client:05d}.sqlite"
-
-
-def charge(request: Request, context: Context) -> Protection:
+def charge(request: Request) -> Protection:
     """Charge the client's ledger for a round and return how the round is to be done.
 
     Raises:
         BudgetSpent: the round would exceed the client's budget, and nothing is done; with two
             units the first one may have been charged for nothing.
         LedgerDamaged: what was spent cannot be known.
-        UserError: settings that do not fit the client's data, a ledger of other data.
+        UserError: settings that do not fit the client's data, a ledger of other data, or less
+            privacy than the owner of the data asks for.
     """
-    experiment, privacy = request.experiment, request.experiment.privacy
+    experiment, data = request.experiment, request.data
+    privacy = experiment.privacy
+    if data.max_epsilon is not None and not privacy.examples:
+        raise UserError(
+            f"privacy.unit = '{privacy.unit}': this node takes part only with privacy for "
+            f"examples, of an epsilon up to {data.max_epsilon:g}"
+        )
     if not (privacy.examples or privacy.local):
         return Protection()
-    path = ledger_path(Path(str(context.node_config[LEDGER_FOLDER])), request.client)
-    data = data_digest(request.train.select(request.rows))
-    ledger = PrivacyLedger(path, f"client {request.client}", data)
+    ledger = PrivacyLedger(data.ledger, data.owner, data.digest)
     protection = Protection()
     if privacy.examples:
-        plan = example_plan(experiment, len(request.rows))
+        plan = _within(example_plan(experiment, len(data.train)), data.max_epsilon)
         said = _charge(ledger, "example", plan, request)
         noise = _noise(request, "example-noise")
         how = DPSGD(plan.mechanism, privacy.clip, privacy.clipping, privacy.physical_batch, noise)
@@ -93,15 +91,11 @@ def hide(protection: Protection, request: Request, vector: np.ndarray) -> np.nda
     return (request.start + update).astype(vector.dtype)
 
 
-def data_digest(examples: Examples) -> str:
-    """Return SHA-256 over the texts and labels of a client's examples, in any order."""
-    pairs = examples.text_pair or [""] * len(examples)
-    rows = zip(examples.text, pairs, examples.labels, strict=True)
-    digests = sorted(
-        hashlib.sha256(json.dumps([text, pair, np.asarray(label).tolist()]).encode()).digest()
-        for text, pair, label in rows
-    )
-    return hashlib.sha256(b"".join(digests)).hexdigest()
+def _within(plan: Plan, most: float | None) -> Plan:
+    """Return a plan whose budget is no more than the owner of the data allows."""
+    if most is None:
+        return plan
+    return replace(plan, budget=most if plan.budget is None else min(plan.budget, most))
 
 
 def _charge(ledger: PrivacyLedger, unit: Unit, plan: Plan, request: Request) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from fedpeft.sites import FAMILIES, BackboneShape
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 #: Sizes of well-known backbones, so that tables need no download; without pooler.
 KNOWN_SHAPES = {
@@ -113,17 +113,23 @@ def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Ba
     fingerprint = _fingerprint(model, tokenizer)
     model = model.to(where, getattr(torch, dtype)).eval().requires_grad_(False)
     model.set_attn_implementation(SDPA)
-    return Backbone(name, model, tokenizer, shape_of_model(model), fingerprint, where)
+    return Backbone(name, model, tokenizer, shape_of_config(model.config), fingerprint, where)
 
 
 def backbone_shape(name: str) -> BackboneShape:
-    """Return the sizes of a backbone, without loading it where it is well known."""
-    return KNOWN_SHAPES.get(name) or load_backbone(name).shape
+    """Return the sizes of a backbone; its weights are not loaded.
+
+    Raises:
+        UserError: no such backbone, hub not reachable, an architecture without a family map.
+    """
+    if name in KNOWN_SHAPES:
+        return KNOWN_SHAPES[name]
+    with _readable(name), _quiet():
+        return shape_of_config(_config_of(name, _source(name)))
 
 
-def shape_of_model(model: PreTrainedModel) -> BackboneShape:
-    """Read the sizes off a loaded model."""
-    config = model.config
+def shape_of_config(config: PretrainedConfig) -> BackboneShape:
+    """Read the sizes off a model's configuration."""
     return BackboneShape(
         config.model_type,
         config.num_hidden_layers,
@@ -137,23 +143,15 @@ def shape_of_model(model: PreTrainedModel) -> BackboneShape:
 
 
 def _from_pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from safetensors import SafetensorError
-    from transformers import AutoConfig, AutoModel, AutoTokenizer
+    from transformers import AutoModel, AutoTokenizer
 
     source = _source(name)
-    try:
-        with _quiet():
-            family = AutoConfig.from_pretrained(source).model_type
-            if family not in FAMILIES:
-                supported = ", ".join(sorted(FAMILIES))
-                raise UserError(f"backbone '{name}' is a {family} model; supported: {supported}")
-            model, report = AutoModel.from_pretrained(
-                source, add_pooling_layer=False, dtype="float32", output_loading_info=True
-            )
-            tokenizer = AutoTokenizer.from_pretrained(source)
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"backbone '{name}' holds no model that loads: {reason}") from None
+    with _readable(name), _quiet():
+        _config_of(name, source)
+        model, report = AutoModel.from_pretrained(
+            source, add_pooling_layer=False, dtype="float32", output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source)
     if report["missing_keys"]:  # they would be random, and different in every process
         missing = sorted(report["missing_keys"])
         raise UserError(
@@ -161,6 +159,29 @@ def _from_pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
             f"the first is '{missing[0]}'"
         )
     return model, tokenizer
+
+
+def _config_of(name: str, source: Path) -> PretrainedConfig:
+    """Return a backbone's configuration; UserError if its architecture has no family map."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(source)
+    if config.model_type not in FAMILIES:
+        supported = ", ".join(sorted(FAMILIES))
+        raise UserError(f"backbone '{name}' is a {config.model_type} model; supported: {supported}")
+    return config
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Turn what reading a backbone's files may raise into one line."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"backbone '{name}' holds no model that loads: {reason}") from None
 
 
 def _source(name: str) -> Path:

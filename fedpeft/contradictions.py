@@ -44,9 +44,13 @@ def in_federation(federation: FederationSection, asked: int) -> Iterator[str]:
 
 def in_task(task: TaskSection) -> Iterator[str]:
     """Yield a line for each contradiction."""
-    for key in ("train", "dev"):
+    for key in ("train", "dev", "labels"):
         if getattr(task, key) and task.name != "custom":
             yield f"task.{key} = '{getattr(task, key)}': is for task.name=custom, not {task.name}"
+    if task.labels and task.kind == "score":
+        yield f"task.labels = '{','.join(task.labels)}': a score has none; leave it out"
+    elif len(task.labels) == 1 or len(set(task.labels)) < len(task.labels):
+        yield f"task.labels = '{','.join(task.labels)}': expected two or more different names"
 
 
 def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:

@@ -51,7 +51,31 @@ def layout_of(method: Method[Any], head: Head) -> Layout:
     return Layout((*method.parameters().items(), *head.parameters().items()))
 
 
-class TaskModel:
+class Trainable:
+    """Method and head: what a task vector's numbers mean; nothing here needs the backbone.
+
+    Attributes:
+        layout: of the task vector [P].
+        numpy_dtype: the task vector's dtype by numpy's name.
+    """
+
+    def __init__(self, method: Method[Any], head: Head, numpy_dtype: str):
+        self.method, self.head, self.numpy_dtype = method, head, numpy_dtype
+        self.layout = layout_of(method, head)
+
+    @property
+    def projection_digest(self) -> str:
+        """SHA-256 that pins every projection of method and head."""
+        return digest([*self.method.projections(), *self.head.projections()])
+
+    def initial(self, seed: int) -> np.ndarray:
+        """Return the task vector every client starts from, [P]."""
+        draw = generator(seed, "init")
+        parameters = {**self.method.initial(draw), **self.head.initial(draw)}
+        return self.layout.pack(parameters).astype(self.numpy_dtype)
+
+
+class TaskModel(Trainable):
     """Runs G task vectors through one frozen backbone in one batch.
 
     Holds no trained numbers: each call gets the task vectors as a tensor [G, P].
@@ -66,9 +90,9 @@ class TaskModel:
         autocast: str = "off",
         projections: Mode = "stored",
     ):
-        self.backbone, self.method, self.head, self.labels = backbone, method, head, labels
-        self.layout = layout_of(method, head)
         self.dtype = next(backbone.model.parameters()).dtype
+        super().__init__(method, head, str(self.dtype).removeprefix("torch."))
+        self.backbone, self.labels = backbone, labels
         self._autocast = autocast
         self._of_method, self._of_head = (
             [operator(each, backbone.device, self.dtype, projections) for each in fixed]
@@ -84,22 +108,6 @@ class TaskModel:
     def classes(self) -> int:
         """Number of the head's outputs."""
         return self.head.classes
-
-    @property
-    def projection_digest(self) -> str:
-        """SHA-256 that pins every projection of the method."""
-        return digest([*self.method.projections(), *self.head.projections()])
-
-    @property
-    def numpy_dtype(self) -> str:
-        """The model's dtype by numpy's name."""
-        return str(self.dtype).removeprefix("torch.")
-
-    def initial(self, seed: int) -> np.ndarray:
-        """Return the task vector every client starts from, [P] in the model's dtype."""
-        draw = generator(seed, "init")
-        parameters = {**self.method.initial(draw), **self.head.initial(draw)}
-        return self.layout.pack(parameters).astype(self.numpy_dtype)
 
     def realise(self, vectors: Tensor) -> Realised:
         """Turn task vectors [G, P] into modifications and heads.

@@ -8,21 +8,33 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
 from fedpeft import __version__
-from fedpeft.backbones import Backbone, load_backbone, set_threads
+from fedpeft.backbones import Backbone, backbone_shape, load_backbone, set_threads
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from fedpeft.heads import Head
 from fedpeft.methods import build_method
-from fedpeft.model import TaskModel
-from fedpeft.tasks import Task, load_task
+from fedpeft.model import TaskModel, Trainable
+from fedpeft.settings import TaskSection
+from fedpeft.tasks import Task, TaskInfo, described, load_task
 from fedpeft.tasks.encoding import Encoded, encode
+
+#: What two sides must have in common: the keys of ``Runtime.identity``.
+COMMON = ("version", "experiment", "projection", "layout", "labels", "backbone")
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Backbone, task and model of one experiment; everything is made when first used."""
+    """Backbone, task and model of one experiment; everything is made when first used.
+
+    Attributes:
+        experiment: all settings.
+        files: where the task's data lies on this machine, if not where the experiment says.
+        known: what the task is, where its data is not here.
+    """
 
     experiment: Experiment
+    files: TaskSection | None = None
+    known: TaskInfo | None = None
 
     @cached_property
     def backbone(self) -> Backbone:
@@ -33,15 +45,22 @@ class Runtime:
     @cached_property
     def task(self) -> Task:
         """The task's examples."""
-        column = self.experiment.partition.column
+        column = self.experiment.partition.column if not self.files else ""
         natural = self.experiment.partition.kind == "natural"
-        return load_task(self.experiment.task, self.experiment.seed, column if natural else "")
+        section = self.files or self.experiment.task
+        return load_task(section, self.experiment.seed, column if natural else "")
 
     @cached_property
-    def model(self) -> TaskModel:
-        """Backbone, method and head."""
-        experiment, backbone, info = self.experiment, self.backbone, self.task.info
-        method = build_method(experiment.method, backbone.shape, experiment.seed)
+    def info(self) -> TaskInfo:
+        """What is learned; the data is read only where its labels stand nowhere else."""
+        return self.known or described(self.experiment.task) or self.task.info
+
+    @cached_property
+    def trainable(self) -> Trainable:
+        """Method and head; neither backbone nor data is loaded for them."""
+        experiment, info = self.experiment, self.info
+        shape = backbone_shape(experiment.backbone)
+        method = build_method(experiment.method, shape, experiment.seed)
         if method.around_mask and (experiment.representation != "mask" or info.kind == "tags"):
             here = f"representation = '{experiment.representation}'"
             raise UserError(
@@ -49,10 +68,21 @@ class Runtime:
                 f"representation = 'mask' and labels of texts; here it is "
                 f"{'tags' if info.kind == 'tags' else here}"
             )
-        width = backbone.shape.width
-        head = Head(info.kind, self.task.classes, width, experiment.head.d, experiment.seed)
-        engine = experiment.engine
-        return TaskModel(backbone, method, head, info.labels, engine.autocast, engine.projections)
+        head = Head(info.kind, info.classes, shape.width, experiment.head.d, experiment.seed)
+        return Trainable(method, head, experiment.engine.dtype)
+
+    @cached_property
+    def model(self) -> TaskModel:
+        """Backbone, method and head."""
+        ours, engine = self.trainable, self.experiment.engine
+        return TaskModel(
+            self.backbone,
+            ours.method,
+            ours.head,
+            self.info.labels,
+            engine.autocast,
+            engine.projections,
+        )
 
     @cached_property
     def train(self) -> Encoded:
@@ -70,16 +100,20 @@ class Runtime:
         return self.experiment.digest
 
     @cached_property
-    def identity(self) -> dict[str, str]:
-        """What two sides must have in common; a node that differs in any of it is refused."""
+    def plan(self) -> dict[str, str]:
+        """What two sides must have in common besides the backbone's weights."""
         return {
             "version": __version__,
             "experiment": self.digest,
-            "backbone": self.backbone.fingerprint,
-            "projection": self.model.projection_digest,
-            "layout": self.model.layout.digest,
-            "labels": hashlib.sha256(json.dumps(self.task.info.labels).encode()).hexdigest(),
+            "projection": self.trainable.projection_digest,
+            "layout": self.trainable.layout.digest,
+            "labels": hashlib.sha256(json.dumps(self.info.labels).encode()).hexdigest(),
         }
+
+    @cached_property
+    def identity(self) -> dict[str, str]:
+        """What two sides must have in common; a node that differs in any of it is refused."""
+        return {**self.plan, "backbone": self.backbone.fingerprint}
 
     @cached_property
     def data_digest(self) -> str:
@@ -106,17 +140,17 @@ class Runtime:
         )
 
 
-def runtime_of(toml: str) -> Runtime:
+def runtime_of(toml: str, files: TaskSection | None = None) -> Runtime:
     """Return this process's runtime of an experiment's TOML, the same object every time.
 
     Torch then uses the experiment's number of threads, whatever ran here before.
     """
-    runtime = _runtime(toml)
+    runtime = _runtime(toml, files)
     engine = runtime.experiment.engine
     set_threads(engine.threads, engine.workers if engine.kind == "ray" else 1)
     return runtime
 
 
 @lru_cache(maxsize=4)
-def _runtime(toml: str) -> Runtime:
-    return Runtime(Experiment.load(toml))
+def _runtime(toml: str, files: TaskSection | None) -> Runtime:
+    return Runtime(Experiment.load(toml), files)

@@ -21,6 +21,11 @@ class Section(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+def _listed(value: Any) -> Any:
+    """Return ``"q,v"`` as ["q", "v"], so that a list is easily typed."""
+    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
+
+
 class TaskSection(Section):
     """What is learned, and from which files."""
 
@@ -30,7 +35,10 @@ class TaskSection(Section):
     )
     path: str = Field("", description="local folder with the task's files; empty = the hub")
     train: str = Field("", description="custom: file to train on (.tsv .csv .jsonl .parquet)")
-    dev: str = Field("", description="custom: file to evaluate on")
+    dev: str = Field(
+        "", description="custom: file to evaluate on; empty = a share of the training file"
+    )
+    held_out: float = Field(0.1, gt=0, lt=1, description="custom: that share")
     text: str = Field("text", description="custom: name of the text column")
     text_pair: str = Field("", description="custom: name of the second text column, if any")
     label: str = Field("label", description="custom: name of the label column")
@@ -38,6 +46,9 @@ class TaskSection(Section):
         "classes",
         description="custom: classes (any number, text or numbers) | score | tags (columns hold "
         "lists: words, and a tag for each)",
+    )
+    labels: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        (), description="custom: names of the classes in order; empty = those of the training file"
     )
     train_limit: int = Field(0, ge=0, description="use so many training examples; 0 = all")
     eval_limit: int = Field(0, ge=0, description="use so many evaluation examples; 0 = all")
@@ -156,11 +167,6 @@ class OutputSection(Section):
 
     eval_every: int = Field(1, ge=1, description="evaluate every so many rounds, and the last")
     plots: bool = Field(True, description="draw score, loss and partition at the end")
-
-
-def _listed(value: Any) -> Any:
-    """Return ``"q,v"`` as ["q", "v"], so that a list is easily typed."""
-    return [part.strip() for part in value.split(",")] if isinstance(value, str) else value
 
 
 def _blocks(value: Any) -> Any:

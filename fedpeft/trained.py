@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 from typing import Any, get_args
 
@@ -21,7 +20,7 @@ from fedpeft.config import Experiment, differing_keys
 from fedpeft.errors import UserError
 from fedpeft.model import TaskModel
 from fedpeft.runtime import Runtime
-from fedpeft.tasks import Examples, Kind, Task, TaskInfo
+from fedpeft.tasks import Kind, TaskInfo
 from fedpeft.vector import decode
 
 EXPERIMENT = "experiment.toml"  # in a run's folder
@@ -79,18 +78,23 @@ class Trained:
         return cls(runtime.experiment, model, vector, info.labels, info.kind, info.pair, about)
 
 
-def describe_vector(runtime: Runtime) -> dict[str, Any]:
-    """Return what is needed to use a run's vector, and with what: its file's description."""
-    info = runtime.task.info
+def describe_vector(runtime: Runtime, digests: Mapping[str, str]) -> dict[str, Any]:
+    """Return what is needed to use a run's vector, and with what: its file's description.
+
+    Args:
+        runtime: the run's.
+        digests: what all its nodes had in common, see ``Runtime.identity``.
+    """
+    info = runtime.info
     return {
         "experiment": runtime.experiment.to_toml(),
         "seed": runtime.experiment.seed,
-        "parameters": runtime.model.layout.entries,
+        "parameters": runtime.trainable.layout.entries,
         "kind": info.kind,
         "pair": info.pair,
         "labels": info.labels,
         "metric": info.metric,
-        "digests": runtime.identity,
+        "digests": dict(digests),
     }
 
 
@@ -131,19 +135,6 @@ def read_vector(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
     return vector, about
 
 
-@dataclass(frozen=True)
-class _Described(Runtime):
-    """A runtime whose task is known by its description only, without data."""
-
-    info: TaskInfo
-
-    @cached_property
-    def task(self) -> Task:
-        """The task without examples."""
-        none = Examples([], None, np.zeros(0))
-        return Task(self.info, none, none)
-
-
 def _file_of(path: Path) -> Path:
     """Return the vector's file of a run folder, or the file itself."""
     if not path.exists():
@@ -160,8 +151,8 @@ def _file_of(path: Path) -> Path:
     raise UserError(f"'{path}' holds no run; expected a folder that `fedpeft simulate` made")
 
 
-def _runtime_of(file: Path, about: dict[str, Any]) -> _Described:
-    """Return the runtime that a description asks for."""
+def _runtime_of(file: Path, about: dict[str, Any]) -> Runtime:
+    """Return the runtime that a description asks for; its task has no data."""
     try:
         experiment = Experiment.load(about["experiment"])
         labels, kind, pair = tuple(about["labels"]), about["kind"], about["pair"]
@@ -176,10 +167,8 @@ def _runtime_of(file: Path, about: dict[str, Any]) -> _Described:
             f"'{file}' is no fedpeft vector: its description lacks or misstates {error}"
         ) from None
     name, metric = experiment.task.name, str(about.get("metric", ""))
-    return _Described(
-        _for_this_machine(experiment),
-        TaskInfo(name, kind, labels, bool(pair), metric, None, "a finished run's"),
-    )
+    info = TaskInfo(name, kind, labels, bool(pair), metric, None, "a finished run's")
+    return Runtime(_for_this_machine(experiment), known=info)
 
 
 def _for_this_machine(experiment: Experiment) -> Experiment:
@@ -206,7 +195,7 @@ def _check_own(file: Path, experiment: Experiment) -> None:
         )
 
 
-def _misfits(runtime: _Described, about: dict[str, Any]) -> Iterator[str]:
+def _misfits(runtime: Runtime, about: dict[str, Any]) -> Iterator[str]:
     """Yield what of a vector is not as this machine makes it; the first explains the rest."""
     digests, experiment = about["digests"], runtime.experiment
     if digests["backbone"] != runtime.backbone.fingerprint:
@@ -219,7 +208,7 @@ def _misfits(runtime: _Described, about: dict[str, Any]) -> Iterator[str]:
         differing = [entry for entry in _entries(about) if entry not in layout.entries]
         named = f", for example '{differing[0][0]}' {differing[0][1]}" if differing else ""
         yield (
-            f"has another layout than method '{experiment.method.name}' with {runtime.task.classes}"
+            f"has another layout than method '{experiment.method.name}' with {runtime.info.classes}"
             f" outputs has here{named}; use the fedpeft that made it"
         )
     if digests["projection"] != runtime.model.projection_digest:

@@ -1,7 +1,8 @@
 """The Flower ServerApp: read ``main`` top to bottom for the whole life of a run.
 
-Its run config: ``experiment`` (TOML) and ``out`` (the run folder, made before the run). A run
-whose folder has a checkpoint goes on from there, to the same bits.
+Its run config: ``experiment`` (TOML) and ``out`` (the run folder, made before the run; in a
+deployment the run's name). A run whose folder has a checkpoint goes on from there, to the same
+bits.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from pathlib import Path
 
 import numpy as np
 from flwr.app import Context, Message
@@ -21,15 +21,17 @@ from fedpeft.errors import RunFailed
 from fedpeft.privacy.ledger import BudgetSpent
 from fedpeft.privacy.statement import read_statement, so_far
 from fedpeft.randomness import generator
-from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.runtime import COMMON, Runtime, runtime_of
 from fedpeft.trained import describe_vector
 from fedpeft.vector import decode
+from server.deployed import named_nodes, opened
 from server.evaluation import measure
 from server.exchange import budget_spent
 from server.ledger import ByteLedger
 from server.nodes import Node, Nodes
 from server.privacy import CentralPrivacy
 from server.result import describe_result
+from server.roster import Roster
 from server.round import Round, Update, check_all
 from server.runfolder import Checkpoint, RunFolder
 from server.spending import Spending
@@ -41,19 +43,26 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
+    """Open the run's folder and run its federation in it."""
+    with opened(context.run_config) as folder:
+        federate(grid, folder, runtime_of(str(context.run_config["experiment"])))
+
+
+def federate(grid: Grid, folder: RunFolder, runtime: Runtime) -> None:
     """Run a federation from its first round, or from its checkpoint, to its result."""
-    folder = RunFolder(Path(str(context.run_config["out"])))
-    runtime = runtime_of(str(context.run_config["experiment"]))
     experiment = runtime.experiment
-    folder.pin(runtime.identity)
+    evaluates = experiment.federation.evaluation == "server"  # then it has a backbone
+    folder.pin(runtime.identity if evaluates else runtime.plan)
     strategy = build_strategy(experiment.federation)
     central = CentralPrivacy.of(experiment, folder.path)
-    state = folder.checkpoint() or Checkpoint(0, runtime.model.initial(experiment.seed))
+    state = folder.checkpoint() or Checkpoint(0, runtime.trainable.initial(experiment.seed))
     restore_strategy(strategy, state.strategy)
     spending = Spending.restored(experiment, state.strategy)
     if central:
         central.restore(state.strategy, state.round)
-    nodes = Nodes(grid, experiment, runtime.identity)
+    roster = Roster.of(folder.path)
+    common = {key: value for key, value in folder.pinned().items() if key in COMMON}
+    nodes = Nodes(grid, experiment, common, named_nodes(), roster.numbers)
     nodes.wait()
     privacy = so_far(folder.rounds()[-1] if state.round else None, [])
     ended = ""
@@ -61,6 +70,7 @@ def main(grid: Grid, context: Context) -> None:
         started = time.monotonic()
         run = Round(number, grid, runtime, folder, ByteLedger())
         nodes.refresh(run.ledger)
+        folder.pin(nodes.identity)
         try:
             nodes.require_willing()
             own = [central.charge(number, state.vector)] if central else []
@@ -85,6 +95,7 @@ def main(grid: Grid, context: Context) -> None:
             "bytes": run.ledger.round_bytes(),
             **privacy,
         }
+        roster.note(nodes, good, failed)
         for client in failed:
             nodes.forget(client)
         seconds = state.seconds + time.monotonic() - started
@@ -108,7 +119,9 @@ def finish(
         found |= measure(run, nodes.clients, state.vector, last=True)
     folder.report("finished", state.round, 1, 1)
     folder.finish(
-        describe_result(runtime, folder, state, found), state.vector, describe_vector(runtime)
+        describe_result(runtime, folder, state, found, nodes.identity),
+        state.vector,
+        describe_vector(runtime, nodes.identity),
     )
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from flwr.app import Message
 
 from fedpeft.errors import RunFailed
-from fedpeft.tasks import Task, metrics
+from fedpeft.tasks import TaskInfo, metrics
 from fedpeft.training import evaluate
 from fedpeft.vector import decode
 from server.nodes import Node
@@ -26,7 +26,7 @@ def measure(
 
     Never in the ``last`` round, which is usually that of ``federation.rounds``.
     """
-    experiment, info = run.runtime.experiment, run.runtime.task.info
+    experiment, info = run.runtime.experiment, run.runtime.info
     last = last or run.number == experiment.federation.rounds
     if not last and run.number % experiment.output.eval_every:
         return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None}
@@ -52,9 +52,9 @@ def measure_at_clients(
     Raises:
         RunFailed: no client answered.
     """
-    task = run.runtime.task
+    info = run.runtime.info
     replies, failed = run.ask("evaluate", vector, clients)
-    good = check_all(replies, failed, lambda reply: check_measured(reply, task))
+    good = check_all(replies, failed, lambda reply: check_measured(reply, info))
     for client, reason in sorted(failed.items()):
         log.warning("round %d: client %d did not evaluate: %s", run.number, client, reason)
     if not good:
@@ -63,14 +63,14 @@ def measure_at_clients(
     return statistics, sum(found[1] for found in good.values())
 
 
-def check_measured(reply: Message, task: Task) -> tuple[np.ndarray, float]:
+def check_measured(reply: Message, info: TaskInfo) -> tuple[np.ndarray, float]:
     """Return (statistics, summed loss) of a client's evaluation.
 
     Raises:
         ValueError: not so many statistics, one that is not finite, or counts that cannot be.
     """
-    kind, array = task.info.kind, reply.content["arrays"]["statistics"].numpy()
-    size = metrics.statistics_size(kind, task.classes)
+    kind, array = info.kind, reply.content["arrays"]["statistics"].numpy()
+    size = metrics.statistics_size(kind, info.classes)
     statistics = decode(array, "float64", size, "float64")
     metrics.check_statistics(statistics, kind)
     loss_sum = float(reply.content["metrics"]["loss-sum"])

@@ -18,7 +18,7 @@ _POLL = 0.05  # seconds between looks for replies
 def exchange(
     grid: Grid,
     kind: str,
-    content: RecordDict,
+    content: Callable[[int], RecordDict],
     nodes: Mapping[int, int],
     ledger: ByteLedger,
     timeout: float,
@@ -29,7 +29,7 @@ def exchange(
     Args:
         grid: Flower's grid.
         kind: ``train``, ``evaluate`` or ``handshake``, also in the byte ledger.
-        content: the same for all.
+        content: what is sent, by client.
         nodes: client id -> node id.
         ledger: counts both directions.
         timeout: seconds.
@@ -40,7 +40,8 @@ def exchange(
     """
     clients = sorted(nodes)
     messages = [
-        Message(content, dst_node_id=nodes[client], message_type=_TYPES[kind]) for client in clients
+        Message(content(client), dst_node_id=nodes[client], message_type=_TYPES[kind])
+        for client in clients
     ]
     pending = dict(zip(grid.push_messages(messages), clients, strict=True))
     for client, message in zip(clients, messages, strict=True):

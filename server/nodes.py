@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -15,6 +16,7 @@ from fedpeft.errors import RunFailed
 from fedpeft.privacy.ledger import BudgetSpent
 from server.exchange import exchange
 from server.ledger import ByteLedger
+from server.registry import Registered
 
 log = logging.getLogger(__name__)
 
@@ -33,7 +35,11 @@ class Nodes:
 
     grid: Grid
     experiment: Experiment
-    identity: dict[str, str]  # what every node must have in common with the server
+    #: What every node must have in common with the server. A server that loads no backbone has
+    #: none of its own: the one that most nodes have is then everybody's.
+    identity: dict[str, str]
+    registered: Sequence[Registered] = ()  # a deployment's, in order of registration
+    numbers: dict[int, int] = field(default_factory=dict)  # node id -> client, for the whole run
     clients: dict[int, Node] = field(default_factory=dict)
     refused: dict[int, str] = field(default_factory=dict)  # node id -> why
     silent: dict[int, str] = field(default_factory=dict)  # the same; asked again next round
@@ -84,7 +90,7 @@ class Nodes:
         self.silent = {}
         self.clients = {c: node for c, node in self.clients.items() if node.node_id in online}
         known = {node.node_id for node in self.clients.values()} | set(self.refused)
-        new = sorted(online - known)
+        new = self._propose(online - known)
         if new:
             self._handshake(new, ledger)
         if len(self.clients) < self.experiment.federation.min_success:
@@ -99,29 +105,72 @@ class Nodes:
         """Shake hands again before this client's next round."""
         self.clients.pop(client, None)
 
-    def _handshake(self, nodes: list[int], ledger: ByteLedger) -> None:
+    def name(self, node_id: int) -> str:
+        """Return what the operator calls a node."""
+        names = (each.name for each in self.registered if each.node_id == node_id)
+        return next(names, f"node {node_id}")
+
+    def _propose(self, nodes: set[int]) -> dict[int, int]:
+        """Return for nodes that are new the client each would be: the free one registered first.
+
+        A node that has been a client stays that one. Nodes that are not needed are left alone.
+        Simulated nodes are not registered and know their numbers.
+        """
+        if not self.registered:
+            return dict.fromkeys(sorted(nodes), -1)
+        order = {each.node_id: place for place, each in enumerate(self.registered)}
+        found = {node: self.numbers[node] for node in nodes if node in self.numbers}
+        free = [
+            client
+            for client in range(self.experiment.federation.clients)
+            if client not in self.numbers.values()
+        ]
+        others = sorted(nodes - found.keys(), key=lambda node: (order.get(node, len(order)), node))
+        return dict(sorted({**found, **dict(zip(others, free, strict=False))}.items()))
+
+    def _handshake(self, proposed: Mapping[int, int], ledger: ByteLedger) -> None:
         # Which client is at a node is not known before it answers: count by place in the list.
-        content = RecordDict({"config": ConfigRecord({"experiment": self.experiment.to_toml()})})
-        places = dict(enumerate(nodes))
+        toml, places = self.experiment.to_toml(), dict(enumerate(proposed))
         own = ByteLedger()
+
+        def content(place: int) -> RecordDict:
+            config = {"experiment": toml, "client": proposed[places[place]]}
+            return RecordDict({"config": ConfigRecord(config)})
+
         federation = self.experiment.federation
         # A node that hangs must not hold up every round for a whole training's time.
         patience = min(federation.timeout, federation.node_wait)
         replies, failed = exchange(self.grid, "handshake", content, places, own, patience)
         names: dict[int, int | None] = {}
+        self._agree([*replies.values()])
         for place, reply in replies.items():
             try:
                 names[place] = self._accept(places[place], reply)
             except Exception as error:  # a reply may hold anything
-                self._refuse(
-                    places[place], f"node {places[place]}: {type(error).__name__}: {error}"
-                )
+                reason = f"{type(error).__name__}: {error}"
+                self._refuse(places[place], f"{self.name(places[place])}: {reason}")
         for place, reason in failed.items():
-            self.silent[places[place]] = f"node {places[place]}: {reason}"
-            log.warning("no handshake: node %d: %s", places[place], reason)
+            self.silent[places[place]] = f"{self.name(places[place])}: {reason}"
+            log.warning("no handshake: %s", self.silent[places[place]])
         for (kind, place, direction), sizes in own.entries.items():
             client = names.get(place)
             ledger.entries[kind, -1 - place if client is None else client, direction] = sizes
+
+    def _agree(self, replies: list[Message]) -> None:
+        """Take the backbone of most nodes for the run's, unless it is known already."""
+        if "backbone" in self.identity:
+            return
+        answers = [dict(reply.content.get("node", {})) for reply in replies]
+        found = Counter(
+            str(answer["backbone"])
+            for answer in answers
+            if all(answer.get(key) == value for key, value in self.identity.items())
+            and "backbone" in answer
+        )
+        if found:
+            most = max(found.values())
+            self.identity["backbone"] = min(name for name in found if found[name] == most)
+            log.info("the backbone of %d of %d nodes is the run's", most, len(answers))
 
     def _accept(self, node_id: int, reply: Message) -> int | None:
         """Take a node in and return its client id, or refuse it and return None."""
@@ -133,13 +182,15 @@ class Nodes:
                 f"{key} is {_short(answer.get(key))}, expected {_short(self.identity[key])}"
                 for key in differing
             )
-            self._refuse(node_id, f"client {client}: {said}")
+            own = f", {self.name(node_id)}" if self.registered else ""
+            self._refuse(node_id, f"client {client}{own}: {said}")
         elif client in self.clients:
-            self._refuse(node_id, f"node {node_id}: client {client} is already taken")
+            self._refuse(node_id, f"{self.name(node_id)}: client {client} is already taken")
         elif not 0 <= client < self.experiment.federation.clients or examples < 1:
             self._refuse(node_id, f"client {client} with {examples} examples does not belong here")
         else:
             self.clients[client] = Node(node_id, examples)
+            self.numbers[node_id] = client
             return client
         return None
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import platform
+from collections.abc import Mapping
 from importlib.metadata import version
 from typing import Any
 
@@ -15,7 +16,11 @@ from server.runfolder import Checkpoint, RunFolder
 
 
 def describe_result(
-    runtime: Runtime, folder: RunFolder, state: Checkpoint, last: dict[str, Any]
+    runtime: Runtime,
+    folder: RunFolder,
+    state: Checkpoint,
+    last: dict[str, Any],
+    digests: Mapping[str, str],
 ) -> dict[str, Any]:
     """Return the content of result.json; the design fixes its keys.
 
@@ -24,8 +29,9 @@ def describe_result(
         folder: of the run.
         state: after the last round.
         last: the line of the last round, measured.
+        digests: what all nodes had in common, see ``Runtime.identity``.
     """
-    experiment, layout, rounds = runtime.experiment, runtime.model.layout, folder.rounds()
+    experiment, layout, rounds = runtime.experiment, runtime.trainable.layout, folder.rounds()
     bytes_total = total_bytes(rounds)
     updates = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
     messages = [up["message"] for up in updates if up["payload"]]  # an error reply has none
@@ -37,12 +43,11 @@ def describe_result(
         "method": layout.size * itemsize - head,
         "head": head,
     }
-    identity = runtime.identity
     return {
         "task": experiment.task.name,
         "method": experiment.method.name,
         "backbone": experiment.backbone,
-        "metric": runtime.task.info.metric,
+        "metric": runtime.info.metric,
         "score": last["score"],
         "metrics": last["metrics"],
         "rounds": state.round,
@@ -54,7 +59,7 @@ def describe_result(
         "privacy": last["privacy"],
         "seconds": state.seconds,
         "digests": {
-            **{name: identity[name] for name in ("projection", "layout", "backbone", "experiment")},
+            **{name: digests[name] for name in ("projection", "layout", "backbone", "experiment")},
             "vector": vector_digest(state.vector),
         },
         "versions": _versions(),

@@ -44,7 +44,7 @@ class Round:
         return exchange(
             self.grid,
             kind,
-            content,
+            lambda client: content,
             {client: node.node_id for client, node in clients.items()},
             self.ledger,
             experiment.federation.timeout,

@@ -110,26 +110,31 @@ class RunFolder:
                 f"'{path}' holds this run, {state}; add --resume or choose another --out"
             )
 
+    def pinned(self) -> dict[str, str]:
+        """Return what ``pin`` has kept; nothing in a new folder."""
+        path = self.path / IDENTITY
+        if not path.exists():
+            return {}
+        try:
+            return dict(json.loads(path.read_text(encoding="utf-8")))
+        except (ValueError, TypeError):
+            raise UserError(f"'{path}' is damaged; start again in another --out") from None
+
     def pin(self, identity: dict[str, str]) -> None:
         """Keep what the run's bits depend on besides its settings, or compare with what is kept.
 
         Raises:
             UserError: the folder's run was begun with another version, backbone, data, ...
         """
-        path = self.path / IDENTITY
-        if not path.exists():
-            write_json(path, identity)
-            return
-        try:
-            kept = json.loads(path.read_text(encoding="utf-8"))
-        except ValueError:
-            raise UserError(f"'{path}' is damaged; start again in another --out") from None
-        differing = [key for key, value in identity.items() if kept.get(key) != value]
+        kept = self.pinned()
+        differing = [key for key in identity if kept.get(key, identity[key]) != identity[key]]
         if differing:
             raise UserError(
                 f"'{self.path}' was begun with another {', '.join(differing)}; going on would mix "
                 f"two runs: choose another --out"
             )
+        if identity.keys() - kept.keys():
+            write_json(self.path / IDENTITY, {**kept, **identity})
 
     def checkpoint(self) -> Checkpoint | None:
         """Return the last checkpoint, after dropping what was written for later rounds.

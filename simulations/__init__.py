@@ -1,1 +1,1 @@
-"""Simulated federations: engines, partitioning, progress display, plots."""
+"""Simulated federations: engines, progress display, plots."""

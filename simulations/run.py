@@ -6,17 +6,16 @@ import json
 from pathlib import Path
 from typing import Any
 
+from clients import partitioning
 from clients.app import app as client_app
 from clients.app import train_together
-from clients.data import PARTITION_FILE
-from clients.privacy import LEDGER_FOLDER
+from clients.data import LEDGER_FOLDER, PARTITION_FILE
 from fedpeft.config import Experiment
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runtime import Runtime, runtime_of
 from server.app import app as server_app
 from server.privacy import central_plan
 from server.runfolder import RESULT, RunFolder
-from simulations import partitioning
 from simulations.local import NodeConfig, run_local
 from simulations.ray import require_ray, run_ray
 

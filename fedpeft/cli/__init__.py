@@ -10,7 +10,19 @@ import click
 import typer
 
 from fedpeft import __version__
-from fedpeft.cli import config, export, methods, predict, privacy, simulate, tasks
+from fedpeft.cli import (
+    config,
+    export,
+    keys,
+    methods,
+    node,
+    predict,
+    privacy,
+    run,
+    server,
+    simulate,
+    tasks,
+)
 from fedpeft.errors import RunFailed, UserError
 
 _INTERRUPTED = 130  # the shell's code for Ctrl-C
@@ -47,6 +59,10 @@ app.command()(methods.methods)
 app.command()(tasks.tasks)
 app.command()(config.config)
 app.add_typer(privacy.app, name="privacy")
+app.add_typer(keys.app, name="keys")
+app.add_typer(server.app, name="server")
+app.add_typer(node.app, name="node")
+app.command()(run.run)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -5,6 +5,8 @@ A further family of tasks is a module with ``TASKS`` and ``load``, and one entry
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 import numpy as np
 
 from fedpeft.errors import UserError, nearest
@@ -13,8 +15,9 @@ from fedpeft.settings import TaskSection
 from fedpeft.tasks import conll, custom, glue, synthetic
 from fedpeft.tasks.base import Examples, Kind, Task, TaskInfo
 
-__all__ = ["Examples", "Kind", "Task", "TaskInfo", "available_tasks", "load_task"]
+__all__ = ["Examples", "Kind", "Task", "TaskInfo", "available_tasks", "described", "load_task"]
 
+_Load = Callable[[TaskInfo, TaskSection, int, str], Task]
 _FAMILIES = (synthetic, glue, conll, custom)
 _REGISTRY = {info.name: (info, family.load) for family in _FAMILIES for info in family.TASKS}
 
@@ -22,6 +25,16 @@ _REGISTRY = {info.name: (info, family.load) for family in _FAMILIES for info in 
 def available_tasks() -> list[TaskInfo]:
     """Return what can be named in ``task.name``."""
     return [info for info, _ in _REGISTRY.values()]
+
+
+def described(section: TaskSection) -> TaskInfo | None:
+    """Return what is known of a task without its data; None if its labels stand only there.
+
+    Raises:
+        UserError: no such task.
+    """
+    info, _ = _registered(section.name)
+    return custom.described(info, section) if section.name == "custom" else info
 
 
 def load_task(section: TaskSection, seed: int = 0, owner_column: str = "") -> Task:
@@ -36,16 +49,19 @@ def load_task(section: TaskSection, seed: int = 0, owner_column: str = "") -> Ta
     Raises:
         UserError: no such task, or its data is not there or not right.
     """
-    if section.name not in _REGISTRY:
-        hint = nearest(section.name, _REGISTRY)
-        raise UserError(f"task.name = '{section.name}': unknown task{hint}")
-    info, load = _REGISTRY[section.name]
+    info, load = _registered(section.name)
     task = load(info, section, seed, owner_column)
     return Task(
         task.info,
         _limit(task.train, section.train_limit, generator(seed, "train-limit")),
         _limit(task.dev, section.eval_limit, generator(seed, "eval-limit")),
     )
+
+
+def _registered(name: str) -> tuple[TaskInfo, _Load]:
+    if name not in _REGISTRY:
+        raise UserError(f"task.name = '{name}': unknown task{nearest(name, _REGISTRY)}")
+    return _REGISTRY[name]
 
 
 def _limit(examples: Examples, limit: int, random: np.random.Generator) -> Examples:

@@ -36,6 +36,11 @@ class TaskInfo:
     description: str
     folder: str = ""
 
+    @property
+    def classes(self) -> int:
+        """Number of outputs of the head: one for every class or tag, or one for a score."""
+        return 1 if self.kind == "score" else len(self.labels)
+
 
 @dataclass(frozen=True)
 class Examples:
@@ -92,8 +97,3 @@ class Task:
     info: TaskInfo
     train: Examples
     dev: Examples
-
-    @property
-    def classes(self) -> int:
-        """Number of outputs of the head: one for every class or tag, or one for a score."""
-        return 1 if self.info.kind == "score" else len(self.info.labels)

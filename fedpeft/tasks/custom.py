@@ -6,12 +6,19 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
+from typing import TYPE_CHECKING
+
+import numpy as np
 
 from fedpeft.errors import UserError
+from fedpeft.randomness import generator
 from fedpeft.settings import TaskSection
 from fedpeft.tasks.base import Task, TaskInfo
 from fedpeft.tasks.readers import Columns, check_columns, label_texts, read_table, to_examples
 from fedpeft.tasks.tagged import read_tagged_table, tags_of, to_tagged_examples
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 TASKS = (
     TaskInfo(
@@ -20,72 +27,90 @@ TASKS = (
 )
 
 
+def described(info: TaskInfo, section: TaskSection) -> TaskInfo | None:
+    """Return what the settings alone say of the task; None if its labels are not among it."""
+    if section.kind != "score" and not section.labels:
+        return None
+    return _info(info, section, section.labels)
+
+
 def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
     """Return the task of ``section.train`` and ``section.dev``, relative to ``section.path``.
 
-    The classes are those found in the training file: numbers in numeric order, else text in
-    alphabetical order; of tags "O" is the first. A label of the dev file that is not among them
-    is refused.
+    The classes are ``section.labels``, or else those found in the training file: numbers in
+    numeric order, else text in alphabetical order; of tags "O" is the first. A label of a file
+    that is not among them is refused. Without a dev file, ``section.held_out`` of the training
+    file's rows are kept for evaluation; which, depends on the seed.
 
     Raises:
         UserError: a file is not named, not there, or not right.
     """
-    for key, value in (("train", section.train), ("dev", section.dev)):
-        if not value:
-            raise UserError(f"task.{key} is empty: task 'custom' needs a file (.tsv, .csv, ...)")
-    train, dev = (Path(section.path) / file for file in (section.train, section.dev))
+    if not section.train:
+        raise UserError(
+            "task.train is empty: task 'custom' needs a file (.tsv, .csv, ...); where only the "
+            "nodes have data, it needs task.labels"
+        )
     columns = Columns(section.text, section.label, section.text_pair, owner_column)
-    if section.kind == "tags":
-        return _tags(info, train, dev, columns)
-    train_frame, dev_frame = read_table(train), read_table(dev)
-    labels: tuple[str, ...] = ()
-    codes = None
-    if section.kind == "classes":
-        check_columns(train_frame, train, columns)
-        labels = sort_labels(label_texts(train_frame, train, section.label))
-        _need_two(labels, train, section.label)
-        codes = {label: index for index, label in enumerate(labels)}
-    info = replace(
-        info,
-        kind=section.kind,
-        labels=labels,
-        pair=bool(section.text_pair),
-        metric="accuracy" if section.kind == "classes" else "pearson",
-    )
-    return Task(
-        info,
-        to_examples(train_frame, train, columns, codes),
-        to_examples(dev_frame, dev, replace(columns, owner=""), codes),
-    )
-
-
-def _tags(info: TaskInfo, train: Path, dev: Path, columns: Columns) -> Task:
-    """Return a task of tagged words.
-
-    With a tag "O" for words outside, it is about entities, and the metric is their F1.
-    """
-    if columns.text_pair:
+    if section.kind == "tags" and section.text_pair:
         raise UserError(
             f"task.text_pair = '{columns.text_pair}': tags have one text, not two; leave it out"
         )
-    train_frame, dev_frame = read_tagged_table(train), read_tagged_table(dev)
-    check_columns(train_frame, train, columns)
-    tags = tags_of(train_frame, train, columns.label)
-    labels = sort_labels(tag for row in tags for tag in row)
-    labels = tuple(sorted(labels, key=lambda label: label != "O"))  # "O" first, the order kept
-    _need_two(labels, train, columns.label)
-    codes = {label: index for index, label in enumerate(labels)}
-    metric = "f1" if "O" in codes else "accuracy"
-    return Task(
-        replace(info, kind="tags", labels=labels, metric=metric),
-        to_tagged_examples(train_frame, train, columns, codes),
-        to_tagged_examples(dev_frame, dev, replace(columns, owner=""), codes),
-    )
+    read = read_tagged_table if section.kind == "tags" else read_table
+    train = Path(section.path) / section.train
+    dev = Path(section.path) / section.dev if section.dev else train
+    frame = read(train)
+    check_columns(frame, train, columns)
+    labels = section.labels or _found(frame, train, section)
+    kept, held_out = (frame, read(dev)) if section.dev else _split(frame, train, section, seed)
+    codes = None if section.kind == "score" else {name: at for at, name in enumerate(labels)}
+    own = replace(columns, owner="")
+    if section.kind == "tags":
+        both = (
+            to_tagged_examples(kept, train, columns, codes or {}),
+            to_tagged_examples(held_out, dev, own, codes or {}),
+        )
+    else:
+        both = to_examples(kept, train, columns, codes), to_examples(held_out, dev, own, codes)
+    return Task(_info(info, section, labels), *both)
 
 
-def _need_two(labels: tuple[str, ...], path: Path, column: str) -> None:
+def _info(info: TaskInfo, section: TaskSection, labels: tuple[str, ...]) -> TaskInfo:
+    """Return the task's description; with a tag "O" for words outside, it is about entities."""
+    metric = {"score": "pearson", "classes": "accuracy", "tags": "accuracy"}[section.kind]
+    if section.kind == "tags" and "O" in labels:
+        metric = "f1"
+    pair = bool(section.text_pair)
+    return replace(info, kind=section.kind, labels=labels, pair=pair, metric=metric)
+
+
+def _found(frame: pd.DataFrame, path: Path, section: TaskSection) -> tuple[str, ...]:
+    """Return the labels of the training file; none for a score."""
+    if section.kind == "score":
+        return ()
+    if section.kind == "classes":
+        labels = sort_labels(label_texts(frame, path, section.label))
+    else:
+        tags = tags_of(frame, path, section.label)
+        labels = sort_labels(tag for row in tags for tag in row)
+        labels = tuple(sorted(labels, key=lambda label: label != "O"))  # "O" first, order kept
     if len(labels) < 2:
-        raise UserError(f"{path}: column '{column}' has one label; expected two or more")
+        raise UserError(f"{path}: column '{section.label}' has one label; expected two or more")
+    return labels
+
+
+def _split(
+    frame: pd.DataFrame, path: Path, section: TaskSection, seed: int
+) -> tuple[pd.DataFrame, pd.DataFrame]:
+    """Return the rows to train on and those held out, each in the order of the file."""
+    count = max(1, round(section.held_out * len(frame)))
+    if count >= len(frame):
+        raise UserError(
+            f"{path}: has {len(frame)} rows; expected at least 2, to hold some out for evaluation "
+            f"(or name a file with task.dev)"
+        )
+    chosen = generator(seed, "held-out").choice(len(frame), count, replace=False)
+    held_out = np.isin(np.arange(len(frame)), chosen)
+    return frame[~held_out], frame[held_out]
 
 
 def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:

@@ -33,6 +33,7 @@ from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
 
+from clients.partitioning import partition
 from fedpeft import training
 from fedpeft.config import Experiment
 from fedpeft.projection import Projection
@@ -52,7 +53,6 @@ from simulations.benchmarks.common import (
     slash_d,
     timed,
 )
-from simulations.partitioning import partition
 from simulations.run import prepare, simulate
 
 TARGET = 1.10  # engine / bare loop, wall clock, with minilm
@@ -91,7 +91,8 @@ class BareLoop:
         projections = [w for w in runtime.model.method.projections() if isinstance(w, Projection)]
         d = projections[0].columns
         self.weights = [torch.from_numpy(w.transposed()) / sqrt(d) for w in projections]
-        self.sizes = [d, runtime.backbone.shape.width * runtime.task.classes, runtime.task.classes]
+        classes = runtime.info.classes
+        self.sizes = [d, runtime.backbone.shape.width * classes, classes]
         self.shifts: list[Tensor] = []
         rows = partition(runtime.task, experiment)
         self.clients = [Client.of(runtime.train.select(each)) for each in rows]

@@ -18,7 +18,7 @@ from flwr.app import (
 )
 
 from clients.app import app, train_together
-from clients.data import dev_rows, train_rows
+from clients.data import local_data
 from fedpeft.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.training import When, evaluate, train_cohort
@@ -33,7 +33,11 @@ def contexts(tmp_path: Path) -> list[Context]:
     """Three nodes with few examples each."""
     path = tmp_path / "partition.json"
     path.write_text(json.dumps({"clients": SHARES}))
-    shared = {"num-partitions": 3, "partition-file": str(path)}
+    shared = {
+        "num-partitions": 3,
+        "partition-file": str(path),
+        "privacy-folder": str(tmp_path / "privacy"),
+    }
     new_run()
     return [
         Context(1, 1000 + client, {"partition-id": client, **shared}, RecordDict(), {})
@@ -53,7 +57,9 @@ def arriving(kind: str, content: RecordDict, context: Context) -> Message:
 
 
 def shake_hands(experiment: Experiment, context: Context) -> Message:
-    content = RecordDict({"config": ConfigRecord({"experiment": experiment.to_toml()})})
+    content = RecordDict(
+        {"config": ConfigRecord({"experiment": experiment.to_toml(), "client": -1})}
+    )
     return send("query.handshake", content, context)
 
 
@@ -125,14 +131,18 @@ def test_evaluation_returns_statistics_of_its_share(quick: Quick, contexts: list
     assert np.array_equal(total, evaluate(runtime.model, start, runtime.dev).statistics)
 
 
-def test_shares_of_the_dev_set_are_disjoint_and_complete(contexts: list[Context]) -> None:
-    shares = [dev_rows(context, 41) for context in contexts]
-    assert sorted(np.concatenate(shares)) == list(range(41))
-    assert [len(share) for share in shares] == [14, 14, 13]
+def test_shares_of_the_dev_set_are_disjoint_and_complete(
+    quick: Quick, contexts: list[Context]
+) -> None:
+    shares = [local_data(quick().to_toml(), context).dev for context in contexts]
+    assert sorted(np.concatenate(shares)) == list(range(40))
+    assert [len(share) for share in shares] == [14, 13, 13]
 
 
-def test_train_rows_are_those_of_the_partition_file(contexts: list[Context]) -> None:
-    assert [train_rows(context).tolist() for context in contexts] == SHARES
+def test_train_rows_are_those_of_the_partition_file(quick: Quick, contexts: list[Context]) -> None:
+    own = [local_data(quick().to_toml(), context) for context in contexts]
+    assert [data.train.tolist() for data in own] == SHARES
+    assert [data.client for data in own] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])

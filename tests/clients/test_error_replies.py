@@ -76,9 +76,16 @@ def test_a_file_that_cannot_be_used_is_not_quoted(
         "task.label=text",
     )
     (tmp_path / "partition.json").write_text(json.dumps({"clients": [[0]]}))
-    node = {"partition-id": 0, "partition-file": str(tmp_path / "partition.json")}
+    node = {
+        "partition-id": 0,
+        "num-partitions": 1,
+        "partition-file": str(tmp_path / "partition.json"),
+        "privacy-folder": str(tmp_path),
+    }
     context = Context(new_run().run_id, 1, node, RecordDict(), {})
-    content = RecordDict({"config": ConfigRecord({"experiment": experiment.to_toml()})})
+    content = RecordDict(
+        {"config": ConfigRecord({"experiment": experiment.to_toml(), "client": -1})}
+    )
     question = Message(content, dst_node_id=1, message_type="query.handshake")
     give_id(question)
     reply = app(from_wire(to_wire(question)), context)

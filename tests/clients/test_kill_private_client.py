@@ -15,8 +15,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from clients.app import app
-from clients.data import PARTITION_FILE
-from clients.privacy import LEDGER_FOLDER, ledger_path
+from clients.data import LEDGER_FOLDER, PARTITION_FILE, ledger_path
 from fedpeft.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.ledger import PrivacyLedger, read_ledger
@@ -44,7 +43,8 @@ def node(folder: Path, ledgers: str) -> Context:
 
 def answers(experiment: Experiment, context: Context) -> Iterator[dict[str, Any]]:
     """Train for ever; yield what the client says of its privacy in each answer."""
-    content = RecordDict({"config": ConfigRecord({"experiment": experiment.to_toml()})})
+    config = ConfigRecord({"experiment": experiment.to_toml(), "client": -1})
+    content = RecordDict({"config": config})
     assert ask("query.handshake", content, context).has_content()
     start = runtime_of(experiment.to_toml()).model.initial(0)
     content = RecordDict(

@@ -71,5 +71,5 @@ def made_up(path: Path, experiment: Experiment, scale: float = 0.1) -> Path:
     start = runtime.model.initial(experiment.seed)
     noise = np.random.default_rng(5).normal(0, scale, len(start))
     vector = (start + noise).astype(start.dtype)
-    path.write_bytes(vector_bytes(vector, describe_vector(runtime)))
+    path.write_bytes(vector_bytes(vector, describe_vector(runtime, runtime.identity)))
     return path

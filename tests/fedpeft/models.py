@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
-from fedpeft.backbones import Backbone, shape_of_model
+from fedpeft.backbones import Backbone, shape_of_config
 from fedpeft.heads import Head
 from fedpeft.methods import REGISTRY, build_method, method_class, settings_for
 from fedpeft.model import TaskModel
@@ -95,7 +95,9 @@ def small_backbone(family: str) -> Backbone:
         around = 1.0 if name.endswith("LayerNorm.weight") else 0.0
         weight.copy_(around + 0.2 * torch.randn(weight.shape, generator=draw).double())
     model.set_attn_implementation(SDPA)
-    return Backbone(family, model, tokenizer, shape_of_model(model), "", torch.device("cpu"))
+    return Backbone(
+        family, model, tokenizer, shape_of_config(model.config), "", torch.device("cpu")
+    )
 
 
 def encoded(backbone: Backbone, task: str, representation: str, count: int = 24) -> Encoded:

@@ -44,7 +44,7 @@ def ask(
     replies, failed = exchange(
         grid,
         "train",
-        RecordDict(),
+        lambda client: RecordDict(),
         {client: 1000 + client for client in clients},
         ledger,
         timeout,
@@ -108,7 +108,9 @@ def test_a_grid_that_never_replies_is_left_in_time() -> None:
 
     grid = Silent(Echo(nothing), [{"partition-id": 0}])
     started = time.monotonic()
-    replies, failed = exchange(grid, "train", RecordDict(), {0: 1000}, ByteLedger(), timeout=0.3)
+    replies, failed = exchange(
+        grid, "train", lambda _: RecordDict(), {0: 1000}, ByteLedger(), timeout=0.3
+    )
     assert not replies
     assert failed == {0: "no reply within 0.3 s"}
     assert 0.3 <= time.monotonic() - started < 3
@@ -124,5 +126,5 @@ def test_a_cohort_of_any_size_gets_each_message_once(cohort: int) -> None:
 
     grid = LocalGrid(app, [{"partition-id": client} for client in range(5)], cohort, together)
     nodes = {client: 1000 + client for client in range(5)}
-    replies, _ = exchange(grid, "train", RecordDict(), nodes, ByteLedger(), timeout=60)
+    replies, _ = exchange(grid, "train", lambda _: RecordDict(), nodes, ByteLedger(), timeout=60)
     assert list(replies) == sorted(app.asked) == [0, 1, 2, 3, 4]

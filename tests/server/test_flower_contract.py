@@ -6,10 +6,16 @@ When one of these fails after an upgrade, the place to look is named in the test
 from __future__ import annotations
 
 import inspect
+import os
+import subprocess
+import sys
+from importlib import import_module
 from importlib.metadata import version
+from pathlib import Path
 
 import numpy as np
 import pytest
+from flowering import environment, flwr, foreign_project, free_port, lines, superlink, until
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -26,6 +32,8 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
 from clients.errors import CLIENT_EXCEPTION
+from fedpeft.bundle import write_bundle
+from fedpeft.shims import write_shims
 from server.flower import from_wire, give_id, message_bytes, new_run, to_wire
 
 
@@ -165,3 +173,69 @@ def test_run_simulation_takes_what_the_ray_engine_gives_it() -> None:
     assert list(parameters)[:3] == ["server_app", "client_app", "num_supernodes"]
     assert "backend_config" in parameters
     assert "run_config" not in parameters  # once it is there, our wrapper can go
+
+
+def test_the_places_that_a_task_changes_are_there() -> None:
+    from flwr.superlink.cli import flwr_serverapp
+
+    task = import_module("flwr.superlink.runtime.run_serverapp")
+    source = inspect.getsource(task)
+    # One call, after the run's id is known and before anything of the bundle is used.
+    assert source.count("install_from_fab(") == 1
+    assert source.index("TaskIdentity.run_id = ") < source.index("install_from_fab(")
+    assert source.index("install_from_fab(") < source.index("get_fab_metadata(fab.content)")
+    # What the command calls is the function that looks `install_from_fab` up in that module.
+    assert inspect.unwrap(flwr_serverapp).__globals__["run_serverapp"] is task.run_serverapp
+
+
+def test_a_task_without_a_server_says_what_it_is_for() -> None:
+    names = {name: os.environ[name] for name in os.environ if name != "FEDPEFT_SERVER_STATE"}
+    command = [sys.executable, "-m", "server.task"]
+    done = subprocess.run(command, env=names, capture_output=True, text=True)
+    assert done.returncode == 1 and "started by fedpeft server up" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_server_runs_no_code_that_a_bundle_brings(tmp_path: Path) -> None:
+    """And takes a bundle of ours, whose ServerApp then finds that this one is no experiment."""
+    port, operator = free_port(), tmp_path / "operator"
+    write_shims(tmp_path / "bin", {"flwr-serverapp": "server.task"})
+    (tmp_path / "state").mkdir()
+    server = environment(
+        tmp_path / "flwr",
+        tmp_path / "bin",
+        SIDE="server",
+        FEDPEFT_SERVER_STATE=str(tmp_path / "state"),
+    )
+
+    def end(project: Path) -> tuple[str, str]:
+        """Return the id of a run, and why it failed."""
+        run = flwr(port, operator, "run", str(project))["run-id"]
+
+        def failure() -> str:
+            (found,) = flwr(port, operator, "ls", "--run-id", run)["runs"]
+            return found["status-details"] if found["status"] == "finished:failed" else ""
+
+        return run, until(failure)
+
+    ours = tmp_path / "fedpeft"
+    ours.mkdir()
+    write_bundle(ours, {"experiment": "no [ toml", "out": "first", "resume": 0})
+    with superlink(tmp_path, port, server):
+        foreign, reason = end(foreign_project(tmp_path / "foreign", tmp_path))
+        assert reason.endswith("the bundle brings its own code: evil.py")
+        own, _ = end(ours)
+    log = lines(tmp_path / "state" / "server.log")
+    assert {line["source"] for line in log} == {"run"}
+    refused = [(line["run"], line["level"]) for line in log if "refused: the bu" in line["message"]]
+    assert refused == [(foreign, "error")]
+    assert [line["run"] for line in log if "raised an exception" in line["message"]] == [
+        foreign,
+        own,
+    ]
+    assert not any(line["level"] == "debug" for line in log)
+    assert not (tmp_path / "imported-by-server").exists()
+    installed = [path.name for path in (tmp_path / "flwr" / "apps").rglob("*") if path.is_file()]
+    assert installed == ["pyproject.toml"]
+    # Flower drops what a ServerApp's process prints; else every line would be logged twice.
+    assert "raised an exception" not in (tmp_path / "superlink.txt").read_text()

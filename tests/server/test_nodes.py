@@ -8,11 +8,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import ConfigRecord, Message
+from flwr.app import ConfigRecord, Message, RecordDict
 
 from clients.app import app as client_app
 from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed
+from fedpeft.runtime import COMMON, runtime_of
+from server.flower import give_id
 from server.ledger import ByteLedger
 from server.nodes import Nodes
 from server.runfolder import RunFolder
@@ -198,3 +200,42 @@ def test_a_refused_node_that_comes_back_is_asked_again(
     grid.offline = frozenset()
     nodes.refresh(ByteLedger())
     assert sorted(nodes.clients) == [0, 1, 2]
+
+
+def test_without_a_backbone_the_server_takes_that_of_most_nodes(
+    quick: Quick,
+) -> None:
+    experiment = quick("federation.evaluation=clients", "federation.clients=3")
+    runtime = runtime_of(experiment.to_toml())
+    replies = [answer({**runtime.plan, "backbone": name}) for name in ("b", "a", "b")]
+    nodes = Nodes(LocalGrid(client_app, []), experiment, dict(runtime.plan))
+    nodes._agree(replies)
+    assert nodes.identity == {**runtime.plan, "backbone": "b"}
+    assert set(nodes.identity) == set(COMMON) == set(runtime.identity)
+    nodes._agree([answer({**runtime.plan, "backbone": "c"})] * 3)
+    assert nodes.identity["backbone"] == "b"  # once known, it stays
+
+
+def answer(said: dict[str, Any]) -> Message:
+    """Return a node's reply to a handshake."""
+    asked = Message(RecordDict(), dst_node_id=1, message_type=HANDSHAKE)
+    give_id(asked)
+    return Message(RecordDict({"node": ConfigRecord(said)}), reply_to=asked)
+
+
+def test_a_node_that_differs_otherwise_has_no_say_in_the_backbone(quick: Quick) -> None:
+    experiment = quick("federation.evaluation=clients", "federation.clients=3")
+    plan = runtime_of(experiment.to_toml()).plan
+    nodes = Nodes(LocalGrid(client_app, []), experiment, dict(plan))
+    other = {**plan, "version": "0", "backbone": "x"}
+    nodes._agree([answer(other), answer(other), answer({**plan, "backbone": "a"}), answer({})])
+    assert nodes.identity["backbone"] == "a"
+
+
+def test_a_run_that_the_clients_evaluate_needs_no_backbone_at_the_server(
+    quick: Quick, federate: Federate, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Its three nodes have the same, and one that says another is refused."""
+    folder = federate(quick("federation.evaluation=clients"), saying(backbone="b"), HANDSHAKE, 1)
+    assert [line["clients"] for line in folder.rounds()] == [2, 2]
+    assert "refused client 1: backbone is b, expected" in warnings(caplog)[0]

@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Message
 from safetensors.numpy import load_file
 
-from clients.privacy import ledger_path
+from clients.data import ledger_path
 from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.privacy.accounting import spent

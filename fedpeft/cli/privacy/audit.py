@@ -117,9 +117,9 @@ def _settings(file: Path | None, overrides: Sequence[str], rounds: int) -> Exper
 
 
 def _subject(experiment: Experiment, canaries: int | None, guesses: int | None) -> Subject:
+    from clients.partitioning import partition
     from fedpeft.attacks.subject import subject_of
     from fedpeft.runtime import runtime_of
-    from simulations.partitioning import partition
 
     runtime = runtime_of(experiment.to_toml())
     rows = partition(runtime.task, experiment)[0]

@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModel, BertConfig, RobertaConfig
 
-from fedpeft.backbones import KNOWN_SHAPES, shape_of_model
+from fedpeft.backbones import KNOWN_SHAPES, shape_of_config
 from fedpeft.heads import Head
 from fedpeft.methods import REGISTRY, build_method, settings_for
 from fedpeft.model import layout_of
@@ -212,7 +212,7 @@ def test_known_shapes_are_those_of_the_models(name: str) -> None:
     with torch.device("meta"):
         model = AutoModel.from_config(CONFIGS[name], add_pooling_layer=False)
     shape = KNOWN_SHAPES[name]
-    assert shape_of_model(model) == shape
+    assert shape_of_config(model.config) == shape
     weights = {key: tuple(weight.shape) for key, weight in model.named_parameters()}
     assert shape.weights == weights
     assert shape.parameters == sum(map(prod, weights.values())) == model.num_parameters()

@@ -52,7 +52,7 @@ def test_real_files_have_the_published_counts(conll2003, split, counts):
 def test_the_folder_above_and_limits_work_as_with_glue(conll2003):
     section = TaskSection(name="conll2003", path=str(conll2003.parent), train_limit=7, eval_limit=3)
     task = load_task(section, seed=1)
-    assert (len(task.train), len(task.dev), task.classes) == (7, 3, 9)
+    assert (len(task.train), len(task.dev), task.info.classes) == (7, 3, 9)
     assert [len(words) for words in task.train.text] == [len(tags) for tags in task.train.labels]
 
 
@@ -60,7 +60,7 @@ def test_sentences_end_at_blank_lines_and_documents(tmp_path):
     task = conll(tmp_path)
     assert task.train.text == [["Ann", "Lee", "ran"], ["in", "New\xa0York"]]
     assert names(task.train) == [["B-PER", "I-PER", "O"], ["O", "I-LOC"]]
-    assert (task.info.kind, task.info.metric, task.classes) == ("tags", "f1", 9)
+    assert (task.info.kind, task.info.metric, task.info.classes) == ("tags", "f1", 9)
     assert all(tags.dtype == np.int64 for tags in task.dev.labels)
 
 

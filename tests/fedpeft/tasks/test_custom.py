@@ -3,7 +3,7 @@ import pytest
 
 from fedpeft.errors import UserError
 from fedpeft.settings import TaskSection
-from fedpeft.tasks import load_task
+from fedpeft.tasks import described, load_task
 from fedpeft.tasks.custom import sort_labels
 
 
@@ -22,7 +22,7 @@ def test_classes_are_found_in_train(tmp_path):
     assert task.train.labels.tolist() == [2, 0, 1]
     assert task.dev.labels.tolist() == [1]
     assert task.train.owners == ["x", "y", "x"]
-    assert task.classes == 3
+    assert task.info.classes == 3
 
 
 def test_own_column_names_and_pairs(tmp_path):
@@ -38,7 +38,7 @@ def test_a_score(tmp_path):
     assert (task.info.kind, task.info.labels, task.info.metric) == ("score", (), "pearson")
     assert task.train.labels.tolist() == [0.5, -2.0]
     assert task.train.labels.dtype == np.float64
-    assert task.classes == 1
+    assert task.info.classes == 1
 
 
 def test_files_may_stand_anywhere_without_a_path(tmp_path):
@@ -72,8 +72,59 @@ def test_what_cannot_be_learned_is_refused(tmp_path, train, expected):
 def test_files_that_are_not_named_are_asked_for(tmp_path):
     with pytest.raises(UserError, match=r"task.train is empty: task 'custom' needs a file"):
         load_task(TaskSection(name="custom"))
-    with pytest.raises(UserError, match=r"task.dev is empty: task 'custom' needs a file"):
+    with pytest.raises(UserError, match=r"a.csv: no such file"):
         load_task(TaskSection(name="custom", train="a.csv"))
+
+
+def one_file(folder, rows, seed=0, **keys):
+    lines = [f"text {row},{'abc'[row % 3]}" for row in range(rows)]
+    (folder / "all.csv").write_text("\n".join(["text,label", *lines]) + "\n")
+    return load_task(TaskSection(name="custom", path=str(folder), train="all.csv", **keys), seed)
+
+
+def test_without_a_dev_file_a_share_of_the_rows_is_held_out(tmp_path):
+    task = one_file(tmp_path, 30, held_out=0.2)
+    assert (len(task.train), len(task.dev)) == (24, 6)
+    assert sorted(task.train.text + task.dev.text) == sorted(f"text {row}" for row in range(30))
+    assert task.train.text == sorted(task.train.text, key=lambda text: int(text.split()[1]))
+    assert task.dev.labels.tolist() == [int(text.split()[1]) % 3 for text in task.dev.text]
+    assert one_file(tmp_path, 30, held_out=0.2).dev.text == task.dev.text
+    assert one_file(tmp_path, 30, seed=1, held_out=0.2).dev.text != task.dev.text
+    with pytest.raises(UserError, match=r"all.csv: has 1 rows; expected at least 2"):
+        one_file(tmp_path, 1, labels=("a", "b"))
+
+
+def test_labels_may_be_given_and_then_hold_for_every_file(tmp_path):
+    train = "text,label\na,ham\nb,spam\n"
+    task = custom(tmp_path, train, labels=("spam", "ham", "news"))
+    assert task.info.labels == ("spam", "ham", "news")
+    assert task.train.labels.tolist() == [1, 0]
+    assert custom(tmp_path, "text,label\na,ham\n", labels=("ham", "spam")).info.classes == 2
+    with pytest.raises(UserError, match="label = 'ham' is none of the labels; valid: spam, news"):
+        custom(tmp_path, train, labels=("spam", "news"))
+
+
+@pytest.mark.parametrize(
+    ("keys", "expected"),
+    [
+        ({"labels": ("x", "y"), "text_pair": "b"}, ("classes", ("x", "y"), True, "accuracy")),
+        ({"kind": "score"}, ("score", (), False, "pearson")),
+        ({"kind": "tags", "labels": ("O", "B-x")}, ("tags", ("O", "B-x"), False, "f1")),
+        ({"kind": "tags", "labels": ("n", "v")}, ("tags", ("n", "v"), False, "accuracy")),
+    ],
+)
+def test_the_settings_alone_describe_the_task(keys, expected):
+    info = described(TaskSection(name="custom", **keys))
+    assert (info.kind, info.labels, info.pair, info.metric) == expected
+
+
+def test_what_is_described_is_what_is_loaded(tmp_path):
+    (tmp_path / "tagged.jsonl").write_text('{"text": ["a", "b"], "label": ["B-x", "O"]}\n' * 3)
+    tags = {"kind": "tags", "labels": ("O", "B-x"), "train": "tagged.jsonl"}
+    section = TaskSection(name="custom", path=str(tmp_path), **tags)
+    assert load_task(section).info == described(section)
+    assert described(TaskSection(name="custom")) is None
+    assert described(TaskSection(name="sst2")).labels == ("negative", "positive")
 
 
 @pytest.mark.parametrize(

@@ -37,7 +37,7 @@ def test_real_files_have_the_published_counts(name):
     task = local(name, GLUE, train_limit=50)
     assert np.bincount(task.dev.labels).tolist() == DEV[name]
     assert len(task.train) == 50
-    assert task.classes == len(DEV[name])
+    assert task.info.classes == len(DEV[name])
     assert (task.dev.text_pair is not None) == task.info.pair
     assert task.train.owners is None
 
@@ -45,7 +45,7 @@ def test_real_files_have_the_published_counts(name):
 @with_glue
 def test_stsb_has_scores():
     task = local("stsb", GLUE)
-    assert (task.classes, task.info.labels, task.info.metric) == (1, (), "pearson")
+    assert (task.info.classes, task.info.labels, task.info.metric) == (1, (), "pearson")
     assert (len(task.train), len(task.dev)) == (5749, 1500)
     assert task.dev.labels.dtype == np.float64
     assert (task.dev.labels.min(), task.dev.labels.max()) == (0.0, 5.0)

@@ -41,7 +41,7 @@ def custom(folder, train, dev=None, extension="jsonl", owner="", **keys):
 def test_both_formats_give_words_and_tags(tmp_path, extension):
     task = custom(tmp_path, ROWS, extension=extension, owner="who")
     assert task.info.labels == ("O", "B-LOC", "B-PER", "I-PER")  # sorted, but O first
-    assert (task.info.kind, task.info.metric, task.classes) == ("tags", "f1", 4)
+    assert (task.info.kind, task.info.metric, task.info.classes) == ("tags", "f1", 4)
     assert task.train.text == [["Ann", "Lee", "ran"], ["in", "Rome"]]
     assert [tags.tolist() for tags in task.train.labels] == [[2, 3, 0], [0, 1]]
     assert [tags.dtype for tags in task.dev.labels] == [np.int64] * 2

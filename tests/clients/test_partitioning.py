@@ -10,13 +10,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clients.partitioning import digest as partition_digest
+from clients.partitioning import fill_up, partition, save
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from fedpeft.randomness import generator
 from fedpeft.settings import TaskSection
 from fedpeft.tasks import Examples, Task, TaskInfo, load_task
-from simulations.partitioning import digest as partition_digest
-from simulations.partitioning import fill_up, partition, save
 
 Quick = Callable[..., Experiment]
 

@@ -1,4 +1,4 @@
-"""Spreading a task's training examples over the clients of a simulation.
+"""Spreading a task's training examples over the clients of a simulation or a trial.
 
 Flower's partitioners do the work where they are right; what they get wrong is mended here:
 examples are shuffled first, Dirichlet never fails or leaves a client without examples.
@@ -116,15 +116,16 @@ def _pathological(
 ) -> Rows:
     """Every client has ``classes`` classes (McMahan et al. 2017, arXiv 1602.05629)."""
     _need_classes(task, section)
-    if section.classes > task.classes:
+    classes = task.info.classes
+    if section.classes > classes:
         raise UserError(
-            f"partition.classes = {section.classes}: task '{task.info.name}' has {task.classes}"
+            f"partition.classes = {section.classes}: task '{task.info.name}' has {classes}"
         )
-    if clients < task.classes and section.classes < task.classes:
+    if clients < classes and section.classes < classes:
         raise UserError(
             f"partition.kind = 'pathological': federation.clients = {clients} with "
-            f"{section.classes} classes each need not hold all {task.classes} of "
-            f"'{task.info.name}'; use at least {task.classes} clients"
+            f"{section.classes} classes each need not hold all {classes} of "
+            f"'{task.info.name}'; use at least {classes} clients"
         )
     from flwr_datasets.partitioner import PathologicalPartitioner
 

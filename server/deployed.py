@@ -1,0 +1,64 @@
+"""What a deployed ServerApp has that a simulated one has not: a state folder, and named nodes.
+
+The folder is named by the environment, which `fedpeft server up` gives to its processes.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+from fedpeft.config import Experiment
+from fedpeft.errors import RunFailed, UserError
+from fedpeft.files import write_json
+from server.registry import Registered, registered_nodes
+from server.runfolder import RunFolder
+
+STATE = "FEDPEFT_SERVER_STATE"
+RUNS = "runs"
+ENDED = "ended.json"  # in a run's folder: {"ok": bool, "reason": str}
+_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+
+
+def state_folder() -> Path | None:
+    """Return the server's state folder; None in a simulation."""
+    return Path(os.environ[STATE]) if STATE in os.environ else None
+
+
+def named_nodes() -> list[Registered]:
+    """Return the registered nodes in the order of registration; none in a simulation."""
+    state = state_folder()
+    return registered_nodes(state) if state else []
+
+
+@contextmanager
+def opened(run_config: Mapping[str, Any]) -> Iterator[RunFolder]:
+    """Open the folder of a run: the one a simulation made, or one in the server's state folder.
+
+    In a deployment the folder says afterwards how the run ended.
+
+    Raises:
+        UserError: see ``RunFolder.create``; or no name for a folder.
+    """
+    state, out = state_folder(), str(run_config["out"])
+    if state is None:
+        yield RunFolder(Path(out))
+        return
+    if not _NAME.fullmatch(out):
+        raise UserError(f"out = '{out}': expected a name of letters, digits and . _ -")
+    path, resume = state / RUNS / out, bool(run_config.get("resume", 0))
+    folder = RunFolder.create(path, Experiment.load(str(run_config["experiment"])), resume)
+    with folder.locked():
+        (path / ENDED).unlink(missing_ok=True)
+        try:
+            yield folder
+        except BaseException as error:
+            ours = isinstance(error, UserError | RunFailed)
+            reason = str(error) if ours else f"{type(error).__name__} in the server app"
+            write_json(path / ENDED, {"ok": False, "reason": reason})
+            raise
+        write_json(path / ENDED, {"ok": True, "reason": ""})

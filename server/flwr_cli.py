@@ -1,0 +1,109 @@
+"""Flower's public command line, run for one SuperLink and read as JSON."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import subprocess
+import sysconfig
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from fedpeft.errors import UserError
+from server.connection import Connection
+
+_NAME = "fedpeft"  # of the connection in the temporary configuration
+_PATIENCE = 120.0  # seconds; each command is one short request
+_UNAVAILABLE = "Connection to the SuperLink is unavailable"
+
+
+class NoSuperLink(UserError):
+    """No SuperLink answers at the address."""
+
+
+def run_flwr(arguments: Sequence[str], connection: Connection) -> dict[str, Any]:
+    """Run ``flwr ARGUMENTS`` for a SuperLink and return what it answers in JSON.
+
+    The name of the connection and ``--format json`` are added at the end:
+    ``run_flwr(["ls", "--run-id", "7"], connection)``.
+
+    Raises:
+        NoSuperLink: nothing answers at ``connection.control``, or not over TLS with its CA.
+        UserError: Flower refused the command; its reason in one line.
+    """
+    with tempfile.TemporaryDirectory(prefix="fedpeft-flwr-") as home:  # 0700
+        _write_config(Path(home), connection)
+        flwr = str(Path(sysconfig.get_path("scripts")) / "flwr")
+        try:
+            done = subprocess.run(
+                [flwr, *arguments, _NAME, "--format", "json"],
+                env={
+                    **os.environ,
+                    "FLWR_HOME": home,
+                    "FLWR_TELEMETRY_ENABLED": "0",
+                    "FLWR_DISABLE_UPDATE_CHECK": "1",
+                    "NO_COLOR": "1",
+                },
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                text=True,
+                timeout=_PATIENCE,
+            )
+        except FileNotFoundError:
+            raise UserError(f"'{flwr}' is not there; install flwr into this environment") from None
+        except subprocess.TimeoutExpired:
+            raise NoSuperLink(
+                f"the SuperLink at {connection.control} did not answer for {_PATIENCE:.0f} s"
+            ) from None
+    return _answer(done, connection)
+
+
+def _write_config(home: Path, connection: Connection) -> None:
+    lines = (
+        f"[superlink.{_NAME}]",
+        f"address = {json.dumps(connection.control)}",  # JSON's strings are TOML's, too
+        f"root-certificates = {json.dumps(str(connection.ca.resolve()), ensure_ascii=False)}",
+    )
+    (home / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
+
+
+def _answer(done: subprocess.CompletedProcess[str], connection: Connection) -> dict[str, Any]:
+    """Return the JSON object of a finished command; Flower exits 0 for some of its errors."""
+    answer = _json_object(done.stdout)
+    if answer.get("success"):
+        return answer
+    reason = str(answer.get("error-message") or done.stderr or done.stdout)
+    if _UNAVAILABLE in reason:
+        raise NoSuperLink(
+            f"no SuperLink with a certificate of '{connection.ca}' answers at "
+            f"{connection.control}; is 'fedpeft server up' running, and the tunnel to it open?"
+        )
+    raise UserError(f"Flower refused '{_command(done)}': {_one_line(reason)}")
+
+
+def _json_object(text: str) -> dict[str, Any]:
+    """Return the JSON object at the end of an output that may begin with words."""
+    start = re.search(r"^\{", text, re.MULTILINE)
+    try:
+        found = json.loads(text[start.start() :]) if start else {}
+    except ValueError:
+        return {}
+    return found if isinstance(found, dict) else {}
+
+
+def _command(done: subprocess.CompletedProcess[str]) -> str:
+    """Return the words of the command without its arguments: ``flwr supernode register``."""
+    words = [str(word) for word in done.args[1:3] if re.fullmatch("[a-z]+", str(word))]
+    return " ".join(["flwr", *words])
+
+
+def _one_line(reason: str) -> str:
+    """Return Flower's reason without its boxes, colours and advertisement, at most 300 letters."""
+    # In JSON, what it would have printed stands before an empty line, its reason after it.
+    reason = reason.partition("\n\n")[2] or reason
+    plain = re.sub(r"\x1b\[[0-9;]*m|[╭╮╰╯│─]", "", reason)
+    plain = plain.partition("For more information, visit")[0]
+    return " ".join(plain.split())[:300] or "it gave no reason"

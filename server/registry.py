@@ -1,0 +1,183 @@
+"""The nodes that may take part: their public keys at the SuperLink, and nodes.json.
+
+The SuperLink lets in whose key it knows; ``nodes.json`` keeps the names and the order of
+registration, which gives the nodes their client numbers.
+"""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from fedpeft.errors import UserError, nearest
+from fedpeft.ownfiles import PRIVATE, write_together
+from server.connection import Connection
+from server.flwr_cli import run_flwr
+
+NODES = "nodes.json"
+_LONGEST = 65536  # bytes that are read of a file that may be a key
+_IN_USE = "Public key already in use"
+_GONE = "Node ID not found"
+
+
+@dataclass(frozen=True)
+class Registered:
+    """A node of the registry.
+
+    Attributes:
+        name: what the operator calls it.
+        node_id: Flower's number of it, 64 bits.
+        public_key_sha256: of the key's OpenSSH bytes, as ``ssh-keygen -l`` takes it, in hex.
+        added: when, ISO 8601 in UTC.
+    """
+
+    name: str
+    node_id: int
+    public_key_sha256: str
+    added: str
+
+
+def registered_nodes(state: Path) -> list[Registered]:
+    """Return the nodes of a server's state folder, in order of registration.
+
+    Raises:
+        UserError: nodes.json is damaged.
+    """
+    path = state / NODES
+    if not path.exists():
+        return []
+    try:
+        return [Registered(**entry) for entry in json.loads(path.read_text(encoding="utf-8"))]
+    except (ValueError, TypeError):
+        raise UserError(f"'{path}' is damaged; restore it, or begin with another --state") from None
+
+
+def add_node(state: Path, key: Path, name: str | None = None) -> Registered:
+    """Register a node's public key with the running SuperLink and in nodes.json.
+
+    Args:
+        state: the server's state folder.
+        key: file of the public key, in OpenSSH form.
+        name: of the node; the file's name without its ending if None.
+
+    Raises:
+        UserError: no such key, no such name for a node, one of them taken, or the SuperLink does
+            not answer or refuses.
+    """
+    from fedpeft.keys import check_name
+
+    name = key.stem if name is None else name
+    check_name(name)
+    digest = fingerprint(key)
+    connection = _connection(state)
+    with _locked(state):
+        nodes = registered_nodes(state)
+        for node in nodes:
+            if node.public_key_sha256 == digest:
+                raise UserError(f"'{key}' is registered already, as node '{node.name}'")
+            if node.name == name:
+                raise UserError(f"a node '{name}' is registered already; choose another --name")
+        answer = _register(key, name, connection)
+        added = datetime.now(UTC).isoformat(timespec="seconds")
+        node = Registered(name, int(answer["node-id"]), digest, added)
+        _write(state, [*nodes, node])
+    return node
+
+
+def remove_node(state: Path, name: str) -> Registered:
+    """Unregister a node at the running SuperLink and drop it from nodes.json; return it.
+
+    The SuperLink never takes a removed node's key again: to come back it needs a new one.
+
+    Raises:
+        UserError: no such node, or the SuperLink does not answer or refuses.
+    """
+    with _locked(state):
+        nodes = registered_nodes(state)
+        found = next((node for node in nodes if node.name == name), None)
+        if found is None:
+            known = nearest(name, [node.name for node in nodes]) if nodes else "; there is none"
+            raise UserError(f"no node '{name}' is registered{known}")
+        try:
+            run_flwr(["supernode", "unregister", str(found.node_id)], _connection(state))
+        except UserError as error:
+            if _GONE not in str(error):  # a node that is gone is what was asked for
+                raise
+        _write(state, [node for node in nodes if node.name != name])
+    return found
+
+
+def fingerprint(key: Path) -> str:
+    """Return the SHA-256 of a node's public key, in hex.
+
+    Raises:
+        UserError: not readable, a private key, no OpenSSH public key, or not on a NIST curve.
+    """
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric import ec
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_ssh_public_key,
+    )
+
+    try:
+        with open(key, "rb") as file:
+            data = file.read(_LONGEST)
+    except OSError as error:
+        raise UserError(f"'{key}' cannot be read ({error.strerror})") from None
+    if b"PRIVATE KEY" in data:
+        raise UserError(
+            f"'{key}' is a private key, which must stay at its site; give the public one (.pub)"
+        )
+    try:
+        public = load_ssh_public_key(data)
+    except (ValueError, UnsupportedAlgorithm):
+        raise UserError(
+            f"'{key}' is no public key; expected the .pub file of 'fedpeft keys node NAME'"
+        ) from None
+    if not isinstance(public, ec.EllipticCurvePublicKey) or not public.curve.name.startswith("sec"):
+        raise UserError(
+            f"'{key}' is no elliptic-curve key; expected the .pub file of 'fedpeft keys node NAME'"
+        )
+    blob = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1]
+    return hashlib.sha256(base64.b64decode(blob)).hexdigest()
+
+
+def _connection(state: Path) -> Connection:
+    from server.state import ServerState  # whose keys need cryptography, which readers do not
+
+    return ServerState.read(state).connection()
+
+
+def _register(key: Path, name: str, connection: Connection) -> dict[str, Any]:
+    try:
+        return run_flwr(["supernode", "register", str(key.resolve()), "--name", name], connection)
+    except UserError as error:
+        if _IN_USE not in str(error):
+            raise
+        raise UserError(
+            f"the SuperLink has seen the key '{key}' before, of a node that was removed or not "
+            f"added to the end; make a new one with 'fedpeft keys node {name} --force'"
+        ) from None
+
+
+def _write(state: Path, nodes: list[Registered]) -> None:
+    content = json.dumps([asdict(node) for node in nodes], indent=2) + "\n"
+    write_together({state / NODES: (content.encode(), PRIVATE)}, replace=True)
+
+
+@contextmanager
+def _locked(state: Path) -> Iterator[None]:
+    """Let one command at a time change the registry."""
+    from filelock import FileLock
+
+    with FileLock(state / f".{NODES}.lock"):
+        yield

@@ -1,0 +1,244 @@
+"""Real deployments on loopback: the commands of the README as processes, ended by their pids."""
+
+from __future__ import annotations
+
+import json
+import os
+import re
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+PATIENCE = 240.0  # seconds until something must have happened; two tests may share two cores
+
+
+def command(*arguments: str) -> list[str]:
+    """Return a fedpeft command line of this Python."""
+    return [str(Path(sys.executable).with_name("fedpeft")), *arguments]
+
+
+def run(*arguments: str, expect: int = 0, timeout: float = PATIENCE) -> str:
+    """Run a fedpeft command to its end and return what it printed."""
+    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout)
+    assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
+    return done.stdout + done.stderr
+
+
+def free_ports(count: int) -> list[int]:
+    """Return ports of loopback that nobody uses now."""
+    sockets = [socket.socket() for _ in range(count)]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return [each.getsockname()[1] for each in sockets]
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def until(what: Callable[[], Any], name: str, patience: float = PATIENCE) -> Any:
+    """Wait until ``what`` returns something true, and return that."""
+    end = time.monotonic() + patience
+    while time.monotonic() < end:
+        if found := what():
+            return found
+        time.sleep(0.1)
+    raise AssertionError(f"waited {patience:g} s for {name}")
+
+
+@dataclass
+class Deployment:
+    """A server and its nodes in a folder; every process is known by its pid."""
+
+    folder: Path
+    processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
+
+    @property
+    def state(self) -> Path:
+        """The server's state folder."""
+        return self.folder / "server"
+
+    @property
+    def keys(self) -> Path:
+        """The folder of all keys."""
+        return self.folder / "keys"
+
+    def node(self, name: str) -> Path:
+        """Return a node's state folder."""
+        return self.folder / name
+
+    def make_keys(self) -> None:
+        """Make the authority and the server's key."""
+        run("keys", "init", "--out", str(self.keys))
+        run("keys", "server", "localhost", "--out", str(self.keys))
+
+    def start_server(self) -> None:
+        """Start the server, or start it again, and wait until it is up."""
+        ports = []
+        if not (self.state / "server.json").exists():
+            public, control = free_ports(2)
+            ports = ["--port", str(public), "--control-port", str(control)]
+        before = len(self.log("server"))
+        options = ["--state", str(self.state), "--keys", str(self.keys), "--host", "127.0.0.1"]
+        self._start("server", *command("server", "up", *options, *ports))
+        self.wait_for("server", "the server is up", before)
+
+    def add_node(self, name: str) -> None:
+        """Make a node's key and register it."""
+        run("keys", "node", name, "--out", str(self.keys))
+        run("server", "add-node", str(self.keys / f"{name}.pub"), "--state", str(self.state))
+
+    def start_node(self, name: str, *options: str, ca: Path | None = None) -> None:
+        """Start a node, and wait until it says that it is up."""
+        port = json.loads((self.state / "server.json").read_text())["ports"]["public"]
+        before = len(self.log(name))
+        self._start(
+            name,
+            *command("node", "up", "--superlink", f"localhost:{port}"),
+            *("--key", str(self.keys / name), "--ca", str(ca or self.keys / "ca.crt")),
+            *("--state", str(self.node(name)), *options),
+        )
+        self.wait_for(name, "the node is up", before)
+
+    def submit(self, name: str, settings: Sequence[str], *options: str) -> subprocess.Popen[bytes]:
+        """Start `fedpeft run` and return its process; its folder is ``folder / name``."""
+        overrides = [part for setting in settings for part in ("-s", setting)]
+        on = ["--on", str(self.state), "--out", str(self.folder / name)]
+        return self._start(f"run-{name}", *command("run", *on, *overrides, *options))
+
+    def finish(self, name: str, expect: int = 0) -> dict[str, Any]:
+        """Wait for a run to end and return its result; empty if it failed as expected."""
+        code = self.processes[f"run-{name}"].wait(PATIENCE)
+        assert code == expect, self.output(f"run-{name}")
+        path = self.folder / name / "result.json"
+        return json.loads(path.read_text()) if path.exists() else {}
+
+    def run(self, name: str, settings: Sequence[str], *options: str) -> dict[str, Any]:
+        """Run an experiment to its end and return its result."""
+        self.submit(name, settings, *options)
+        return self.finish(name)
+
+    def rounds(self, name: str) -> list[dict[str, Any]]:
+        """Return the rounds that a run has done, as they stand at the server."""
+        path = self.state / "runs" / name / "rounds.jsonl"
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def log(self, name: str) -> list[dict[str, Any]]:
+        """Return the log of the server or of a node."""
+        path = self.folder / name / ("server.log" if name == "server" else "node.log")
+        lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def logged(self, name: str, pattern: str, after: int = 0) -> list[str]:
+        """Return the messages in a log that match a pattern."""
+        messages = (line["message"] for line in self.log(name)[after:])
+        return [message for message in messages if re.search(pattern, message)]
+
+    def wait_for(self, name: str, pattern: str, after: int = 0) -> str:
+        """Wait for a line in a log; fail at once if the process that writes it has ended."""
+
+        def found() -> list[str]:
+            lines = self.logged(name, pattern, after)
+            ended = name in self.processes and self.processes[name].poll() is not None
+            assert lines or not ended, f"{name} ended: {self.output(name)}"
+            return lines
+
+        return str(until(found, f"'{pattern}' in the log of {name}")[0])
+
+    def pids(self, name: str, child: str) -> list[int]:
+        """Return the processes below a server or node whose command line holds ``child``."""
+        return [pid for pid in descendants(self.processes[name].pid) if child in command_line(pid)]
+
+    def output(self, name: str) -> str:
+        """Return what a process has printed."""
+        return (self.folder / f"{name}.out").read_text(errors="replace")
+
+    def signal(self, name: str, number: int) -> None:
+        """Send a signal to a process that was started here."""
+        self.processes[name].send_signal(number)
+
+    def kill_tree(self, name: str) -> None:
+        """End a process and all below it at once, as a machine that loses power does."""
+        pid = self.processes[name].pid
+        for each in [pid, *descendants(pid)]:
+            kill(each)
+        self.processes[name].wait(30)
+
+    def stop(self, name: str) -> int:
+        """Ask a process to end; return its exit code."""
+        self.signal(name, signal.SIGTERM)
+        return self.processes[name].wait(30)
+
+    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        around = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        with open(self.folder / f"{name}.out", "ab") as output:
+            process = subprocess.Popen(
+                arguments, stdout=output, stderr=subprocess.STDOUT, env=around, cwd=self.folder
+            )
+        self.processes[name] = process
+        return process
+
+
+@contextmanager
+def deployment(folder: Path) -> Iterator[Deployment]:
+    """Give a deployment with keys and a server that is up; end every process afterwards."""
+    made = Deployment(folder)
+    try:
+        made.make_keys()
+        made.start_server()
+        yield made
+    finally:
+        below = [pid for each in made.processes.values() for pid in descendants(each.pid)]
+        for process in made.processes.values():
+            if process.poll() is None:
+                process.terminate()
+        for process in made.processes.values():
+            try:
+                process.wait(20)
+            except subprocess.TimeoutExpired:
+                process.kill()
+        left = [pid for pid in below if alive(pid)]
+        for pid in left:
+            kill(pid)
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the pids of all processes below one."""
+    try:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        children = [int(each) for task in tasks for each in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return [each for child in children for each in (child, *descendants(child))]
+
+
+def command_line(pid: int) -> str:
+    """Return the command line of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL to a process that may have ended."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -1,0 +1,206 @@
+"""Deployed apps without processes: the server's and the nodes' state folders, the real apps."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from flwr.app import Context, Message
+from flwr.clientapp import ClientApp
+
+from clients.app import app as client_app
+from fedpeft.config import Experiment
+from fedpeft.errors import RunFailed, UserError
+from fedpeft.privacy.accounting import spent
+from fedpeft.privacy.ledger import read_ledger
+from server.app import app as server_app
+from simulations.local import run_local
+from simulations.run import prepare, simulate
+
+NodeState = Callable[..., Path]
+
+
+def deploy(
+    experiment: Experiment,
+    states: list[Path],
+    resume: bool = False,
+    app: ClientApp = client_app,
+) -> None:
+    """Run the apps as a deployment would; the nodes' ids are 1000, 1001, ..."""
+    nodes = [{"state": str(state)} for state in states]
+    run_config = {"experiment": experiment.to_toml(), "out": "trial", "resume": int(resume)}
+    run_local(server_app, app, nodes, run_config)
+
+
+def simulated(
+    experiment: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> dict[str, Any]:
+    """Return the result of a simulation, which knows no server's state folder."""
+    monkeypatch.delenv("FEDPEFT_SERVER_STATE")
+    return simulate(prepare(experiment, folder / "simulated")[0], experiment)
+
+
+def read(path: Path) -> Any:
+    return json.loads(path.read_text())
+
+
+def test_own_files_give_the_bits_of_the_simulation_of_the_same_clients(
+    tmp_path: Path,
+    data_folders: list[Path],
+    pooled: list[str],
+    settings: list[str],
+    node_state: NodeState,
+    server_state: Callable[[list[int]], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = server_state([1000, 1001])
+    states = [node_state(f"node{k}", data) for k, data in enumerate(data_folders)]
+    deploy(Experiment.load("", settings), states)
+    run = server / "runs" / "trial"
+    expected = simulated(Experiment.load("", [*settings, *pooled]), tmp_path, monkeypatch)
+    found = read(run / "result.json")
+    assert found["digests"]["vector"] == expected["digests"]["vector"]
+    assert found["digests"]["backbone"] == expected["digests"]["backbone"]
+    # Who evaluates which of the 24 rows differs, their sum does not.
+    assert found["score"] == expected["score"]
+    assert found["metrics"] == expected["metrics"]
+    assert read(run / "ended.json") == {"ok": True, "reason": ""}
+    clients = read(run / "nodes.json")["nodes"]
+    assert [(each["client"], each["name"], each["rounds"]) for each in clients] == [
+        (0, "site0", 3),
+        (1, "site1", 3),
+    ]
+
+
+def test_parts_of_a_public_task_give_the_bits_of_the_simulation(
+    tmp_path: Path,
+    node_state: NodeState,
+    server_state: Callable[[list[int]], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    server = server_state([1000, 1001])
+    quick = [
+        "backbone=tiny",
+        "method.d=32",
+        "task.train_limit=60",
+        "task.eval_limit=20",
+        "engine.threads=1",
+    ]
+    experiment = Experiment.load("", [*quick, "federation.clients=2", "federation.rounds=2"])
+    # Registered the other way round: the part's number is the client's.
+    deploy(experiment, [node_state("b", partition=1), node_state("a", partition=0)])
+    expected = simulated(experiment, tmp_path, monkeypatch)
+    found = read(server / "runs" / "trial" / "result.json")
+    assert found["digests"]["vector"] == expected["digests"]["vector"]
+    assert found["score"] == expected["score"]
+
+
+def test_numbers_follow_the_order_of_registration_and_stay(
+    data_folders: list[Path],
+    settings: list[str],
+    node_state: NodeState,
+    server_state: Callable[[list[int]], Path],
+) -> None:
+    server = server_state([1001, 1000, 1002])  # one more than the run needs
+    states = [node_state(f"node{k}", data_folders[k % 2]) for k in range(3)]
+    stopping = Stopping(round=2)
+    with pytest.raises(RunFailed, match="round 2: 0 of 2 clients succeeded"):
+        deploy(Experiment.load("", settings), states, app=stopping)
+    run = server / "runs" / "trial"
+    reason = read(run / "ended.json")["reason"]
+    assert read(run / "ended.json")["ok"] is False and reason.startswith("round 2: 0 of 2")
+    numbers = {each["node_id"]: each["client"] for each in read(run / "nodes.json")["nodes"]}
+    assert numbers == {1001: 0, 1000: 1}
+    (server / "nodes.json").write_text(json.dumps(read(server / "nodes.json")[::-1]))
+    deploy(Experiment.load("", settings), states, resume=True)
+    clients = read(run / "nodes.json")["nodes"]
+    assert {each["node_id"]: each["client"] for each in clients} == numbers
+    assert [each["rounds"] for each in clients] == [3, 3]
+    assert read(run / "ended.json")["ok"]
+
+
+class Stopping(ClientApp):
+    """The real client app, but from some round on training fails."""
+
+    def __init__(self, round: int):
+        super().__init__()
+        self.round = round
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        config = message.content["config"]
+        if message.metadata.message_type == "train" and config["round"] >= self.round:
+            raise OSError("broken")
+        return client_app(message, context)
+
+
+def test_a_name_that_is_a_path_is_refused(
+    node_state: NodeState, server_state: Callable[[list[int]], Path]
+) -> None:
+    server_state([1000])
+    run_config = {"experiment": Experiment.load().to_toml(), "out": "../away", "resume": 0}
+    with pytest.raises(UserError, match=r"out = '../away': expected a name"):
+        run_local(server_app, client_app, [{"state": str(node_state("a"))}], run_config)
+
+
+def test_a_node_forgets_no_experiment_when_its_context_is_lost(
+    data_folders: list[Path],
+    settings: list[str],
+    node_state: NodeState,
+    server_state: Callable[[list[int]], Path],
+) -> None:
+    server = server_state([1000, 1001])
+    states = [node_state(f"node{k}", data) for k, data in enumerate(data_folders)]
+    deploy(Experiment.load("", settings), states, app=Forgetting())
+    assert [line["failed"] for line in rounds(server)] == [[], [], []]
+
+
+class Forgetting(ClientApp):
+    """The real client app, at a node whose context is new with every message."""
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        for key in [*context.state]:
+            del context.state[key]
+        return client_app(message, context)
+
+
+def epsilon(ledger: Path) -> float:
+    """Return what a ledger of charges with one delta has spent."""
+    charges = read_ledger(ledger).charges
+    found = spent([charge.mechanism for charge in charges], charges[0].delta).epsilon
+    assert found is not None
+    return found
+
+
+def rounds(server: Path) -> list[dict[str, Any]]:
+    lines = (server / "runs" / "trial" / "rounds.jsonl").read_text().splitlines()
+    return [json.loads(line) for line in lines]
+
+
+def test_a_node_keeps_its_own_limit_of_epsilon(
+    data_folders: list[Path],
+    settings: list[str],
+    node_state: NodeState,
+    server_state: Callable[[list[int]], Path],
+) -> None:
+    server = server_state([1000, 1001])
+    states = [
+        node_state("node0", data_folders[0], max_epsilon=2.0),
+        node_state("node1", data_folders[1]),
+    ]
+    deploy(Experiment.load("", settings), states)
+    reasons = {failed["reason"] for line in rounds(server) for failed in line["failed"]}
+    assert len(reasons) == 1 and "takes part only with privacy for examples" in reasons.pop()
+    assert not (states[0] / "privacy.sqlite").exists()
+
+    private = ["privacy.unit=example", "privacy.noise_multiplier=1", "local.batch_size=4"]
+    more = [*settings, *private, "federation.rounds=12", "seed=1"]
+    (server / "runs" / "trial").rename(server / "runs" / "first")
+    deploy(Experiment.load("", more), states)
+    found = [epsilon(state / "privacy.sqlite") for state in states]
+    assert found[0] <= 2.0 < found[1]
+    nodes = read(server / "runs" / "trial" / "nodes.json")["nodes"]
+    assert nodes[0]["epsilon"]["example"] == pytest.approx(found[0])
+    assert nodes[1]["epsilon"]["example"] == pytest.approx(found[1])

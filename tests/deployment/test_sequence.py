@@ -1,0 +1,48 @@
+"""The README's sequence with real processes: keys, server, two nodes, a run; and what it proves."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deployments import Deployment, alive, deployment, descendants, run
+
+from fedpeft.config import Experiment
+from simulations.run import prepare, simulate
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.fixture
+def deployed(tmp_path: Path, data_folders: list[Path]) -> Iterator[Deployment]:
+    """Give a server with two nodes that have different data."""
+    with deployment(tmp_path) as made:
+        for name, data in zip(("north", "south"), data_folders, strict=True):
+            made.add_node(name)
+            made.start_node(name, "--data", str(data), "--backbone", "tiny")
+        yield made
+
+
+def test_a_run_on_two_nodes_has_the_bits_of_the_simulation(
+    deployed: Deployment, tmp_path: Path, settings: list[str], pooled: list[str]
+) -> None:
+    found = deployed.run("first", settings)
+    experiment = Experiment.load("", [*settings, *pooled])
+    expected = simulate(prepare(experiment, tmp_path / "simulated")[0], experiment)
+    assert found["digests"]["vector"] == expected["digests"]["vector"]
+    assert found["score"] == expected["score"]
+    home, there = tmp_path / "first", deployed.state / "runs" / "first"
+    for name in ("result.json", "rounds.jsonl", "bytes.jsonl", "vector.safetensors"):
+        assert (home / name).read_bytes() == (there / name).read_bytes()
+    assert "after 3 rounds" in deployed.output("run-first")
+
+    status = json.loads(run("server", "status", "--state", str(deployed.state), "--json"))
+    assert {node["name"] for node in status["nodes"]} == {"north", "south"}
+    below = [
+        pid for name in ("server", "north") for pid in descendants(deployed.processes[name].pid)
+    ]
+    assert deployed.stop("north") == 0
+    assert deployed.stop("server") == 0
+    assert not [pid for pid in below if alive(pid)]
