@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpeft.runtime import Runtime
-from fedpeft.trained import vector_digest
+from fedpeft.vectorfile import vector_digest
 from server.ledger import total_bytes
 from server.runfolder import Checkpoint, RunFolder
 

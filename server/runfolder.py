@@ -20,7 +20,7 @@ import numpy as np
 from fedpeft.config import Experiment, differing_keys
 from fedpeft.errors import UserError
 from fedpeft.files import append_lines, write_atomic, write_json
-from fedpeft.trained import EXPERIMENT, VECTOR, vector_bytes
+from fedpeft.vectorfile import EXPERIMENT, VECTOR, vector_bytes
 
 ROUNDS = "rounds.jsonl"
 BYTES = "bytes.jsonl"

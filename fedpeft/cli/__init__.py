@@ -85,6 +85,8 @@ def main(arguments: list[str] | None = None) -> None:
         code = _INTERRUPTED
     if code == _INTERRUPTED:  # typer also returns it instead of raising
         _end("interrupted; a simulation goes on with --out and --resume", _INTERRUPTED)
+    if code:  # of a typer.Exit, which comes back as a number
+        sys.exit(code)
 
 
 def _end(line: str, code: int) -> None:

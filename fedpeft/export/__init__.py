@@ -10,7 +10,8 @@ from fedpeft.errors import UserError
 from fedpeft.export.adapter import save_adapter
 from fedpeft.export.plain import save_plain
 from fedpeft.files import whole_folder, write_atomic
-from fedpeft.trained import Trained, vector_bytes
+from fedpeft.trained import Trained
+from fedpeft.vectorfile import vector_bytes
 
 Format = Literal["hf", "peft", "vector"]
 

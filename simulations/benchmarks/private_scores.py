@@ -22,7 +22,7 @@ from typing import Any
 
 from fedpeft.config import Experiment
 from fedpeft.runtime import runtime_of
-from fedpeft.trained import EXPERIMENT
+from fedpeft.vectorfile import EXPERIMENT
 from server.runfolder import RESULT
 from simulations.benchmarks.common import Report, Row, arguments_of, record
 from simulations.benchmarks.methods import majority_of

@@ -13,7 +13,8 @@ import numpy as np
 from fedpeft.backbones import load_backbone
 from fedpeft.config import Experiment
 from fedpeft.runtime import Runtime
-from fedpeft.trained import describe_vector, vector_bytes
+from fedpeft.trained import describe_vector
+from fedpeft.vectorfile import vector_bytes
 from simulations.run import prepare, simulate
 
 SMALL_RUN = (

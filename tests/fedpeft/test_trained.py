@@ -19,8 +19,9 @@ from safetensors.numpy import save_file
 from fedpeft.errors import UserError
 from fedpeft.runtime import Runtime
 from fedpeft.tasks.metrics import scores
-from fedpeft.trained import Trained, read_vector, vector_bytes
+from fedpeft.trained import Trained
 from fedpeft.training import evaluate
+from fedpeft.vectorfile import read_vector, vector_bytes
 from server.runfolder import RunFolder
 
 SLASH = method("slash", SMALL["slash"])

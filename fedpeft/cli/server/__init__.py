@@ -1,0 +1,13 @@
+"""``fedpeft server``: run a server, let nodes in, see what goes on."""
+
+from __future__ import annotations
+
+import typer
+
+from fedpeft.cli.server import nodes, status, up
+
+app = typer.Typer(no_args_is_help=True, help="Run a server for nodes on other machines.")
+app.command()(up.up)
+app.command()(nodes.add_node)
+app.command()(nodes.remove_node)
+app.command()(status.status)

@@ -1,0 +1,158 @@
+"""What Prometheus scrapes: the server's processes, its nodes, and the runs that matter now.
+
+Everything is what the files of the runs and the supervisor say when it is asked for; nothing is
+counted here, so a restart of the server loses nothing.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpeft.errors import UserError
+from fedpeft.processes import Supervisor
+from server.connection import Connection
+from server.health import superlink_answers
+from server.registry import registered_nodes
+from server.runs import Run, is_over, read_run, run_folders, signature
+
+if TYPE_CHECKING:
+    from prometheus_client.core import Metric
+
+CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
+_RUNS = 10  # at most; each is some 15 time series
+# Name (after fedpeft_run_), key in the line of the last round, help.
+_OF_LAST_ROUND = (
+    ("clients", "clients", "Clients whose updates the last round took."),
+    ("epsilon", "epsilon", "Privacy spent: the largest epsilon of any client so far."),
+    ("round_seconds", "seconds", "Duration of the last round in seconds."),
+)
+
+
+class Metrics:
+    """A collector of a server's numbers, in a registry of its own."""
+
+    def __init__(self, state: Path, connection: Connection, supervisor: Supervisor):
+        from prometheus_client import CollectorRegistry
+
+        self.state, self.connection, self.supervisor = state, connection, supervisor
+        self._read: dict[Path, tuple[object, Run]] = {}  # with the files' signature
+        self.registry = CollectorRegistry(auto_describe=False)
+        self.registry.register(self)
+
+    def text(self) -> bytes:
+        """Return all metrics in Prometheus's text format."""
+        from prometheus_client import generate_latest
+
+        return generate_latest(self.registry)
+
+    def collect(self) -> Iterator[Metric]:
+        """Yield the metrics as they are now; called by the registry."""
+        from prometheus_client.core import GaugeMetricFamily
+
+        up = superlink_answers(self.connection)
+        yield GaugeMetricFamily("fedpeft_up", "Whether the SuperLink answers (1 or 0).", value=up)
+        yield from self._children()
+        runs = self._runs()
+        yield from _nodes(self.state, runs)
+        yield from _of_runs(runs)
+        yield _sent(runs)
+
+    def _runs(self) -> list[Run]:
+        """Return the runs watched; those whose files have not changed are not read again."""
+        found: dict[Path, tuple[object, Run]] = {}
+        for folder in watched_runs(self.state):
+            now = signature(folder)
+            before, run = self._read.get(folder, (None, None))
+            found[folder] = (now, run if run and before == now else read_run(folder))
+        self._read = found  # whole: scrapes may overlap
+        return [run for _, run in found.values()]
+
+    def _children(self) -> Iterator[Metric]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        up = GaugeMetricFamily(
+            "fedpeft_child_up", "Whether a process of the server runs (1 or 0).", labels=["child"]
+        )
+        restarts = CounterMetricFamily(
+            "fedpeft_child_restarts", "Restarts of a process of the server.", labels=["child"]
+        )
+        for name, count in self.supervisor.restarts.items():
+            up.add_metric([name], name in self.supervisor.pids)
+            restarts.add_metric([name], count)
+        yield from (up, restarts)
+
+
+def watched_runs(state: Path) -> list[Path]:
+    """Return the folders of the latest run and of those that have not ended, ten at most."""
+    folders = run_folders(state)
+    going = [folder for folder in folders[:-1] if not is_over(folder)]
+    return [*going, *folders[-1:]][-_RUNS:]
+
+
+def _nodes(state: Path, runs: list[Run]) -> Iterator[Metric]:
+    """Yield how many nodes are registered, and how long ago each was seen in the runs watched."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    try:
+        names = [node.name for node in registered_nodes(state)]
+    except UserError:  # said by every command that needs it; the other metrics are still true
+        return
+    yield GaugeMetricFamily(
+        "fedpeft_registered_nodes", "Nodes whose keys are registered.", value=len(names)
+    )
+    ago = GaugeMetricFamily(
+        "fedpeft_node_last_seen_seconds",
+        "Seconds since a node last answered in a run.",
+        labels=["node"],
+    )
+    seen = {n["name"]: n["last_seen"] for run in runs for n in run.nodes if n["last_seen"]}
+    for name in names:
+        if name in seen:
+            ago.add_metric([name], seconds_since(seen[name]))
+    yield ago
+
+
+def seconds_since(time: str) -> float:
+    """Return the seconds since an ISO 8601 time, never below 0; without a zone it is UTC."""
+    then = datetime.fromisoformat(time)
+    then = then if then.tzinfo else then.replace(tzinfo=UTC)
+    return max(0.0, (datetime.now(UTC) - then).total_seconds())
+
+
+def _of_runs(runs: list[Run]) -> Iterator[Metric]:
+    """Yield one gauge a run for its rounds, the last round, and the score."""
+    from prometheus_client.core import GaugeMetricFamily
+
+    def gauge(name: str, help: str, values: Sequence[float | None]) -> Metric:
+        family = GaugeMetricFamily(f"fedpeft_run_{name}", help, labels=["run"])
+        for run, value in zip(runs, values, strict=True):
+            if value is not None:
+                family.add_metric([run.name], value)
+        return family
+
+    runs = [run for run in runs if run.state != "damaged"]
+    for name, key, help in _OF_LAST_ROUND:
+        yield gauge(name, help, [run.last.get(key) for run in runs])
+    yield gauge("round", "Rounds done.", [run.last.get("round", 0) for run in runs])
+    yield gauge("rounds_wanted", "Rounds of the whole run.", [run.rounds for run in runs])
+    failed = [len(run.last["failed"]) if run.last else None for run in runs]
+    yield gauge("failed_clients", "Clients that failed in the last round.", failed)
+    yield gauge("score", "The last score measured, in the task's metric.", [r.score for r in runs])
+
+
+def _sent(runs: list[Run]) -> Metric:
+    from prometheus_client.core import CounterMetricFamily
+
+    family = CounterMetricFamily(
+        "fedpeft_run_bytes",
+        "Bytes of a run's messages, by kind (train, evaluate, handshake); up is to the server.",
+        labels=["run", "kind", "direction"],
+    )
+    for run in runs:
+        for kind, ways in run.bytes.items():
+            for way, count in ways.items():
+                family.add_metric([run.name, kind, way], count)
+    return family

@@ -1,0 +1,191 @@
+"""A run's folder at the server, copied home while the run goes on.
+
+Over the operations endpoint of the server, which is on loopback: at the server itself, or at this
+end of a tunnel. Nothing that it says is trusted as a path.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import http.client
+import json
+import re
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import quote
+
+from fedpeft.errors import RunFailed, UserError
+from fedpeft.files import append_lines, write_atomic
+from server.connection import Connection
+from server.deployed import ENDED
+from server.runfolder import BYTES, PROGRESS, ROUNDS
+
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of runs and of files; never hidden
+DIGEST = "X-SHA256"  # header: of the whole file
+_GROWING = (ROUNDS, BYTES)
+_LIVE = (PROGRESS, ENDED)  # small, and replaced while a run goes on
+_PATIENCE = 30.0  # seconds without a byte
+
+
+class Lost(ConnectionError):
+    """The server cannot be reached at the moment; trying again may help."""
+
+
+class Mirror:
+    """Copies ``runs/NAME`` of a server into a folder."""
+
+    def __init__(self, connection: Connection, name: str, folder: Path):
+        self.connection, self.name, self.folder = connection, name, folder
+        self._copied: dict[str, int] = {}  # bytes of growing files that are home
+
+    def files(self) -> dict[str, int]:
+        """Return the run's files with their sizes in bytes; empty while there is no such run.
+
+        Raises:
+            Lost: no connection.
+            UserError: the server does not take the token, or is no fedpeft server.
+        """
+        listed = _json(self.connection, f"/runs/{self.name}", {})
+        if not all(
+            isinstance(size, int) and PLAIN_NAME.fullmatch(name) for name, size in listed.items()
+        ):
+            raise UserError(f"{self.connection.operations} is no fedpeft server")
+        return listed
+
+    def update(self) -> None:
+        """Copy what is needed to follow the run: whole new rounds, progress, the end.
+
+        Raises:
+            Lost: no connection; the next update copies everything again.
+            UserError: see ``files``.
+        """
+        try:
+            listed = self.files()
+            for name in _GROWING:
+                if name in listed:
+                    self._grow(name, listed[name])
+            for name in _LIVE:
+                data = self.read(name) if name in listed else b""
+                if data:
+                    write_atomic(self.folder / name, data)
+                else:
+                    (self.folder / name).unlink(missing_ok=True)  # of an earlier try
+        except Lost:
+            self._copied.clear()  # the server may have dropped rounds meanwhile
+            raise
+
+    def fetch(self) -> list[str]:
+        """Copy every file of the run whole; return their names.
+
+        Raises:
+            Lost, UserError: see ``files``.
+            RunFailed: a file came home other than the server has it.
+        """
+        listed = self.files()
+        for name in listed:
+            self.fetch_file(name)
+        return list(listed)
+
+    def read(self, name: str, start: int = 0) -> bytes:
+        """Return a file's bytes from ``start`` on; none if the server has no such file.
+
+        Raises:
+            Lost, UserError: see ``files``.
+        """
+        return self._get(name, start)[0]
+
+    def fetch_file(self, name: str) -> None:
+        """Copy one file whole and check its SHA-256.
+
+        Raises:
+            Lost, UserError: see ``files``.
+            RunFailed: it has gone, or came home other than the server has it.
+        """
+        data, expected = self._get(name, 0)
+        digest = hashlib.sha256(data).hexdigest()
+        if digest != expected:
+            raise RunFailed(
+                f"'{name}' of run '{self.name}' did not come home as it is at the server: SHA-256 "
+                f"{digest[:12]}, there {expected[:12] or 'none'}; the same command with --resume "
+                f"fetches it again"
+            )
+        write_atomic(self.folder / name, data)
+
+    def _get(self, name: str, start: int) -> tuple[bytes, str]:
+        """Return a file's bytes from ``start`` on and the SHA-256 of all, both empty without it."""
+        path = f"/runs/{self.name}/{quote(name)}?from={start}"
+        with _asked(self.connection, path) as answer:
+            if answer.status != 200:
+                return b"", ""
+            return answer.read(), answer.headers.get(DIGEST, "")
+
+    def _grow(self, name: str, size: int) -> None:
+        """Append the new whole lines of a file; copy it anew if the server dropped some."""
+        have = self._copied.get(name, 0)
+        if size == have:
+            return
+        # From the newline before: where that is another byte, the file has been written anew.
+        data = self.read(name, have - 1) if 0 < have < size else b""
+        if data[:1] == b"\n":
+            data = data[1 : data.rindex(b"\n") + 1]
+            append_lines(self.folder / name, data.decode().split("\n")[:-1])
+            self._copied[name] = have + len(data)
+            return
+        data = self.read(name)
+        data = data[: data.rfind(b"\n") + 1]
+        write_atomic(self.folder / name, data)
+        self._copied[name] = len(data)
+
+
+def runs_at(connection: Connection) -> list[str]:
+    """Return the names of the runs that a server has.
+
+    Raises:
+        Lost: no connection.
+        UserError: the server does not take the token, or is no fedpeft server.
+    """
+    return [str(name) for name in _json(connection, "/runs", [])]
+
+
+def _json(connection: Connection, path: str, empty: Any) -> Any:
+    """Return the JSON at a path, of the type of ``empty``, which stands for what is not there."""
+    with _asked(connection, path) as answer:
+        if answer.status == 404:
+            return empty
+        try:
+            found = json.loads(answer.read())
+        except ValueError:
+            found = None
+    if not isinstance(found, type(empty)):
+        raise UserError(
+            f"{connection.operations} is no fedpeft server: see 'operations' in its file"
+        )
+    return found
+
+
+@contextmanager
+def _asked(connection: Connection, path: str) -> Iterator[http.client.HTTPResponse]:
+    """Give the answer to a GET, 200 or 404; errors while it is read are ``Lost``, too."""
+    # http.client asks no proxy: the token goes to this address only.
+    host, _, port = connection.operations.rpartition(":")
+    line = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_PATIENCE)
+    try:
+        line.request("GET", path, headers={"Authorization": f"Bearer {connection.token}"})
+        with line.getresponse() as answer:  # has the socket now, to be closed
+            if answer.status in (401, 403):
+                raise UserError(
+                    f"the server at {connection.operations} does not take this token: copy its "
+                    f"connection.toml again"
+                )
+            if answer.status not in (200, 404, 416):
+                raise Lost(f"{connection.operations} answers {answer.status} {answer.reason}")
+            yield answer
+    except Lost:
+        raise
+    except (OSError, http.client.HTTPException) as error:
+        reason = getattr(error, "strerror", None) or type(error).__name__
+        raise Lost(f"no connection to {connection.operations} ({reason})") from None
+    finally:
+        line.close()

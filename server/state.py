@@ -1,0 +1,222 @@
+"""The state folder of a server: its addresses, ports and secrets, made once and kept."""
+
+from __future__ import annotations
+
+import json
+import os
+import secrets
+import socket
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from fedpeft.errors import UserError
+from fedpeft.files import write_json
+from fedpeft.keys import CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY
+from fedpeft.ownfiles import PRIVATE, PUBLIC, write_together
+from server.connection import CONNECTION, Connection
+
+SETTINGS = "server.json"
+LOG = "server.log"
+LOCK = "server.lock"
+PORTS = ("public", "control", "operations")
+# Below the ports that the system gives to outgoing connections, which could take ours while the
+# server is down.
+_PORTS = range(20000, 32000)
+
+
+@dataclass(frozen=True)
+class ServerState:
+    """A server's folder, opened.
+
+    Attributes:
+        path: the folder, absolute.
+        keys: folder of ca.crt, server.crt and server.key, absolute.
+        host: IP address on which nodes are awaited.
+        hosts: names and addresses that the certificate is good for.
+        ports: by the names in ``PORTS``; public for nodes, the others on loopback.
+    """
+
+    path: Path
+    keys: Path
+    host: str
+    hosts: tuple[str, ...]
+    ports: Mapping[str, int]
+
+    @classmethod
+    def read(cls, path: Path) -> ServerState:
+        """Return the state as the last ``fedpeft server up`` left it.
+
+        Raises:
+            UserError: there is none, or it is damaged.
+        """
+        file = path / SETTINGS
+        try:
+            found = json.loads(file.read_text(encoding="utf-8"))
+            ports = {name: int(found["ports"][name]) for name in PORTS}
+            hosts = tuple(str(host) for host in found["hosts"])
+            return cls(path.resolve(), Path(found["keys"]), str(found["host"]), hosts, ports)
+        except FileNotFoundError:
+            raise UserError(f"no '{file}'; 'fedpeft server up --state {path}' makes it") from None
+        except OSError as error:
+            raise UserError(f"'{file}' cannot be read ({error.strerror})") from None
+        except (ValueError, KeyError, TypeError):
+            raise UserError(
+                f"'{file}' is damaged; remove it, and 'fedpeft server up' makes a new one"
+            ) from None
+
+    @classmethod
+    def settle(
+        cls,
+        path: Path,
+        keys: Path,
+        hosts: Sequence[str],
+        host: str,
+        ports: Mapping[str, int | None],
+    ) -> ServerState:
+        """Choose what was not chosen before, and keep it all.
+
+        Args:
+            path: the folder, which is there.
+            keys: folder of the server's keys.
+            hosts: that the certificate is good for.
+            host: IP address on which nodes are awaited.
+            ports: those asked for; None: as before, or a free one.
+
+        Raises:
+            UserError: two ports are the same; a port is in use; the settings are damaged.
+        """
+        kept = cls.read(path).ports if (path / SETTINGS).exists() else {}
+        chosen = {name: ports[name] or kept.get(name) or _free_port() for name in PORTS}
+        for name, port in chosen.items():
+            if list(chosen.values()).count(port) > 1:
+                raise UserError(f"the {name} port {port} is another one's, too; choose another")
+            _check_free(host if name == "public" else "127.0.0.1", name, port)
+        state = cls(path.resolve(), keys.resolve(), host, tuple(hosts), chosen)
+        state._write()
+        return state
+
+    def _write(self) -> None:
+        write_json(
+            self.path / SETTINGS,
+            {
+                "host": self.host,
+                "hosts": list(self.hosts),
+                "ports": dict(self.ports),
+                "keys": str(self.keys),
+            },
+        )
+        for folder in ("flwr", "bin", "nginx", "runs"):
+            (self.path / folder).mkdir(mode=0o700, exist_ok=True)
+        files = {self.secret: secrets.token_hex(32), self.path / "token": secrets.token_hex(32)}
+        made = {file: (text.encode(), PRIVATE) for file, text in files.items() if not file.exists()}
+        write_together(made)
+        # Beside the connection, so that both can be copied to where the runs are started.
+        connection = self.connection()
+        portable = Connection(
+            connection.control, Path(CA_CERTIFICATE), connection.operations, connection.token
+        )
+        write_together(
+            {
+                self.path / CA_CERTIFICATE: (self.ca.read_bytes(), PUBLIC),
+                self.path / CONNECTION: (portable.to_toml().encode(), PRIVATE),
+            },
+            replace=True,
+        )
+
+    def connection(self) -> Connection:
+        """Return how this machine speaks to the server; contains its token."""
+        return Connection(
+            f"127.0.0.1:{self.ports['control']}",
+            self.ca,
+            f"127.0.0.1:{self.ports['operations']}",
+            (self.path / "token").read_text(encoding="ascii"),
+        )
+
+    @property
+    def ca(self) -> Path:
+        """The certificate of the authority."""
+        return self.keys / CA_CERTIFICATE
+
+    @property
+    def certificate(self) -> Path:
+        """The server's certificate."""
+        return self.keys / SERVER_CERTIFICATE
+
+    @property
+    def key(self) -> Path:
+        """The server's private key."""
+        return self.keys / SERVER_KEY
+
+    @property
+    def secret(self) -> Path:
+        """The file with the secret that the server's own processes share."""
+        return self.path / "secret"
+
+    @property
+    def log(self) -> Path:
+        """The log that all processes of the server append to."""
+        return self.path / LOG
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Make the folder (0700), and keep a second server from using it; a killed one lets go.
+
+    The lock file holds the pid of the one that has it.
+
+    Raises:
+        UserError: another server runs there; the folder cannot be made, or is another user's.
+    """
+    from filelock import FileLock, Timeout
+
+    try:
+        path.mkdir(mode=0o700, parents=True, exist_ok=True)
+        if path.stat().st_uid != os.geteuid():
+            raise UserError(f"--state '{path}' belongs to another user; use a folder of your own")
+        path.chmod(0o700)
+    except OSError as error:
+        raise UserError(f"--state '{path}' cannot be used ({error.strerror})") from None
+    lock = FileLock(path / LOCK, mode=0o600)
+    try:
+        lock.acquire(blocking=False)
+    except Timeout:
+        raise UserError(f"--state '{path}': another server runs there") from None
+    try:
+        (path / LOCK).write_text(f"{os.getpid()}\n", encoding="ascii")
+        yield
+    finally:
+        lock.release()
+
+
+def _free_port() -> int:
+    while True:
+        port = secrets.choice(_PORTS)
+        try:
+            _bind("127.0.0.1", port)
+            return port
+        except OSError:
+            continue
+
+
+def _check_free(host: str, name: str, port: int) -> None:
+    try:
+        _bind(host, port)
+    except OSError as error:
+        option = "" if name == "operations" else f" or choose another with --{_option(name)}"
+        raise UserError(
+            f"the {name} port {host}:{port} cannot be used ({error.strerror}); end the program "
+            f"that has it{option}"
+        ) from None
+
+
+def _option(name: str) -> str:
+    return "port" if name == "public" else f"{name}-port"
+
+
+def _bind(host: str, port: int) -> None:
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    with socket.socket(family) as probe:
+        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        probe.bind((host, port))

@@ -1,0 +1,131 @@
+"""What a server is doing, for ``fedpeft server status``: processes, runs, nodes."""
+
+from __future__ import annotations
+
+import os
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from server.connection import Connection
+from server.flwr_cli import run_flwr
+from server.health import superlink_answers
+from server.registry import registered_nodes
+from server.runs import Run, read_run, run_folders, sent_by_client
+from server.state import LOCK, ServerState
+
+_UNREGISTERED = "unregistered"  # Flower's word for a node that was removed
+
+
+def describe_server(state: Path) -> dict[str, Any]:
+    """Return ``{"up", "pid", "since", "host", "ports", "runs", "nodes"}``, all fit for JSON.
+
+    ``up`` is whether the SuperLink answers, ``pid`` the process of `fedpeft server up` and
+    ``since`` its start, null when it is gone. ``runs`` are those of the state folder, the latest
+    last; ``nodes`` the registered ones in order, then those that only the SuperLink knows.
+    Numbers of a node are those of the latest run it took part in; bytes are of messages, times
+    ISO 8601 in UTC.
+
+    Raises:
+        UserError: there is no server's state, or it is damaged.
+    """
+    server = ServerState.read(state)
+    connection = server.connection()
+    up = superlink_answers(connection)
+    pid = _pid(state)
+    runs = {folder: read_run(folder) for folder in run_folders(state)}
+    return {
+        "up": up,
+        "pid": pid,
+        "since": _iso((state / LOCK).stat().st_mtime) if pid else None,
+        "host": server.host,
+        "ports": dict(server.ports),
+        "runs": [_describe_run(run) for run in runs.values()],
+        "nodes": _describe_nodes(state, connection if up else None, runs),
+    }
+
+
+def _pid(state: Path) -> int | None:
+    """Return the process of `fedpeft server up`, None if it is not there."""
+    try:
+        pid = int((state / LOCK).read_text(encoding="ascii"))
+        os.kill(pid, 0)
+    except (OSError, ValueError):
+        return None
+    return pid
+
+
+def _describe_run(run: Run) -> dict[str, Any]:
+    return {
+        "name": run.name,
+        "state": run.state,
+        "reason": run.reason,
+        "changed": _iso(run.changed),
+        "round": run.last.get("round", 0),
+        "rounds": run.rounds,
+        "score": run.score,
+        "bytes": {way: sum(kind[way] for kind in run.bytes.values()) for way in ("up", "down")},
+        "epsilon": run.last.get("epsilon"),
+    }
+
+
+def _describe_nodes(
+    state: Path, connection: Connection | None, runs: dict[Path, Run]
+) -> list[dict[str, Any]]:
+    """Return a line for each node; ``connection`` is None while the SuperLink does not answer."""
+    flower = _flower_nodes(connection)
+    names = {node.node_id: node.name for node in registered_nodes(state)}
+    for number, said in flower.items():
+        if said["status"] != _UNREGISTERED:
+            names.setdefault(number, "")
+    found = []
+    for number, name in names.items():
+        said = flower.get(number, {})
+        taken_part = _latest_part(number, runs)
+        last_seen = max(taken_part.pop("last_seen", ""), _time(said.get("offline-at")))
+        found.append(
+            {
+                "name": name,
+                "node_id": number,
+                "state": said.get("status", "unknown"),
+                "last_seen": last_seen or None,
+                **taken_part,
+            }
+        )
+    return found
+
+
+def _latest_part(node_id: int, runs: dict[Path, Run]) -> dict[str, Any]:
+    """Return what a node did in the latest run that it took part in."""
+    for folder, run in reversed(runs.items()):
+        for entry in run.nodes:
+            if entry["node_id"] == node_id:
+                sent = sent_by_client(folder).get(entry["client"], {"up": 0, "down": 0})
+                return {
+                    "run": run.name,
+                    **{key: entry[key] for key in ("client", "rounds", "failed", "last_seen")},
+                    "bytes": sent,
+                    "epsilon": entry["epsilon"],
+                }
+    none = dict.fromkeys(("run", "client", "rounds", "failed", "bytes"))
+    return {**none, "epsilon": {}}
+
+
+def _flower_nodes(connection: Connection | None) -> dict[int, dict[str, Any]]:
+    """Return what Flower says of each node it knows, by node id."""
+    if connection is None:
+        return {}
+    answer = run_flwr(["supernode", "list"], connection)
+    return {int(node["node-id"]): node for node in answer["nodes"]}
+
+
+def _iso(seconds: float) -> str:
+    return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
+
+
+def _time(said: str | None) -> str:
+    """Return a time of Flower's (``2026-11-21 15:44:06Z``) in ISO 8601, "" if it is none."""
+    try:
+        return datetime.fromisoformat(said or "").isoformat(timespec="seconds")
+    except ValueError:
+        return ""

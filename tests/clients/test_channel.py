@@ -1,0 +1,181 @@
+"""The channel between relay and worker: real sockets, and peers that misbehave."""
+
+from __future__ import annotations
+
+import os
+import socket
+import stat
+import struct
+import tempfile
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from workers import other_user
+
+from clients import channel
+from clients.channel import ChannelError, Pair, ask, check_path, is_listening, listen, serve_one
+from fedpeft.errors import UserError
+
+
+@pytest.fixture
+def path(tmp_path: Path) -> Path:
+    return tmp_path / "s.sock"
+
+
+@contextmanager
+def serving(path: Path, requests: int = 1) -> Iterator[list[BaseException | None]]:
+    """Answer some requests by their halves in the other order; gives how each of them ended."""
+    ends: list[BaseException | None] = []
+    listener = listen(path)
+
+    def swap(request: Pair) -> Pair:
+        return request[1], request[0]
+
+    def work() -> None:
+        for _ in range(requests):
+            try:
+                serve_one(listener, swap)
+                ends.append(None)
+            except OSError as error:
+                ends.append(error)
+
+    thread = threading.Thread(target=work, daemon=True)
+    thread.start()
+    yield ends
+    thread.join(timeout=20)
+    listener.close()
+    assert not thread.is_alive(), "fewer requests came"
+
+
+def connected(path: Path) -> socket.socket:
+    connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    connection.connect(str(path))
+    return connection
+
+
+def let_go(connection: socket.socket) -> bool:
+    """Return whether the other side has closed the connection without a word."""
+    try:
+        return connection.recv(1) == b""
+    except ConnectionResetError:  # it did not read all that was sent
+        return True
+
+
+def test_a_request_is_answered(path: Path) -> None:
+    large = os.urandom(3_000_000)  # more than a socket holds at once
+    with serving(path, 3) as ends:
+        assert ask(path, (b"message", b"context"), 10) == (b"context", b"message")
+        assert ask(path, (large, b""), 10) == (b"", large)
+        assert ask(path, (b"", b""), 10) == (b"", b"")
+    assert ends == [None, None, None]
+
+
+def test_the_socket_is_for_its_user_alone(path: Path) -> None:
+    before = os.umask(0)
+    try:
+        with listen(path):
+            assert stat.S_IMODE(path.stat().st_mode) == 0o600
+            assert os.umask(0) == 0, "listening changed how other files are made"
+    finally:
+        os.umask(before)
+
+
+def test_what_a_dead_process_left_is_taken_over_and_a_living_one_is_not(path: Path) -> None:
+    listen(path).close()
+    assert path.exists() and not is_listening(path)
+    with serving(path, 2):
+        assert is_listening(path)  # one who only looks is no request
+        with pytest.raises(UserError, match="another process answers there already"):
+            listen(path)
+
+
+def test_looking_is_not_asking(path: Path) -> None:
+    with serving(path, 2) as ends:
+        assert is_listening(path)
+        assert ask(path, (b"a", b"b"), 10) == (b"b", b"a")
+    assert ends == [None, None]
+
+
+@pytest.mark.parametrize(
+    "sent",
+    [
+        b"\0\0\0",
+        struct.pack("!Q", 10) + b"short",
+        struct.pack("!Q", 3) + b"one",
+        struct.pack("!Q", channel.LARGEST + 1),
+        b"\xff" * 100,
+    ],
+    ids=["half a length", "half a part", "one part", "too long", "no length"],
+)
+def test_what_is_no_request_is_dropped(path: Path, sent: bytes) -> None:
+    with serving(path, 2) as ends:
+        with connected(path) as connection:
+            connection.sendall(sent)
+            connection.shutdown(socket.SHUT_WR)
+            assert let_go(connection)
+        assert ask(path, (b"a", b"b"), 10) == (b"b", b"a")  # the next is served
+    assert isinstance(ends[0], ChannelError) and ends[1] is None
+
+
+def test_a_length_alone_takes_no_memory(path: Path) -> None:
+    with serving(path) as ends, connected(path) as connection:
+        connection.sendall(struct.pack("!Q", channel.LARGEST))
+        connection.shutdown(socket.SHUT_WR)
+        assert let_go(connection)
+    assert "closed in the middle" in str(ends[0])
+
+
+def test_a_peer_that_stalls_does_not_hold_the_others_up(
+    path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(channel, "_PATIENCE", 0.2)
+    with serving(path, 2) as ends, connected(path):
+        assert ask(path, (b"a", b"b"), 10) == (b"b", b"a")
+    assert isinstance(ends[0], TimeoutError)
+
+
+def test_nobody_there_and_one_who_goes_away_are_errors_of_the_system(path: Path) -> None:
+    with pytest.raises(FileNotFoundError):
+        ask(path, (b"", b""), 1)
+    listener = listen(path)
+    ended = threading.Thread(target=lambda: listener.accept()[0].close())
+    ended.start()
+    with pytest.raises(OSError):
+        ask(path, (b"a" * 1_000_000, b""), 5)
+    ended.join()
+    with pytest.raises(TimeoutError):
+        ask(path, (b"a", b""), 0.1)  # it listens and does not answer
+    listener.close()
+    with pytest.raises(ConnectionRefusedError):
+        ask(path, (b"", b""), 1)
+
+
+def test_another_user_is_refused() -> None:
+    user = other_user()
+    with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # pytest's own are closed to others
+        Path(folder).chmod(0o755)
+        path = Path(folder) / "s.sock"
+        with serving(path) as ends:
+            path.chmod(0o666)
+            child = os.fork()
+            if not child:  # pragma: no cover - another process
+                try:
+                    os.setuid(user)
+                    with connected(path) as connection:
+                        os._exit(0 if let_go(connection) else 1)
+                finally:
+                    os._exit(2)
+            assert os.waitpid(child, 0)[1] == 0
+    assert f"user {user} is refused" in str(ends[0])
+
+
+def test_a_path_that_is_too_long_says_so(tmp_path: Path) -> None:
+    path = tmp_path / ("d" * 100) / "worker.sock"
+    with pytest.raises(UserError, match=r"a socket's path has at most 107; use a state folder"):
+        check_path(path)
+    with pytest.raises(UserError, match="at most 107"):
+        listen(path)
+    check_path(Path("/" + "d" * 106))

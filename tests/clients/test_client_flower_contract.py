@@ -1,0 +1,97 @@
+"""What clients/flower.py relies on in this version of Flower, tried with its own programs."""
+
+from __future__ import annotations
+
+import inspect
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from flowering import (
+    environment,
+    flwr,
+    foreign_project,
+    free_port,
+    lines,
+    running,
+    superlink,
+    until,
+)
+
+from fedpeft.shims import write_shims
+
+
+def test_the_places_that_are_changed_are_there() -> None:
+    from flwr.supernode.cli import flwr_clientapp
+    from flwr.supernode.runtime import run_clientapp
+
+    source = inspect.getsource(run_clientapp)
+    # One call, after the run's id is known and before anything of the bundle is used.
+    assert source.count("install_from_fab(") == 1
+    assert source.index("pull_task_input(client)") < source.index("install_from_fab(")
+    assert source.index("install_from_fab(") < source.index("load_client_app_fn(")
+    ours = {"runtime_api_address", "token", "insecure", "certificates", "parent_pid"}
+    parameters = inspect.signature(run_clientapp.run_clientapp).parameters
+    assert set(parameters) == {*ours, "runtime_dependency_install"}
+    # What Flower's own command does with its arguments, and we do in its place.
+    command = inspect.getsource(inspect.getmodule(flwr_clientapp))  # type: ignore[arg-type]
+    assert all(f"{name}=" in command for name in ours)
+    assert command.count(".add_argument(") == 1  # the address; the others are added together
+
+
+def test_a_task_is_started_without_what_it_does_not_need(tmp_path: Path) -> None:
+    """One process for each message: what it imports, every message waits for."""
+    code = (
+        "import sys; sys.argv = ['x', '--help']\n"
+        "from clients.task import main\n"
+        "try: main()\n"
+        "except SystemExit: print(sorted({'torch', 'transformers', 'pandas', 'flwr.supernode.cli'}"
+        " & set(sys.modules)), 'flwr.supernode.runtime.run_clientapp' in sys.modules)"
+    )
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        env={**os.environ, "FEDPEFT_NODE_STATE": str(tmp_path)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert done.stdout.splitlines()[-1] == "[] True"
+
+
+def test_a_task_without_a_node_says_what_it_is_for() -> None:
+    environment = {name: os.environ[name] for name in os.environ if name != "FEDPEFT_NODE_STATE"}
+    command = [sys.executable, "-m", "clients.task"]
+    done = subprocess.run(command, env=environment, capture_output=True, text=True)
+    assert done.returncode == 1 and "started by fedpeft node up" in done.stderr
+
+
+@pytest.mark.slow
+def test_a_node_refuses_code_that_its_server_sends(tmp_path: Path) -> None:
+    """The server is not ours and runs whatever it is given; the node still does not."""
+    port, state = free_port(), tmp_path / "state"
+    state.mkdir()
+    write_shims(state / "bin", {"flwr-clientapp": "clients.task"})
+    server = environment(tmp_path / "server", SIDE="server")
+    node = environment(state / "flwr", state / "bin", SIDE="node", FEDPEFT_NODE_STATE=str(state))
+    command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
+    command += ["--port", str(free_port())]
+    with superlink(tmp_path, port, server), running(command, tmp_path / "node.txt", node):
+        project = foreign_project(tmp_path / "foreign", tmp_path)
+        run = flwr(port, tmp_path / "operator", "run", str(project))["run-id"]
+        reply = until((tmp_path / "reply").is_file) and (tmp_path / "reply").read_text()
+        code, _, reason = reply.partition(" ")
+        assert code == "2"  # an exception of the ClientApp
+        assert reason == (
+            "<class 'fedpeft.bundle.ForeignBundle'>:<'the bundle brings its own code: evil.py'>"
+        )
+    refused = [line for line in lines(state / "node.log") if "refused" in line["message"]]
+    assert [(line["level"], line["source"], line["run"], line["message"]) for line in refused] == [
+        ("error", "task", str(run), "refused: the bundle brings its own code: evil.py")
+    ]
+    assert (tmp_path / "imported-by-server").exists()
+    assert not (tmp_path / "imported-by-node").exists()
+    assert not list((state / "flwr").rglob("*.py")) and not (state / "flwr" / "apps").exists()
+    # What a task prints is logged a second time.
+    assert "raised an exception" not in (tmp_path / "node.txt").read_text()

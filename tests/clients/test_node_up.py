@@ -1,0 +1,151 @@
+"""`fedpeft node up` with a real SuperLink: it joins, mends itself, and ends whole."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import pytest
+from superlinks import server_state, superlink
+from workers import eventually, handshake, logged, node_context
+
+from clients import relay
+from clients.channel import is_listening
+from clients.node import Node, children, environment
+from clients.state import NodeSettings, prepare, socket_path
+from fedpeft.config import Experiment
+from fedpeft.keys import make_node
+from server.registry import add_node
+from server.state import ServerState
+
+PROGRAM = "from fedpeft.cli import main; main()"
+
+
+@contextmanager
+def node_up(state: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
+    """Run `fedpeft node up`; whatever it leaves is ended."""
+    command = [sys.executable, "-c", PROGRAM, "node", "up", "--state", str(state), *options]
+    with open(state.with_suffix(".out"), "w") as out:
+        process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, text=True)
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.wait()
+        for pid in processes_of(state):
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+
+
+def processes_of(state: Path) -> dict[int, str]:
+    """Return the living processes that a node has started: pid -> command."""
+    mark, found = f"FEDPEFT_NODE_STATE={state}".encode(), {}
+    for entry in Path("/proc").iterdir():
+        with contextlib.suppress(OSError):
+            if entry.name.isdecimal() and mark in (entry / "environ").read_bytes().split(b"\0"):
+                command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
+                found[int(entry.name)] = command
+    return found
+
+
+def pids_of(state: Path, word: str) -> list[int]:
+    return [pid for pid, command in processes_of(state).items() if word in command]
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerState]:
+    """A SuperLink that knows the node `site`, whose keys lie beside the server's state."""
+    state = server_state(tmp_path_factory.mktemp("server"))
+    make_node(state.path.parent / "site", "site")
+    with superlink(state):
+        add_node(state.path, state.path.parent / "site" / "site.pub")
+        yield state
+
+
+def options(server: ServerState) -> list[str]:
+    folder, address = server.path.parent, server.connection().control
+    return [
+        *("--superlink", address, "--key", str(folder / "site" / "site")),
+        *("--ca", str(server.connection().ca), "--partition", "0", "--backbone", "tiny"),
+    ]
+
+
+@pytest.mark.slow
+def test_a_node_joins_mends_itself_and_ends_whole(
+    server: ServerState, tmp_path: Path, quick: Callable[..., Experiment]
+) -> None:
+    state = tmp_path / "state"
+    with node_up(state, *options(server), "--log-json") as node:
+        eventually(lambda: state.exists() and "the node is up" in str(logged(state)))
+        eventually(lambda: any("SuperNode ID" in line for line in logged(state)))
+
+        second = subprocess.run(
+            [sys.executable, "-c", PROGRAM, "node", "up", "--state", str(state), *options(server)],
+            capture_output=True,
+            text=True,
+        )
+        assert second.returncode == 2 and "another node runs there" in second.stderr
+
+        (worker,) = pids_of(state, "clients.worker")
+        context = node_context(state)
+        assert relay.app(handshake(quick()), context).has_content()
+        assert any("query.handshake: done" in line for line in logged(state))
+        os.kill(worker, signal.SIGKILL)
+        eventually(lambda: set(pids_of(state, "clients.worker")) - {worker} != set())
+        eventually(lambda: is_listening(socket_path(state)))
+        assert relay.app(handshake(quick()), context).has_content()
+        assert sum("query.handshake: done" in line for line in logged(state)) == 2
+
+        node.send_signal(signal.SIGTERM)
+        begun = time.monotonic()
+        assert node.wait(timeout=20) == 0
+        assert time.monotonic() - begun < 15
+        assert processes_of(state) == {}
+    printed = state.with_suffix(".out").read_text()
+    assert '"source": "supernode"' in printed and "the node has ended" in printed
+
+
+@pytest.mark.slow
+def test_a_node_does_without_a_worker(server: ServerState, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with node_up(state, *options(server), "--no-worker") as node:
+        eventually(lambda: state.exists() and "the node is up" in str(logged(state)))
+        assert pids_of(state, "flower-supernode") and not pids_of(state, "clients.worker")
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(timeout=20) == 0
+    assert "worker" not in state.with_suffix(".out").read_text()
+
+
+@pytest.mark.slow
+def test_a_mistake_ends_it_before_anything_starts(server: ServerState, tmp_path: Path) -> None:
+    state = tmp_path / "state"
+    with node_up(state, *options(server)[:-1], "/no/such/backbone") as node:
+        assert node.wait(timeout=60) == 2
+        assert processes_of(state) == {}
+    assert "'/no/such/backbone': no such folder" in state.with_suffix(".out").read_text()
+    assert not (state / "node.json").exists()
+
+
+def test_its_processes_are_closed_to_others_and_find_our_program_first(tmp_path: Path) -> None:
+    state = tmp_path / "a state"
+    prepare(state)
+    node = Node("host:1", Path("/k"), Path("/ca"), state, NodeSettings("", 0))
+    worker, supernode, superexec = children(node, 4321)
+    assert "process" in supernode.command and f'state="{state}"' in supernode.command
+    assert "--host" in supernode.command and "127.0.0.1" in supernode.command
+    assert "127.0.0.1:4321" in superexec.command
+    for child in (supernode, superexec):
+        secret = child.command[list(child.command).index("--superexec-auth-secret-file") + 1]
+        assert Path(secret).stat().st_mode & 0o777 == 0o600
+        assert (state / "secret").read_text() not in str(child.command)
+    around = environment(state)
+    assert around["PATH"].split(os.pathsep)[0] == str(state / "bin")
+    assert around["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
+    assert worker.environment == supernode.environment == superexec.environment == around

@@ -1,0 +1,167 @@
+"""What a message gets through the relay: from a real worker, and where there is none."""
+
+from __future__ import annotations
+
+import copy
+import json
+import signal
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import ConfigRecord, Context, Message, RecordDict
+from workers import (
+    eventually,
+    handshake,
+    logged,
+    message,
+    node_context,
+    running_worker,
+    same_time,
+    state_folder,
+    task_vector,
+)
+
+from clients import app, relay
+from clients.flower import context_to_wire, from_wire, to_wire
+from clients.worker import answer_wire
+from fedpeft.config import Experiment
+from fedpeft.runtime import runtime_of
+
+Quick = Callable[..., Experiment]
+
+
+@pytest.fixture(scope="module")
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A node with a worker."""
+    folder = state_folder(tmp_path_factory.mktemp("node") / "state")
+    with running_worker(folder):
+        yield folder
+
+
+@pytest.fixture
+def experiment(quick: Quick) -> Experiment:
+    return quick()
+
+
+@pytest.fixture
+def start(experiment: Experiment) -> np.ndarray:
+    return runtime_of(experiment.to_toml()).model.initial(0)
+
+
+def both(asked: Message, context: Context) -> tuple[bytes, bytes]:
+    """Return what the relay and the client app of this process reply to the same message."""
+    here = copy.deepcopy(context)
+    replies = relay.app(asked, context), app.app(asked, here)
+    assert context_to_wire(context) == context_to_wire(here)
+    return same_time(replies[0]), same_time(replies[1])
+
+
+@pytest.mark.slow
+def test_the_worker_gives_the_same_bytes_as_this_process(
+    state: Path, experiment: Experiment, start: np.ndarray
+) -> None:
+    context = node_context(state)
+    messages = [
+        handshake(experiment),
+        task_vector("train", experiment, start),
+        task_vector("evaluate", experiment, start),
+    ]
+    for asked in messages:
+        replies = both(asked, context)
+        assert replies[0] == replies[1]
+        assert from_wire(replies[0]).has_content()
+    done = [line for line in logged(state) if "done in" in line]
+    assert [line.partition(":")[0] for line in done] == [
+        "query.handshake",
+        "train, round 1",
+        "evaluate, round 1",
+    ]
+
+
+@pytest.mark.slow
+def test_error_replies_are_the_same_too(
+    state: Path, experiment: Experiment, start: np.ndarray, quick: Quick
+) -> None:
+    other = quick("seed=77")
+    content = RecordDict({"config": ConfigRecord({"experiment": "seed = [", "client": 0})})
+    for asked in (
+        task_vector("train", other, start),
+        task_vector("evaluate", experiment, start[:-1]),
+        message("query.handshake", content),
+    ):
+        replies = both(asked, node_context(state))
+        assert replies[0] == replies[1]
+        assert from_wire(replies[0]).error.reason
+
+
+@pytest.mark.slow
+def test_what_the_worker_puts_into_the_context_arrives(state: Path, tmp_path: Path) -> None:
+    context = node_context(state)
+    context.state["kept"] = ConfigRecord({"round": 3})
+    asked = message("query.handshake", RecordDict({"config": ConfigRecord({"experiment": ""})}))
+    relay.app(asked, context)
+    assert dict(context.state["kept"]) == {"round": 3}
+    reply, changed = answer_wire((to_wire(asked), context_to_wire(context)))
+    assert from_wire(reply).has_error() and changed == context_to_wire(context)
+
+
+def test_without_a_worker_the_message_is_answered_here(
+    tmp_path: Path, experiment: Experiment, start: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    context = node_context(state_folder(tmp_path / "state"))
+    assert relay.app(handshake(experiment), context).has_content()
+    replies = both(task_vector("train", experiment, start), context)
+    assert replies[0] == replies[1]
+    assert "this process answers itself" in caplog.text
+
+
+@pytest.mark.slow
+def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
+    tmp_path: Path, experiment: Experiment, start: np.ndarray, caplog: pytest.LogCaptureFixture
+) -> None:
+    state = state_folder(tmp_path / "state")
+    context, replies = node_context(state), []
+    with running_worker(state) as worker:
+        assert relay.app(handshake(experiment), context).has_content()
+        asked = task_vector("train", experiment, start)
+        expected = same_time(relay.app(asked, context))
+        worker.send_signal(signal.SIGSTOP)  # it has the message, and will never answer it
+        asking = threading.Thread(
+            target=lambda: replies.append(relay.app(asked, context)), daemon=True
+        )
+        asking.start()
+        asking.join(timeout=0.3)
+        assert not replies
+        worker.kill()
+        eventually(lambda: bool(replies))
+    assert same_time(replies[0]) == expected
+    assert "no answer from the worker" in caplog.text
+
+
+def test_an_exception_here_becomes_an_error_reply_without_its_text(
+    tmp_path: Path, experiment: Experiment
+) -> None:
+    secret = "a patient's name"
+    context = node_context(state_folder(tmp_path / "state", data=f"/{secret}.csv"))
+    asked = message("train.unknown", RecordDict())
+    from clients.worker import answer
+
+    reply = answer(asked, context)
+    assert reply.has_error() and "unknown" not in reply.error.reason
+    assert secret not in json.dumps(str(reply.error))
+
+
+def test_the_relay_imports_next_to_nothing() -> None:
+    program = (
+        "import sys, clients.relay, clients.task; print(sorted({'torch', 'transformers', 'pandas',"
+        " 'scipy', 'datasets', 'clients.app', 'fedpeft.runtime'} & set(sys.modules)))"
+    )
+    ended = subprocess.run(
+        [sys.executable, "-c", program], capture_output=True, text=True, check=True
+    )
+    assert ended.stdout.strip() == "[]"

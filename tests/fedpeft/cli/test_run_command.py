@@ -1,0 +1,223 @@
+"""``fedpeft run``: a federation on a real server with a real node, followed from the outside."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from servers import make_state, operations, server_app_shim, superlink
+
+from fedpeft.config import Experiment
+from fedpeft.keys import make_node
+from server.registry import add_node
+from server.runfolder import RunFolder
+from server.state import ServerState
+
+Command = Callable[..., tuple[int, str, str]]
+pytestmark = pytest.mark.slow
+_NODE = """
+import sys
+from pathlib import Path
+from clients.node import Node, up
+from clients.state import NodeSettings
+superlink, key, ca, state = sys.argv[1:]
+up(Node(superlink, Path(key), Path(ca), Path(state), NodeSettings("", 0)), False)
+"""
+QUICK = [
+    *("backbone=tiny", "task.train_limit=60", "task.eval_limit=20", "method.d=8"),
+    *("federation.clients=1", "federation.rounds=2", "federation.node_wait=60"),
+    *("engine.threads=1", "output.plots=false"),
+]
+
+
+def settings(*overrides: str) -> list[str]:
+    return [part for each in (*QUICK, *overrides) for part in ("-s", each)]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where the server and its node live."""
+    return tmp_path_factory.mktemp("server")
+
+
+@pytest.fixture(scope="module")
+def server(folder: Path) -> Iterator[ServerState]:
+    """A server that is up, with one node registered."""
+    state = make_state(folder)
+    make_node(folder, "node")
+    with superlink(state, server_app_shim(folder)), operations(state):
+        add_node(state.path, folder / "node.pub")
+        yield state
+
+
+@pytest.fixture(scope="module")
+def node(server: ServerState, folder: Path) -> Iterator[None]:
+    """The server's node, up as well."""
+    address = f"127.0.0.1:{server.ports['control']}"
+    with open(folder / "node.out", "wb") as log:
+        process = subprocess.Popen(
+            [
+                *(sys.executable, "-c", _NODE, address, str(folder / "node"), str(server.ca)),
+                str(folder / "node-state"),
+            ],
+            stdout=log,
+            stderr=subprocess.STDOUT,
+        )
+    try:
+        yield
+    finally:
+        process.terminate()
+        assert process.wait(30) == 0
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+@contextmanager
+def following(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
+    """Run ``fedpeft run`` as a process of its own, as in a terminal where Ctrl-C can be typed."""
+    command = [sys.executable, "-c", "from fedpeft.cli import main; main()", "run"]
+    process = subprocess.Popen(
+        [*command, *map(str, arguments)],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        yield process
+    finally:
+        if process.poll() is None:
+            process.kill()
+        process.wait()
+
+
+def submitted(out: Path) -> str:
+    """Return Flower's id of the run in ``out``, once it has one."""
+    end = time.monotonic() + 60
+    while not (out / "submitted.json").exists():
+        assert time.monotonic() < end
+        time.sleep(0.1)
+    return json.loads((out / "submitted.json").read_text())["run"]
+
+
+@pytest.mark.usefixtures("node")
+def test_a_run_goes_on_without_us_and_comes_home_as_it_is_at_the_server(
+    server: ServerState, fedpeft: Command, tmp_path: Path
+) -> None:
+    out = tmp_path / "first"
+    with following("--on", server.path, *settings(), "--out", out) as process:
+        run = submitted(out)
+        os.killpg(process.pid, signal.SIGINT)
+        printed, said = process.communicate(timeout=30)
+    assert process.returncode == 130
+    assert printed.startswith("synthetic/sentiment · slash on tiny · 1 clients, 1 a round · run ")
+    assert said == (
+        f"interrupted here only: the run goes on at the server; the same command with "
+        f"'--out {out} --resume' comes back to it, with '--out {out} --stop' ends it\n"
+    )
+    code, printed, said = fedpeft("run", "--on", server.path, "--resume", "--out", out)
+    assert (code, said) == (0, ""), printed
+    lines = printed.splitlines()
+    assert lines[0].endswith(f", number {run}")  # not submitted again
+    assert [line[:9] for line in lines[1:3]] == ["round 1/2", "round 2/2"]
+    assert lines[3].startswith("accuracy 0.") and "after 2 rounds" in lines[3]
+    assert lines[-1] == f"results: {out}"
+    there = server.path / "runs" / "first"
+    home = {each.name for each in out.iterdir()} - {"run.lock", "submitted.json"}
+    assert home >= {"result.json", "vector.safetensors", "rounds.jsonl", "nodes.json"}
+    assert all((out / name).read_bytes() == (there / name).read_bytes() for name in home)
+
+
+def test_a_run_that_fails_ends_with_its_own_reason(
+    server: ServerState, fedpeft: Command, tmp_path: Path
+) -> None:
+    waiting = settings("federation.clients=5", "federation.node_wait=1")
+    out = tmp_path / "alone"
+    code, _, said = fedpeft("run", "--on", server.path, *waiting, "--out", out)
+    assert code == 1 and said.startswith("stopped: ") and said.count("\n") == 1
+    assert json.loads((out / "ended.json").read_text())["reason"] in said
+
+
+def test_a_server_that_goes_away_is_waited_for_and_a_run_can_be_stopped(
+    server: ServerState, fedpeft: Command, tmp_path: Path
+) -> None:
+    ports = {**server.ports, "operations": free_port()}
+    reached, out = replace(server, ports=ports), tmp_path / "stopped"
+    (tmp_path / "trial.toml").write_text(reached.connection().to_toml())
+    on = ("--on", tmp_path / "trial.toml", "--out", out)
+    with following(*on, *settings("federation.clients=7", "federation.node_wait=300")) as process:
+        with operations(reached):
+            submitted(out)
+        assert process.stdout
+        begun, lost = process.stdout.readline(), process.stdout.readline()
+        with operations(reached):
+            back = process.stdout.readline()
+            code, printed, _ = fedpeft("run", *on, "--stop")
+            assert code == 0 and printed.startswith("stopped run ")
+            _, said = process.communicate(timeout=60)
+    assert "run 'stopped' at 127.0.0.1:" in begun
+    assert lost.startswith(f"no connection to 127.0.0.1:{ports['operations']} (Connection refused)")
+    assert back == "connected again\n"
+    assert process.returncode == 1 and said.startswith(
+        "stopped: the run was stopped at the server; the same command with --resume goes on"
+    )
+
+
+def test_a_name_that_is_taken_and_other_settings_are_refused(
+    server: ServerState, fedpeft: Command, tmp_path: Path
+) -> None:
+    RunFolder.create(server.path / "runs" / "taken", Experiment.load("", QUICK))
+    arguments = ("run", "--on", server.path, "--name", "taken")
+    code, _, said = fedpeft(*arguments, *settings(), "--out", tmp_path / "new")
+    assert code == 2 and "the server has a run 'taken' already; choose another --name" in said
+    RunFolder.create(tmp_path / "home", Experiment.load("", [*QUICK, "seed=5"]))
+    code, _, said = fedpeft(
+        *(*arguments, "--resume", "--out", tmp_path / "home", *settings("seed=5"))
+    )
+    assert code == 2 and "the server's run 'taken' has other settings: seed (0 and 5)" in said
+    assert not (tmp_path / "new").exists()
+
+
+def test_mistakes_cost_nothing(server: ServerState, fedpeft: Command, tmp_path: Path) -> None:
+    here = ("--on", server.path)
+    for arguments, expected in (
+        (["-s", "backbone=tiny"], "--on"),
+        (["--on", "nowhere"], "--on 'nowhere': no server of that name"),
+        ([*here, "-s", "engine.kind=ray"], "engine.kind = 'ray': is a simulation's"),
+        ([*here, "-s", "seeed=1"], "unknown key 'seeed'"),
+        ([*here, "--name", "../up"], "'../up': expected a --name of letters"),
+        ([*here, "--resume"], "--resume and --stop need --out or --name"),
+        ([*here, "--resume", "--out", tmp_path / "no"], "no run in '"),
+        ([*here, "--stop", "--out", tmp_path / "no"], "holds no submitted.json"),
+    ):
+        code, printed, said = fedpeft("run", *arguments)
+        assert (code, printed) == (2, "") and expected in said, arguments
+    assert not (tmp_path / "no").exists()
+
+
+def test_a_server_that_is_not_there_names_the_tunnel(
+    server: ServerState, fedpeft: Command, tmp_path: Path
+) -> None:
+    file = tmp_path / "connection.toml"
+    operations_port = str(server.ports["operations"])
+    text = (server.path / "connection.toml").read_text().replace(operations_port, "1")
+    file.write_text(text.replace('ca = "', f'ca = "{server.path}/'))
+    code, _, said = fedpeft("run", "--on", file, *settings(), "--out", tmp_path / "out")
+    assert code == 2 and said.count("\n") == 1
+    assert "no connection to 127.0.0.1:1 (Connection refused); is the server up" in said
+    assert "ssh -L 127.0.0.1:1:127.0.0.1:1 -L 127.0.0.1:" in said
+    assert not (tmp_path / "out").exists()

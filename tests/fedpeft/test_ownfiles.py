@@ -1,0 +1,83 @@
+"""Files appear together, whole, and with their rights."""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+import pytest
+
+from fedpeft.ownfiles import PRIVATE, PROGRAM, PUBLIC, write_together
+
+
+def rights(path: Path) -> int:
+    return stat.S_IMODE(path.stat().st_mode)
+
+
+def test_files_and_folders_have_their_rights(tmp_path: Path) -> None:
+    folder = tmp_path / "new"
+    modes = {"secret": PRIVATE, "public": PUBLIC, "program": PROGRAM}
+    write_together({folder / name: (name.encode(), mode) for name, mode in modes.items()})
+    assert {path.name: rights(path) for path in folder.iterdir()} == modes
+    assert rights(folder) == 0o700
+    assert (folder / "secret").read_bytes() == b"secret"
+
+
+def test_a_private_file_is_private_from_its_first_moment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made 0600, under its temporary name, and no rights are taken away later."""
+    made, open_file = [], os.open
+
+    def watched(path: Path, flags: int, mode: int = 0o777) -> int:
+        made.append((Path(path).name, flags & os.O_CREAT and mode))
+        return open_file(path, flags, mode)
+
+    monkeypatch.setattr(os, "open", watched)
+    monkeypatch.setattr(os, "chmod", pytest.fail)
+    write_together({tmp_path / "key": (b"secret", PRIVATE)})
+    assert made == [(".key.tmp", 0o600), (tmp_path.name, 0)]  # the folder is synced
+
+
+def test_nothing_is_written_if_one_is_there(tmp_path: Path) -> None:
+    (tmp_path / "b").write_text("kept")
+    files = {tmp_path / name: (b"new", PRIVATE) for name in "abc"}
+    with pytest.raises(FileExistsError, match=r"b$"):
+        write_together(files)
+    assert [path.name for path in tmp_path.iterdir()] == ["b"]
+    assert (tmp_path / "b").read_text() == "kept"
+    write_together(files, replace=True)
+    assert {path.name: path.read_bytes() for path in tmp_path.iterdir()} == dict.fromkeys(
+        "abc", b"new"
+    )
+    assert {rights(path) for path in tmp_path.iterdir()} == {PRIVATE}
+
+
+def test_a_link_that_leads_nowhere_is_there_too(tmp_path: Path) -> None:
+    (tmp_path / "key").symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(FileExistsError):
+        write_together({tmp_path / "key": (b"new", PRIVATE)})
+    write_together({tmp_path / "key": (b"new", PRIVATE)}, replace=True)
+    assert not (tmp_path / "key").is_symlink() and not (tmp_path / "elsewhere").exists()
+
+
+def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+    (tmp_path / "a").write_text("kept")
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError):
+        write_together(
+            {tmp_path / "a": (b"new", PRIVATE), tmp_path / "file" / "b": (b"new", PRIVATE)},
+            replace=True,
+        )
+    assert (tmp_path / "a").read_text() == "kept"
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "file"]
+
+
+def test_what_a_crash_left_is_no_obstacle_and_no_trap(tmp_path: Path) -> None:
+    """A temporary file of another's making, or with other rights, is not written into."""
+    left = tmp_path / ".key.tmp"
+    left.write_text("left")
+    left.chmod(0o666)
+    write_together({tmp_path / "key": (b"new", PRIVATE)})
+    assert rights(tmp_path / "key") == PRIVATE and [*tmp_path.iterdir()] == [tmp_path / "key"]

@@ -1,0 +1,186 @@
+"""The metrics are those of the runs' files, and stay few and small whatever lies there."""
+
+from __future__ import annotations
+
+import json
+import logging
+import os
+import shutil
+from datetime import UTC, datetime, timedelta
+from pathlib import Path
+from typing import Any
+
+import pytest
+from finished import finished_run
+from prometheus_client.parser import text_string_to_metric_families
+from superlinks import server_state
+
+from fedpeft.processes import Child, Supervisor
+from server.metrics import Metrics, watched_runs
+from server.state import ServerState
+
+ROUNDS = 2
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> ServerState:
+    return server_state(tmp_path)
+
+
+def supervisor() -> Supervisor:
+    return Supervisor([Child("superlink", ["sleep", "1"])], logging.getLogger("test"))
+
+
+def scrape(state: ServerState) -> dict[str, dict[str, float]]:
+    """Return all samples: name -> labels, as one text -> value."""
+    text = Metrics(state.path, state.connection(), supervisor()).text().decode()
+    found: dict[str, dict[str, float]] = {}
+    for family in text_string_to_metric_families(text):
+        assert family.documentation.endswith("."), family.name
+        for sample in family.samples:
+            labels = " ".join(f"{key}={value}" for key, value in sorted(sample.labels.items()))
+            found.setdefault(sample.name, {})[labels] = sample.value
+    return found
+
+
+def add_run(state: ServerState, name: str, age: float = 0, finished: bool = True) -> Path:
+    """Copy a finished run of two rounds into the state folder, changed ``age`` seconds ago."""
+    folder = state.path / "runs" / name
+    shutil.copytree(finished_run("method.d=16", f"federation.rounds={ROUNDS}"), folder)
+    if not finished:
+        (folder / "result.json").unlink()
+    then = datetime.now().timestamp() - age
+    os.utime(folder, (then, then))
+    return folder
+
+
+def lines(folder: Path) -> list[dict[str, Any]]:
+    return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
+
+
+def node(name: str, last_seen: str) -> dict[str, Any]:
+    return {"client": 0, "node_id": 5, "name": name, "examples": 9, "last_seen": last_seen}
+
+
+def test_a_server_that_is_down_has_no_runs_and_no_nodes(state: ServerState) -> None:
+    found = scrape(state)
+    assert found["fedpeft_up"] == {"": 0}
+    assert found["fedpeft_child_up"] == {"child=superlink": 0}
+    assert found["fedpeft_child_restarts_total"] == {"child=superlink": 0}
+    assert found["fedpeft_registered_nodes"] == {"": 0}
+    assert not any(name.startswith("fedpeft_run") for name in found)
+
+
+def test_restarts_are_the_supervisor_s(state: ServerState) -> None:
+    own = supervisor()
+    own.restarts["superlink"], own.pids["superlink"] = 3, 1
+    text = Metrics(state.path, state.connection(), own).text().decode()
+    assert 'fedpeft_child_restarts_total{child="superlink"} 3.0' in text
+    assert 'fedpeft_child_up{child="superlink"} 1.0' in text
+
+
+def test_a_run_s_numbers_are_those_of_its_files(state: ServerState) -> None:
+    folder = add_run(state, "first")
+    last, result = lines(folder)[-1], json.loads((folder / "result.json").read_text())
+    found = scrape(state)
+    expected = {
+        "round": ROUNDS,
+        "rounds_wanted": ROUNDS,
+        "clients": 2,
+        "failed_clients": 0,
+        "score": result["score"],
+        "round_seconds": last["seconds"],
+    }
+    for name, value in expected.items():
+        assert found[f"fedpeft_run_{name}"] == {"run=first": pytest.approx(value)}, name
+    assert "fedpeft_run_epsilon" not in found  # nothing was promised
+    for kind in ("train", "evaluate", "handshake"):
+        for way in ("up", "down"):
+            sizes = result["bytes"] if kind == "train" else result["bytes"][kind]
+            labels = f"direction={way} kind={kind} run=first"
+            assert found["fedpeft_run_bytes_total"][labels] == sizes[way]["message"]
+    assert found["fedpeft_run_bytes_total"]["direction=up kind=train run=first"] > 0
+
+
+def test_failures_epsilon_and_a_torn_line_are_read_right(state: ServerState) -> None:
+    folder = add_run(state, "first", finished=False)
+    first, second = lines(folder)
+    second |= {"epsilon": 1.5, "score": None, "failed": [{"client": 1, "reason": "secret words"}]}
+    torn = '{"round": 3, "clie'
+    (folder / "rounds.jsonl").write_text("\n".join([json.dumps(first), json.dumps(second), torn]))
+    found = scrape(state)
+    assert found["fedpeft_run_epsilon"] == {"run=first": 1.5}
+    assert found["fedpeft_run_failed_clients"] == {"run=first": 1}
+    assert found["fedpeft_run_score"] == {"run=first": pytest.approx(first["score"])}
+    assert found["fedpeft_run_round"] == {"run=first": 2}
+    assert "secret words" not in str(found)
+
+
+def test_a_run_before_its_first_round_counts_none(state: ServerState) -> None:
+    folder = add_run(state, "new", finished=False)
+    (folder / "rounds.jsonl").unlink()
+    found = scrape(state)
+    assert found["fedpeft_run_rounds_wanted"] == {"run=new": ROUNDS}
+    assert found["fedpeft_run_round"] == {"run=new": 0}
+    assert "fedpeft_run_clients" not in found
+
+
+def test_a_run_that_goes_on_is_read_again(state: ServerState) -> None:
+    folder = add_run(state, "first", finished=False)
+    metrics = Metrics(state.path, state.connection(), supervisor())
+    assert b'fedpeft_run_round{run="first"} 2.0' in metrics.text()
+    kept = metrics.text()
+    with open(folder / "rounds.jsonl", "a") as file:
+        file.write(json.dumps(lines(folder)[-1] | {"round": 3}) + "\n")
+    again = metrics.text()
+    assert b'fedpeft_run_round{run="first"} 3.0' in again
+    sent = 'fedpeft_run_bytes_total{direction="up",kind="train",run="first"}'
+    first, more = (
+        [x for x in text.decode().splitlines() if x.startswith(sent)] for text in (kept, again)
+    )
+    assert len(first) == len(more) == 1 and first != more
+
+
+def test_a_damaged_run_does_not_hide_the_others(state: ServerState) -> None:
+    add_run(state, "good", age=5, finished=False)
+    bad = add_run(state, "bad")
+    (bad / "rounds.jsonl").write_text("no JSON\n")
+    assert scrape(state)["fedpeft_run_round"] == {"run=good": ROUNDS}
+
+
+def test_the_latest_run_and_those_that_go_on_are_watched_at_most_ten(state: ServerState) -> None:
+    add_run(state, "old", age=100)
+    add_run(state, "going", age=90, finished=False)
+    failed = add_run(state, "failed", age=80, finished=False)
+    (failed / "ended.json").write_text('{"ok": false, "reason": "why"}')
+    os.utime(failed, (0, 0))
+    add_run(state, "latest", age=10)
+    (state.path / "runs" / "none").mkdir()
+    assert [folder.name for folder in watched_runs(state.path)] == ["going", "latest"]
+    for number in range(12):
+        add_run(state, f"more{number}", finished=False)
+    assert len(watched_runs(state.path)) == 10
+    assert len(scrape(state)["fedpeft_run_round"]) == 10
+
+
+def test_nodes_are_the_registered_ones(state: ServerState) -> None:
+    seen = (datetime.now(UTC) - timedelta(seconds=100)).isoformat(timespec="seconds")
+    registry = [
+        {"name": name, "node_id": number, "public_key_sha256": "0", "added": seen}
+        for number, name in enumerate(("a", "b", "c"))
+    ]
+    (state.path / "nodes.json").write_text(json.dumps(registry))
+    folder = add_run(state, "first")
+    entries = [node("a", seen), node("b", ""), node("stranger", seen)]
+    (folder / "nodes.json").write_text(json.dumps({"nodes": entries}))
+    found = scrape(state)
+    assert found["fedpeft_registered_nodes"] == {"": 3}
+    assert found["fedpeft_node_last_seen_seconds"] == {"node=a": pytest.approx(100, abs=5)}
+
+
+def test_two_servers_in_one_process_share_nothing(state: ServerState, tmp_path: Path) -> None:
+    (tmp_path / "other").mkdir()
+    other = server_state(tmp_path / "other")
+    add_run(other, "theirs")
+    assert "fedpeft_run_round" not in scrape(state)
+    assert scrape(other)["fedpeft_run_round"] == {"run=theirs": ROUNDS}

@@ -1,0 +1,195 @@
+"""Who is let in: real keys, a real SuperLink, and what is said of mistakes."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+import json
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from superlinks import server_state, superlink
+
+from fedpeft.errors import UserError
+from fedpeft.keys import make_node
+from server.connection import Connection
+from server.flwr_cli import NoSuperLink, run_flwr
+from server.health import superlink_answers
+from server.registry import add_node, fingerprint, registered_nodes, remove_node
+from server.state import ServerState
+
+
+@pytest.fixture
+def key(tmp_path: Path) -> Path:
+    """The file of a new public key."""
+    return make_node(tmp_path, "site")[1]
+
+
+def test_the_fingerprint_is_the_one_of_openssh(key: Path) -> None:
+    blob = base64.b64decode(key.read_text().split()[1])
+    assert fingerprint(key) == hashlib.sha256(blob).hexdigest()
+
+
+def test_a_comment_does_not_make_another_key(key: Path, tmp_path: Path) -> None:
+    again = tmp_path / "again.pub"
+    again.write_text(" ".join([*key.read_text().split()[:2], "somebody else"]))
+    assert fingerprint(again) == fingerprint(key)
+
+
+def test_a_private_key_is_not_taken(key: Path) -> None:
+    with pytest.raises(UserError, match=r"site' is a private key, which must stay at its site"):
+        fingerprint(key.with_suffix(""))
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        (b"", "is no public key"),
+        (b"hello", "is no public key"),
+        (b"\xff\x00" * 100, "is no public key"),
+        (b"ecdsa-sha2-nistp384 AAAA x", "is no public key"),
+        # An Ed25519 key of ssh-keygen: well made, but Flower takes NIST curves only.
+        (
+            b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ12EadDlHfHnqQ1AJSuCgZUMTLL9+2ZZzHpZ6iWvjM1 x",
+            "is no elliptic-curve key",
+        ),
+    ],
+)
+def test_what_is_no_key_is_said_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+    file = tmp_path / "wrong.pub"
+    file.write_bytes(content)
+    with pytest.raises(UserError, match=rf"wrong.pub' {said}; expected .*fedpeft keys node"):
+        fingerprint(file)
+
+
+def test_a_certificate_is_no_key(tmp_path: Path) -> None:
+    state = server_state(tmp_path)
+    with pytest.raises(UserError, match="is no public key"):
+        fingerprint(state.ca)
+
+
+def test_a_missing_key_is_said(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"none.pub' cannot be read \(No such file"):
+        fingerprint(tmp_path / "none.pub")
+
+
+def test_a_new_server_has_no_nodes_and_a_damaged_registry_is_said(tmp_path: Path) -> None:
+    assert registered_nodes(tmp_path) == []
+    for content in ("{", "[{}]", '[{"name": 1}]', "7", '"ab"'):
+        (tmp_path / "nodes.json").write_text(content)
+        with pytest.raises(UserError, match=r"nodes\.json' is damaged"):
+            registered_nodes(tmp_path)
+
+
+def test_without_a_server_nothing_is_registered(key: Path, tmp_path: Path) -> None:
+    state = server_state(tmp_path)
+    for name, said in (("a b", "no name for a node"), ("a", "no SuperLink with a certificate of")):
+        with pytest.raises(UserError, match=said):
+            add_node(state.path, key, name)
+    assert registered_nodes(state.path) == []
+    with pytest.raises(UserError, match=r"server.json'; 'fedpeft server up"):
+        add_node(tmp_path, key)
+
+
+@pytest.fixture(scope="module")
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerState]:
+    """A running SuperLink with TLS and node authentication, for all tests of this file."""
+    state = server_state(tmp_path_factory.mktemp("server"))
+    with superlink(state):
+        yield state
+
+
+def flower_knows(state: ServerState) -> dict[int, str]:
+    answer = run_flwr(["supernode", "list"], state.connection())
+    return {int(node["node-id"]): node["status"] for node in answer["nodes"]}
+
+
+@pytest.mark.slow
+def test_nodes_are_kept_in_the_order_in_which_they_came(
+    server: ServerState, tmp_path: Path
+) -> None:
+    before = len(registered_nodes(server.path))
+    keys = [make_node(tmp_path, name)[1] for name in ("zebra", "ant")]
+    added = [add_node(server.path, key) for key in keys]
+    assert registered_nodes(server.path)[before:] == added
+    assert [node.name for node in added] == ["zebra", "ant"]
+    assert [node.public_key_sha256 for node in added] == [fingerprint(key) for key in keys]
+    known = flower_knows(server)
+    assert [known[node.node_id] for node in added] == ["registered", "registered"]
+    file = server.path / "nodes.json"
+    assert stat.S_IMODE(file.stat().st_mode) == 0o600
+    assert set(json.loads(file.read_text())[0]) == {"name", "node_id", "public_key_sha256", "added"}
+
+
+@pytest.mark.slow
+def test_a_key_and_a_name_are_taken_once(server: ServerState, tmp_path: Path) -> None:
+    (_, key), (_, other) = (make_node(tmp_path, name) for name in ("first", "second"))
+    add_node(server.path, key)
+    kept = registered_nodes(server.path)
+    with pytest.raises(UserError, match=r"first.pub' is registered already, as node 'first'"):
+        add_node(server.path, key, "another")
+    with pytest.raises(UserError, match=r"a node 'first' is registered already; choose another"):
+        add_node(server.path, other, "first")
+    assert registered_nodes(server.path) == kept
+
+
+@pytest.mark.slow
+def test_a_removed_node_is_gone_for_good(server: ServerState, tmp_path: Path) -> None:
+    _, key = make_node(tmp_path, "leaving")
+    node = add_node(server.path, key)
+    with pytest.raises(UserError, match=r"no node 'leavin' is registered; did you mean 'leaving'"):
+        remove_node(server.path, "leavin")
+    assert remove_node(server.path, "leaving") == node
+    assert node not in registered_nodes(server.path)
+    assert flower_knows(server)[node.node_id] == "unregistered"
+    with pytest.raises(UserError, match=r"SuperLink has seen the key .* before.*keys node leaving"):
+        add_node(server.path, key)
+
+
+@pytest.mark.slow
+def test_a_node_that_flower_has_lost_can_still_be_removed(
+    server: ServerState, tmp_path: Path
+) -> None:
+    node = add_node(server.path, make_node(tmp_path, "lost")[1])
+    run_flwr(["supernode", "unregister", str(node.node_id)], server.connection())
+    remove_node(server.path, "lost")
+    assert node not in registered_nodes(server.path)
+
+
+@pytest.mark.slow
+def test_flower_s_own_refusals_come_in_one_line(server: ServerState) -> None:
+    with pytest.raises(UserError) as error:
+        run_flwr(["supernode", "unregister", "7"], server.connection())
+    assert str(error.value) == (
+        "Flower refused 'flwr supernode unregister': [code: 24] Node ID not found for account."
+    )
+    with pytest.raises(UserError, match=r"Flower refused 'flwr supernode nonsense': .*No such com"):
+        run_flwr(["supernode", "nonsense"], server.connection())
+
+
+@pytest.mark.slow
+def test_a_server_of_another_authority_is_not_trusted(server: ServerState, tmp_path: Path) -> None:
+    own, other = server.connection(), server_state(tmp_path).ca
+    assert superlink_answers(own)
+    wrong = Connection(own.control, other, own.operations, own.token)
+    assert not superlink_answers(wrong)
+    with pytest.raises(NoSuperLink, match=r"ca.crt' answers at 127.0.0.1:\d+; is 'fedpeft server"):
+        run_flwr(["supernode", "list"], wrong)
+
+
+@pytest.mark.slow
+def test_two_commands_at_once_lose_no_node(server: ServerState, tmp_path: Path) -> None:
+    code = (
+        "import sys, pathlib; from server.registry import add_node; "
+        "add_node(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))"
+    )
+    keys = [make_node(tmp_path, f"both{number}")[1] for number in range(2)]
+    commands = [
+        subprocess.Popen([sys.executable, "-c", code, str(server.path), str(key)]) for key in keys
+    ]
+    assert [command.wait(timeout=60) for command in commands] == [0, 0]
+    assert {"both0", "both1"} <= {node.name for node in registered_nodes(server.path)}

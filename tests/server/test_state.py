@@ -1,0 +1,150 @@
+"""The state folder of a server: chosen once, kept, private, for one server at a time."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import stat
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from fedpeft.errors import UserError
+from fedpeft.keys import make_authority, make_server
+from server.connection import Connection
+from server.state import ServerState, locked
+
+NONE = {"public": None, "control": None, "operations": None}
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    make_authority(folder)
+    make_server(folder, ["fl.example.org"], folder)
+    return folder
+
+
+def settle(path: Path, keys: Path, **ports: int) -> ServerState:
+    with locked(path):
+        return ServerState.settle(path, keys, ["fl.example.org"], "127.0.0.1", {**NONE, **ports})
+
+
+def test_ports_and_secrets_are_made_once_and_kept(tmp_path: Path, keys: Path) -> None:
+    path = tmp_path / "new" / "state"
+    first = settle(path, keys)
+    token, secret = first.connection().token, first.secret.read_bytes()
+    assert len(set(first.ports.values())) == 3
+    assert len(secret) == len(token) == 64
+    assert secret.decode() != token
+    assert settle(path, keys) == first == ServerState.read(path)
+    assert first.connection().token == token
+    assert first.secret.read_bytes() == secret
+
+
+def test_a_port_that_is_asked_for_replaces_the_kept_one(tmp_path: Path, keys: Path) -> None:
+    first = settle(tmp_path, keys)
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        port = probe.getsockname()[1]
+    second = settle(tmp_path, keys, control=port)
+    assert second.ports == {**first.ports, "control": port}
+    assert Connection.read(tmp_path / "connection.toml").control == f"127.0.0.1:{port}"
+
+
+def test_the_connection_can_be_copied_with_its_certificate(tmp_path: Path, keys: Path) -> None:
+    state = settle(tmp_path / "state", keys)
+    there = tmp_path / "operator"
+    there.mkdir()
+    for name in ("connection.toml", "ca.crt"):
+        (there / name).write_bytes((state.path / name).read_bytes())
+    copied = Connection.read(there / "connection.toml")
+    assert copied.ca == there / "ca.crt"
+    assert (copied.control, copied.operations, copied.token) == (
+        f"127.0.0.1:{state.ports['control']}",
+        f"127.0.0.1:{state.ports['operations']}",
+        state.connection().token,
+    )
+
+
+def test_what_is_private_is_so(tmp_path: Path, keys: Path) -> None:
+    state = settle(tmp_path / "state", keys)
+    for name in ("secret", "token", "connection.toml", "server.lock"):
+        assert stat.S_IMODE((state.path / name).stat().st_mode) == 0o600, name
+    for folder in (state.path, *filter(Path.is_dir, state.path.iterdir())):
+        assert stat.S_IMODE(folder.stat().st_mode) == 0o700, folder
+
+
+def test_ports_in_use_and_used_twice_are_refused(tmp_path: Path, keys: Path) -> None:
+    with socket.create_server(("127.0.0.1", 0)) as taken:
+        port = taken.getsockname()[1]
+        with pytest.raises(
+            UserError, match=f"the public port 127.0.0.1:{port} cannot be used .*--port"
+        ):
+            settle(tmp_path, keys, public=port)
+        with pytest.raises(UserError, match=f"the control port .*{port} .*--control-port"):
+            settle(tmp_path, keys, control=port)
+    with pytest.raises(UserError, match=f"the public port {port} is another one's, too"):
+        settle(tmp_path, keys, public=port, control=port)
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"ports": {}}', '{"ports": {"public": "x"}}'])
+def test_damaged_settings_are_named(tmp_path: Path, keys: Path, content: str) -> None:
+    (tmp_path / "server.json").write_text(content)
+    with pytest.raises(UserError, match=r"server.json' is damaged; remove it"):
+        settle(tmp_path, keys)
+
+
+def test_no_settings_say_how_to_make_them(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"no '.*server.json'; 'fedpeft server up --state"):
+        ServerState.read(tmp_path)
+
+
+HOLD = """
+import sys, time
+from pathlib import Path
+from server.state import locked
+with locked(Path(sys.argv[1])):
+    print("held", flush=True)
+    time.sleep(600)
+"""
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """Another process that has the folder."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLD, str(tmp_path)], stdout=subprocess.PIPE, env=os.environ
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == b"held\n"
+    yield process
+    process.kill()
+    process.wait()
+    process.stdout.close()
+
+
+def test_two_servers_cannot_share_a_folder_and_a_killed_one_lets_go(
+    tmp_path: Path, holder: subprocess.Popen[bytes]
+) -> None:
+    assert int((tmp_path / "server.lock").read_text()) == holder.pid
+    with pytest.raises(UserError, match="another server runs there"), locked(tmp_path):
+        pass
+    assert int((tmp_path / "server.lock").read_text()) == holder.pid
+    holder.send_signal(signal.SIGKILL)
+    holder.wait()
+    with locked(tmp_path):
+        assert int((tmp_path / "server.lock").read_text()) == os.getpid()
+
+
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with (
+        pytest.raises(UserError, match=r"--state '.*file' cannot be used"),
+        locked(tmp_path / "file"),
+    ):
+        pass

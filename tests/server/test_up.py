@@ -1,0 +1,278 @@
+"""``fedpeft server up`` as a process: healthy, alive after a kill, gone without a rest."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import time
+import urllib.request
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedpeft.keys import make_authority, make_node, make_server
+from server.health import superlink_answers
+from server.state import ServerState
+
+pytestmark = pytest.mark.slow
+COMMAND = (
+    "import typer, sys; from fedpeft.cli import main; import fedpeft.cli\n"
+    "from fedpeft.cli.server import app\n"
+    "fedpeft.cli.app.add_typer(app, name='server')\n"
+    "main(sys.argv[1:])"
+)
+
+
+@dataclass
+class Up:
+    """A server that is up."""
+
+    process: subprocess.Popen[str]
+    state: ServerState
+    output: Path
+
+    def health(self) -> dict[str, Any]:
+        url = f"http://127.0.0.1:{self.state.ports['operations']}/health"
+        with urllib.request.urlopen(url, timeout=10) as answer:
+            return dict(json.load(answer))
+
+    def pids(self) -> dict[str, int]:
+        return {name: child["pid"] for name, child in self.health()["children"].items()}
+
+    def lines(self, source: str) -> list[str]:
+        found = [json.loads(line) for line in self.state.log.read_text().splitlines()]
+        return [line["message"] for line in found if line["source"] == source]
+
+
+def start(path: Path, *arguments: object, output: int = subprocess.PIPE) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", COMMAND, "server", "up", "--state", path, *arguments]
+    return subprocess.Popen(
+        list(map(str, command)), stdout=output, stderr=subprocess.STDOUT, text=True
+    )
+
+
+def until(true: Callable[[], object], seconds: float = 90.0) -> None:
+    limit = time.monotonic() + seconds
+    while not true():
+        assert time.monotonic() < limit, "did not happen in time"
+        time.sleep(0.1)
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except FileNotFoundError:
+        return False
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def end(process: subprocess.Popen[str]) -> None:
+    process.terminate()
+    try:
+        process.wait(timeout=20)
+    finally:
+        process.kill()
+
+
+@pytest.fixture(scope="module")
+def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("keys")
+    make_authority(folder)
+    make_server(folder, ["fl.example.org"], folder)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def server(keys: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]:
+    path = tmp_path_factory.mktemp("server") / "state"
+    output = path.with_name("output")
+    with open(output, "w") as file:
+        process = start(
+            path, "--keys", keys, "--host", "127.0.0.1", "--port", free_port(), output=file.fileno()
+        )
+    try:
+        until(lambda: "is up; Ctrl-C" in output.read_text() or process.poll() is not None)
+        assert process.poll() is None, output.read_text()
+        yield Up(process, ServerState.read(path), output)
+    finally:
+        end(process)
+
+
+def ask(server: Up, path: str, port: str) -> int:
+    """Return the status of a POST to one of the server's ports."""
+    context = ssl.create_default_context(cafile=server.state.ca)
+    url = f"https://localhost:{server.state.ports[port]}{path}"
+    request = urllib.request.Request(url, method="POST")
+    try:
+        with urllib.request.urlopen(request, timeout=10, context=context) as answer:
+            return int(answer.status)
+    except urllib.error.HTTPError as error:
+        error.close()
+        return error.code
+
+
+def test_all_parts_are_up_and_the_way_on_is_printed(server: Up) -> None:
+    assert server.health()["superlink"] is True
+    assert list(server.pids()) == ["superlink", "superexec", "nginx"]
+    printed = server.output.read_text()
+    port = server.state.ports["public"]
+    assert f"nodes reach it at  fl.example.org:{port}" in printed
+    assert f"fedpeft server add-node NODE.pub --state {server.state.path}" in printed
+    assert "info superlink: Starting Flower SuperLink" in printed
+    for secret in (server.state.secret.read_text(), server.state.connection().token):
+        assert secret not in printed
+        for pid in server.pids().values():
+            assert secret.encode() not in Path(f"/proc/{pid}/cmdline").read_bytes()
+
+
+def test_only_the_nodes_calls_are_open_and_the_log_says_so(server: Up) -> None:
+    assert ask(server, "/v1/control/list-runs", "public") == 403
+    assert ask(server, "/v1/control/list-runs", "control") != 403
+    refused = "refused 127.0.0.1 POST /v1/control/list-runs: only /v1/fleet/ is open to the outside"
+    until(lambda: refused in server.lines("nginx"))
+    # The SuperLink itself answers: no protobuf.
+    assert ask(server, "/v1/fleet/pull-messages", "public") == 415
+
+
+def test_the_superlink_asks_for_the_superexecs_secret(server: Up) -> None:
+    """Else any program of this machine could take a run's task and its token."""
+    from flwr.proto.runtime_pb2 import AcquireTaskRequest
+
+    context = ssl.create_default_context(cafile=server.state.ca)
+    request = urllib.request.Request(
+        f"https://localhost:{server.state.ports['control']}/v1/runtime/acquire-task",
+        data=AcquireTaskRequest(supported_task_types=["flwr-serverapp"]).SerializeToString(),
+        headers={
+            "Content-Type": "application/protobuf",
+            "Accept": "application/protobuf",
+        },
+    )
+    with pytest.raises(urllib.error.HTTPError) as refused:
+        urllib.request.urlopen(request, timeout=10, context=context)
+    refused.value.close()
+    assert refused.value.code == 401
+
+
+def test_a_node_without_a_registered_key_is_refused_by_name(server: Up, tmp_path: Path) -> None:
+    make_node(tmp_path, "stranger")
+    node = subprocess.run(
+        [
+            *("flower-supernode", "--superlink", f"localhost:{server.state.ports['public']}"),
+            *("--root-certificates", str(server.state.ca), "--isolation", "process"),
+            *("--auth-supernode-private-key", str(tmp_path / "stranger")),
+            *("--host", "127.0.0.1", "--port", str(free_port())),
+        ],
+        env={
+            **os.environ,
+            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
+            "FLWR_HOME": str(tmp_path),
+            "FLWR_TELEMETRY_ENABLED": "0",
+            "FLWR_DISABLE_UPDATE_CHECK": "1",
+        },
+        capture_output=True,
+        timeout=60,
+    )
+    assert node.returncode != 0
+    until(
+        lambda: (
+            "refused a node: its key is not registered (fedpeft server add-node)"
+            in server.lines("superlink")
+        )
+    )
+    assert "PUBLIC KEY" not in server.state.log.read_text()
+
+
+def test_a_second_server_in_the_same_folder_is_refused(server: Up, keys: Path) -> None:
+    second = start(server.state.path, "--keys", keys, "--port", free_port())
+    output, _ = second.communicate(timeout=60)
+    assert second.returncode == 2
+    assert output == f"error: --state '{server.state.path}': another server runs there\n"
+    assert server.health()["superlink"] is True
+
+
+def test_a_killed_superlink_comes_back_and_the_superexec_lives_on(server: Up) -> None:
+    before = server.pids()
+    os.kill(before["superlink"], signal.SIGKILL)
+    until(lambda: not superlink_answers(server.state.connection()))
+    until(lambda: superlink_answers(server.state.connection()))
+    until(lambda: server.lines("superlink")[-1].startswith("ready"))
+    after = server.pids()
+    assert after["superlink"] != before["superlink"]
+    assert (after["superexec"], after["nginx"]) == (before["superexec"], before["nginx"])
+    assert "ended by signal 9 (Killed); restart 1 in 1 s" in server.lines("superlink")
+    until(lambda: any("Connection successful" in line for line in server.lines("superexec")))
+
+
+def test_sigterm_ends_all_within_15_s(server: Up) -> None:
+    """The last test of this server."""
+    pids = list(server.pids().values())
+    server.process.send_signal(signal.SIGTERM)
+    assert server.process.wait(timeout=15) == 0
+    assert not any(map(alive, pids))
+    for port in server.state.ports.values():
+        with pytest.raises(ConnectionRefusedError):
+            socket.create_connection(("127.0.0.1", port), timeout=5)
+    assert server.lines("server")[-1] == "the server has ended"
+    assert server.output.read_text().splitlines()[-1].endswith("info server: the server has ended")
+
+
+def test_a_killed_supervisor_takes_its_children_with_it_and_the_next_one_goes_on(
+    keys: Path, tmp_path: Path
+) -> None:
+    state = tmp_path / "state"
+    arguments = ("--keys", keys, "--host", "127.0.0.1", "--port", free_port(), "--log-json")
+    first, second = start(state, *arguments), None
+    try:
+        assert first.stdout is not None
+        lines = [json.loads(first.stdout.readline())]
+        while not lines[-1]["message"].startswith("the server is up"):
+            lines.append(json.loads(first.stdout.readline()))  # nothing else is printed
+        kept = ServerState.read(state)
+        pids = list(Up(first, kept, state).pids().values())
+        first.kill()
+        until(lambda: not any(map(alive, pids)), seconds=15)
+        second = start(state, *arguments, output=subprocess.DEVNULL)
+        until(lambda: superlink_answers(kept.connection()))
+        assert ServerState.read(state) == kept
+    finally:
+        for process in filter(None, (first, second)):
+            end(process)
+        if first.stdout is not None:
+            first.stdout.close()
+
+
+@pytest.mark.parametrize(
+    ("change", "said"),
+    [
+        (lambda keys: (keys / "ca.crt").unlink(), "ca.crt' cannot be read (No such file"),
+        (lambda keys: (keys / "server.key").chmod(0o644), "may be read by other users"),
+    ],
+)
+def test_unfit_keys_are_the_users_mistake(
+    keys: Path, tmp_path: Path, change: Callable[[Path], object], said: str
+) -> None:
+    for name in ("ca.crt", "server.crt", "server.key"):
+        (tmp_path / name).write_bytes((keys / name).read_bytes())
+    (tmp_path / "server.key").chmod(0o600)
+    change(tmp_path)
+    process = start(tmp_path / "state", "--keys", tmp_path)
+    output, _ = process.communicate(timeout=60)
+    assert process.returncode == 2
+    assert said in output
+    assert output.startswith("error: ")
+    assert output.count("\n") == 1
+    assert not (tmp_path / "state").exists()
