@@ -44,7 +44,7 @@ app = ServerApp()
 @app.main()
 def main(grid: Grid, context: Context) -> None:
     """Open the run's folder and run its federation in it."""
-    with opened(context.run_config) as folder:
+    with opened(context) as folder:
         federate(grid, folder, runtime_of(str(context.run_config["experiment"])))
 
 

@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed, UserError
@@ -18,10 +18,13 @@ from fedpeft.files import write_json
 from server.registry import Registered, registered_nodes
 from server.runfolder import RunFolder
 
+if TYPE_CHECKING:
+    from flwr.app import Context
+
 STATE = "FEDPEFT_SERVER_STATE"
 RUNS = "runs"
-ENDED = "ended.json"  # in a run's folder: {"ok": bool, "reason": str}
-_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,127}")
+ENDED = "ended.json"  # in a run's folder: {"run": Flower's id, "ok": bool, "reason": str}
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of runs and their files; not hidden
 
 
 def state_folder() -> Path | None:
@@ -36,7 +39,7 @@ def named_nodes() -> list[Registered]:
 
 
 @contextmanager
-def opened(run_config: Mapping[str, Any]) -> Iterator[RunFolder]:
+def opened(context: Context) -> Iterator[RunFolder]:
     """Open the folder of a run: the one a simulation made, or one in the server's state folder.
 
     In a deployment the folder says afterwards how the run ended.
@@ -44,14 +47,16 @@ def opened(run_config: Mapping[str, Any]) -> Iterator[RunFolder]:
     Raises:
         UserError: see ``RunFolder.create``; or no name for a folder.
     """
-    state, out = state_folder(), str(run_config["out"])
+    run_config, state = context.run_config, state_folder()
+    out = str(run_config["out"])
     if state is None:
         yield RunFolder(Path(out))
         return
-    if not _NAME.fullmatch(out):
+    if not PLAIN_NAME.fullmatch(out):
         raise UserError(f"out = '{out}': expected a name of letters, digits and . _ -")
     path, resume = state / RUNS / out, bool(run_config.get("resume", 0))
     folder = RunFolder.create(path, Experiment.load(str(run_config["experiment"])), resume)
+    end: dict[str, Any] = {"run": str(context.run_id), "ok": True, "reason": ""}
     with folder.locked():
         (path / ENDED).unlink(missing_ok=True)
         try:
@@ -59,6 +64,6 @@ def opened(run_config: Mapping[str, Any]) -> Iterator[RunFolder]:
         except BaseException as error:
             ours = isinstance(error, UserError | RunFailed)
             reason = str(error) if ours else f"{type(error).__name__} in the server app"
-            write_json(path / ENDED, {"ok": False, "reason": reason})
+            write_json(path / ENDED, end | {"ok": False, "reason": reason})
             raise
-        write_json(path / ENDED, {"ok": True, "reason": ""})
+        write_json(path / ENDED, end)

@@ -43,7 +43,7 @@ def follow(mirror: Mirror, run: str, say: Callable[[str], None]) -> None:
                 asked = time.monotonic()
                 found = status(mirror.connection, run)
                 if found.finished:
-                    _bring_home(mirror, found)
+                    _bring_home(mirror, found, run)
                     return
             if lost:
                 say("connected again")
@@ -60,7 +60,7 @@ def reason(found: Status, ended: dict[str, Any] | None) -> str:
 
     Args:
         found: what Flower says.
-        ended: what the run says itself, if it could: ``{"ok": bool, "reason": str}``.
+        ended: what the run says itself, if it could: ``{"ok": bool, "reason": str, ...}``.
     """
     onward = "the same command with --resume goes on from its last round"
     if found.end == "stopped":
@@ -73,18 +73,19 @@ def reason(found: Status, ended: dict[str, Any] | None) -> str:
     return found.details
 
 
-def _bring_home(mirror: Mirror, found: Status) -> None:
+def _bring_home(mirror: Mirror, found: Status, run: str) -> None:
     """Copy all files of a run that is over; raise RunFailed unless it completed."""
     names = mirror.fetch()
     if found.end != "completed":
-        raise RunFailed(reason(found, _ended(mirror.folder)))
+        raise RunFailed(reason(found, _ended(mirror.folder, run)))
     if RESULT not in names:
         raise RunFailed(f"run '{mirror.name}' has completed, but the server has no {RESULT} of it")
 
 
-def _ended(folder: Path) -> dict[str, Any] | None:
+def _ended(folder: Path, run: str) -> dict[str, Any] | None:
+    """Return what a run says of its end itself; not what an earlier try has left."""
     try:
         found = json.loads((folder / ENDED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
         return None
-    return found if isinstance(found, dict) else None
+    return found if isinstance(found, dict) and found.get("run") == run else None

@@ -9,7 +9,6 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -19,10 +18,9 @@ from urllib.parse import quote
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.files import append_lines, write_atomic
 from server.connection import Connection
-from server.deployed import ENDED
+from server.deployed import ENDED, PLAIN_NAME
 from server.runfolder import BYTES, PROGRESS, ROUNDS
 
-PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of runs and of files; never hidden
 DIGEST = "X-SHA256"  # header: of the whole file
 _GROWING = (ROUNDS, BYTES)
 _LIVE = (PROGRESS, ENDED)  # small, and replaced while a run goes on

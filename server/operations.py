@@ -24,10 +24,10 @@ from urllib.parse import parse_qs, unquote, urlsplit
 
 from fedpeft.processes import Supervisor
 from server.connection import Connection
-from server.deployed import RUNS
+from server.deployed import PLAIN_NAME, RUNS
 from server.health import superlink_answers
 from server.metrics import CONTENT_TYPE, Metrics
-from server.mirror import DIGEST, PLAIN_NAME
+from server.mirror import DIGEST
 from server.state import ServerState
 
 log = logging.getLogger(__name__)

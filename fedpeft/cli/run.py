@@ -200,7 +200,7 @@ def _submitted(out: Path) -> dict[str, Any]:
 
 
 def _checked(name: str) -> str:
-    from server.mirror import PLAIN_NAME
+    from server.deployed import PLAIN_NAME
 
     if not PLAIN_NAME.fullmatch(name):
         raise UserError(f"'{name}': expected a --name of letters, digits and . _ -, at most 100")
