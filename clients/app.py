@@ -8,12 +8,22 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, MetricRecord, RecordDict
+from flwr.app import (
+    Array,
+    ArrayRecord,
+    ConfigRecord,
+    Context,
+    Message,
+    MessageType,
+    MetricRecord,
+    RecordDict,
+)
 from flwr.clientapp import ClientApp
 
 from clients.data import LocalData, local_data
 from clients.errors import error_reply
 from clients.memory import recall, remember
+from clients.personal import completed, keep
 from clients.privacy import Protection, Request, charge, hide
 from fedpeft.runtime import Runtime
 from fedpeft.training import When, evaluate, train_cohort
@@ -79,7 +89,7 @@ class Assignment:
     message: Message
     data: LocalData
     round: int
-    start: np.ndarray  # task vector [P]
+    start: np.ndarray  # task vector [P], with what is this client's own
 
     @classmethod
     def read(cls, message: Message, context: Context) -> Assignment:
@@ -92,8 +102,10 @@ class Assignment:
         data = recall(context, str(config["experiment"]))
         ours, codec = data.runtime.trainable, data.runtime.experiment.wire.codec
         array = message.content["arrays"]["vector"].numpy()
-        start = decode(array, codec, ours.layout.size, ours.numpy_dtype)
-        return cls(message, data, int(config["round"]), start)
+        shared = decode(array, codec, ours.shared.size, ours.numpy_dtype)
+        round, trains = int(config["round"]), message.metadata.message_type == MessageType.TRAIN
+        start = completed(data, shared, round - 1 if trains else round)
+        return cls(message, data, round, start)
 
     @property
     def runtime(self) -> Runtime:
@@ -106,7 +118,7 @@ class Assignment:
         return Request(self.runtime.experiment, self.data, self.round, self.start)
 
     def reply(self, vector: np.ndarray, loss: float, protection: Protection) -> Message:
-        """Return the message that carries a trained task vector [P].
+        """Return the message that carries the shared part [S] of a trained task vector.
 
         With privacy the vector and what has been spent are all that leaves the client: a training
         loss says something of the examples that no noise covers.
@@ -160,6 +172,8 @@ def _train(assignments: list[tuple[Assignment, Protection]]) -> list[Message]:
         When(experiment.seed, round, experiment.federation.rounds),
         private or None,
     )
+    for (each, _), vector in zip(assignments, trained.vectors, strict=True):
+        keep(each.data, each.round, vector)
     return [
         each.reply(hide(protection, each.request, vector), float(loss), protection)
         for (each, protection), vector, loss in zip(

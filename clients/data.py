@@ -25,8 +25,10 @@ from fedpeft.settings import TaskSection
 from fedpeft.tasks import Examples
 from fedpeft.tasks.readers import EXTENSIONS
 
-#: Keys of a simulated node's config: the partition's file, and the folder of the ledgers.
+#: Keys of a simulated node's config: the partition's file, and the folders of the clients'
+#: ledgers and personal parameters.
 PARTITION_FILE, LEDGER_FOLDER = "partition-file", "privacy-folder"
+PERSONAL_FOLDER = "personal-folder"
 #: Key of a deployed node's config: its state folder.
 STATE = "state"
 
@@ -41,6 +43,7 @@ class LocalData:
         train: rows of the task's training examples that are this client's, int64 [n].
         dev: rows of its evaluation examples that are, int64 [m].
         ledger: file of the client's privacy ledger.
+        personal: file of the parameters that stay here.
         owner: whose ledger it is.
         files: path of the node's own data; empty where the client has a part of a task.
         max_epsilon: what the owner of the data lets runs spend, None = what the run says.
@@ -51,6 +54,7 @@ class LocalData:
     train: np.ndarray
     dev: np.ndarray
     ledger: Path
+    personal: Path
     owner: str
     files: str = ""
     max_epsilon: float | None = None
@@ -95,6 +99,7 @@ def _simulated(toml: str, context: Context) -> LocalData:
         rows,
         _share(client, clients, len(runtime.task.dev)),
         ledger_path(Path(str(config[LEDGER_FOLDER])), client),
+        Path(str(config[PERSONAL_FOLDER])) / f"client-{client:05d}.safetensors",
         f"client {client}",
     )
 
@@ -108,16 +113,17 @@ def _deployed(toml: str, folder: Path, client: int) -> LocalData:
         )
     files = files_of(settings, experiment.task)
     runtime, ledger = runtime_of(toml, files), state.ledger_path(folder)
+    own = state.personal(folder) / f"{experiment.digest}.safetensors"
     train, dev = (np.arange(len(each)) for each in (runtime.task.train, runtime.task.dev))
     if settings.partition is None:
         owner, limit = "this node", settings.max_epsilon
-        return LocalData(runtime, client, train, dev, ledger, owner, settings.data, limit)
+        return LocalData(runtime, client, train, dev, ledger, own, owner, settings.data, limit)
     client, clients = settings.partition, experiment.federation.clients
     if client >= clients:
         raise UserError(f"this node has part {client} of {clients}: count the parts from 0")
     train, dev = _partition(toml, files)[client], _share(client, clients, len(dev))
     owner = f"part {client} of {clients}"
-    return LocalData(runtime, client, train, dev, ledger, owner, "", settings.max_epsilon)
+    return LocalData(runtime, client, train, dev, ledger, own, owner, "", settings.max_epsilon)
 
 
 def files_of(settings: NodeSettings, section: TaskSection) -> TaskSection:

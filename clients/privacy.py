@@ -25,7 +25,7 @@ from fedpeft.privacy.updates import hidden
 
 @dataclass(frozen=True)
 class Request:
-    """Which round of which client, from which task vector [P], on which data."""
+    """Which round of which client, from which whole task vector [P], on which data."""
 
     experiment: Experiment
     data: LocalData
@@ -82,13 +82,14 @@ def charge(request: Request) -> Protection:
 
 
 def hide(protection: Protection, request: Request, vector: np.ndarray) -> np.ndarray:
-    """Return the trained task vector [P] as it may leave the client."""
+    """Return the shared part [S] of the trained task vector [P] as it may leave the client."""
+    shared = ~request.data.runtime.trainable.personal
     if protection.hiding is None:
-        return vector
-    clip = request.experiment.privacy.client_clip
+        return vector[shared]
+    start, clip = request.start[shared], request.experiment.privacy.client_clip
     sigma = protection.hiding.mechanism.noise_multiplier
-    update = hidden(vector - request.start, clip, sigma, _noise(request, "client-noise"))
-    return (request.start + update).astype(vector.dtype)
+    update = hidden(vector[shared] - start, clip, sigma, _noise(request, "client-noise"))
+    return (start + update).astype(vector.dtype)
 
 
 def _within(plan: Plan, most: float | None) -> Plan:

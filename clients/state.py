@@ -82,6 +82,11 @@ def experiments(state: Path) -> Path:
     return state / "experiments"
 
 
+def personal(state: Path) -> Path:
+    """Return the folder of the parameters that stay here, a file for each experiment."""
+    return state / "personal"
+
+
 def prepare(state: Path) -> None:
     """Make the state folder, or take it over: it is for this user alone, mode 0700.
 

@@ -38,6 +38,11 @@ def in_federation(federation: FederationSection, asked: int) -> Iterator[str]:
             f"federation.byzantine = {federation.byzantine}: krum needs {needed} clients a round, "
             f"there are {asked}"
         )
+    if federation.personal and federation.evaluation == "server":
+        yield (
+            f"federation.personal = '{','.join(federation.personal)}': only the clients have "
+            f"them; expected federation.evaluation = 'clients'"
+        )
     if strategy == "fedtrimmedavg" and int(federation.trim * asked) < 1:
         yield f"federation.trim = {federation.trim}: cuts nothing off {asked} clients a round"
 

@@ -12,6 +12,7 @@ import torch
 from torch import Tensor
 
 from fedpeft.backbones import Backbone
+from fedpeft.errors import UserError, nearest
 from fedpeft.heads import Head
 from fedpeft.methods.base import Method
 from fedpeft.modifications import Modification
@@ -57,11 +58,34 @@ class Trainable:
     Attributes:
         layout: of the task vector [P].
         numpy_dtype: the task vector's dtype by numpy's name.
+        personal: which numbers stay at each client, bool [P].
+        shared: layout of the others, which travel.
+
+    Raises:
+        UserError: ``personal`` names no parameter, or leaves nothing that travels.
     """
 
-    def __init__(self, method: Method[Any], head: Head, numpy_dtype: str):
+    def __init__(
+        self, method: Method[Any], head: Head, numpy_dtype: str, personal: Sequence[str] = ()
+    ):
         self.method, self.head, self.numpy_dtype = method, head, numpy_dtype
         self.layout = layout_of(method, head)
+        own = [name for each in personal for name in self._named(each)]
+        self.personal, self.shared = self.layout.places(own), self.layout.without(own)
+        if not self.shared.entries:
+            raise UserError(
+                f"federation.personal = '{','.join(personal)}': all parameters; expected some to "
+                f"be shared"
+            )
+
+    def _named(self, personal: str) -> list[str]:
+        found = self.layout.named(personal)
+        if not found:
+            names = ["head", *(name for name, _ in self.layout.entries)]
+            raise UserError(
+                f"federation.personal = '{personal}': no such parameter{nearest(personal, names)}"
+            )
+        return found
 
     @property
     def projection_digest(self) -> str:

@@ -69,7 +69,8 @@ class Runtime:
                 f"{'tags' if info.kind == 'tags' else here}"
             )
         head = Head(info.kind, info.classes, shape.width, experiment.head.d, experiment.seed)
-        return Trainable(method, head, experiment.engine.dtype)
+        personal = experiment.federation.personal
+        return Trainable(method, head, experiment.engine.dtype, personal)
 
     @cached_property
     def model(self) -> TaskModel:

@@ -101,6 +101,9 @@ class FederationSection(Section):
     )
     timeout: float = Field(3600.0, gt=0, description="seconds a round may take")
     node_wait: float = Field(60.0, gt=0, description="seconds to wait for the nodes to connect")
+    personal: Annotated[tuple[str, ...], BeforeValidator(_listed)] = Field(
+        (), description="parameters that stay at each client: head, or a parameter's name"
+    )
     evaluation: Literal["server", "clients"] = Field(
         "server", description="who evaluates: the server on the dev set, or each client a share"
     )

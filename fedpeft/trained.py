@@ -84,7 +84,7 @@ def describe_vector(runtime: Runtime, digests: Mapping[str, str]) -> dict[str, A
     return {
         "experiment": runtime.experiment.to_toml(),
         "seed": runtime.experiment.seed,
-        "parameters": runtime.trainable.layout.entries,
+        "parameters": runtime.trainable.shared.entries,
         "kind": info.kind,
         "pair": info.pair,
         "labels": info.labels,
@@ -156,6 +156,11 @@ def _check_own(file: Path, experiment: Experiment) -> None:
 def _misfits(runtime: Runtime, about: dict[str, Any]) -> Iterator[str]:
     """Yield what of a vector is not as this machine makes it; the first explains the rest."""
     digests, experiment = about["digests"], runtime.experiment
+    if experiment.federation.personal:
+        yield (
+            f"lacks what stayed at the clients (federation.personal = "
+            f"'{','.join(experiment.federation.personal)}'); only they can use it"
+        )
     if digests["backbone"] != runtime.backbone.fingerprint:
         yield (
             f"was trained on another backbone than '{experiment.backbone}' is here (weights or "

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from dataclasses import dataclass
 from math import prod
 from typing import TYPE_CHECKING
@@ -40,6 +40,21 @@ class Layout:
     def digest(self) -> str:
         """SHA-256 over names and shapes, as hexadecimal text."""
         return hashlib.sha256(json.dumps(self.entries).encode()).hexdigest()
+
+    def named(self, name: str) -> list[str]:
+        """Return the parameters meant by a name: its own, or all of the head's for "head"."""
+        head = f"{name}." == HEAD
+        return [own for own, _ in self.entries if own == name or (head and own.startswith(HEAD))]
+
+    def places(self, parameters: Container[str]) -> np.ndarray:
+        """Return which of the P numbers belong to one of these parameters, bool [P]."""
+        return np.concatenate(
+            [np.full(prod(shape), name in parameters) for name, shape in self.entries]
+        )
+
+    def without(self, parameters: Container[str]) -> Layout:
+        """Return the layout of the others."""
+        return Layout(tuple(entry for entry in self.entries if entry[0] not in parameters))
 
     def pack(self, parameters: Mapping[str, np.ndarray]) -> np.ndarray:
         """Return the task vector [P] of named arrays; names and shapes must be the layout's."""

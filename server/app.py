@@ -55,7 +55,8 @@ def federate(grid: Grid, folder: RunFolder, runtime: Runtime) -> None:
     folder.pin(runtime.identity if evaluates else runtime.plan)
     strategy = build_strategy(experiment.federation)
     central = CentralPrivacy.of(experiment, folder.path)
-    state = folder.checkpoint() or Checkpoint(0, runtime.trainable.initial(experiment.seed))
+    begin = runtime.trainable.initial(experiment.seed)[~runtime.trainable.personal]
+    state = folder.checkpoint() or Checkpoint(0, begin)
     restore_strategy(strategy, state.strategy)
     spending = Spending.restored(experiment, state.strategy)
     if central:

@@ -31,7 +31,7 @@ def describe_result(
         last: the line of the last round, measured.
         digests: what all nodes had in common, see ``Runtime.identity``.
     """
-    experiment, layout, rounds = runtime.experiment, runtime.trainable.layout, folder.rounds()
+    experiment, layout, rounds = runtime.experiment, runtime.trainable.shared, folder.rounds()
     bytes_total = total_bytes(rounds)
     updates = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
     messages = [up["message"] for up in updates if up["payload"]]  # an error reply has none

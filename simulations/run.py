@@ -9,7 +9,7 @@ from typing import Any
 from clients import partitioning
 from clients.app import app as client_app
 from clients.app import train_together
-from clients.data import LEDGER_FOLDER, PARTITION_FILE
+from clients.data import LEDGER_FOLDER, PARTITION_FILE, PERSONAL_FOLDER
 from fedpeft.config import Experiment
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runtime import Runtime, runtime_of
@@ -79,5 +79,6 @@ def node_config(path: Path, experiment: Experiment) -> NodeConfig:
     return {
         PARTITION_FILE: str((path / PARTITION).resolve()),
         LEDGER_FOLDER: str(ledgers.resolve()),
+        PERSONAL_FOLDER: str((path / "personal").resolve()),
         "num-partitions": experiment.federation.clients,
     }

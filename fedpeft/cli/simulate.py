@@ -48,7 +48,7 @@ def _run(experiment: Experiment, out: Path, resume: bool) -> None:
         from simulations.display import Display
 
         folder, runtime = run.prepare(experiment, out, resume)
-    layout, federation = runtime.model.layout, experiment.federation
+    layout, federation = runtime.trainable.shared, experiment.federation
     console.print(
         f"{experiment.task.name} · {experiment.method.name} on {experiment.backbone} · "
         f"{federation.clients} clients, {experiment.clients_per_round} a round · "

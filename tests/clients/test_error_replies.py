@@ -81,6 +81,7 @@ def test_a_file_that_cannot_be_used_is_not_quoted(
         "num-partitions": 1,
         "partition-file": str(tmp_path / "partition.json"),
         "privacy-folder": str(tmp_path),
+        "personal-folder": str(tmp_path),
     }
     context = Context(new_run().run_id, 1, node, RecordDict(), {})
     content = RecordDict(

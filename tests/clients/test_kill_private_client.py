@@ -15,7 +15,7 @@ import pytest
 from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
 
 from clients.app import app
-from clients.data import LEDGER_FOLDER, PARTITION_FILE, ledger_path
+from clients.data import LEDGER_FOLDER, PARTITION_FILE, PERSONAL_FOLDER, ledger_path
 from fedpeft.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.ledger import PrivacyLedger, read_ledger
@@ -37,6 +37,7 @@ def node(folder: Path, ledgers: str) -> Context:
     files = {
         PARTITION_FILE: str(folder / "partition.json"),
         LEDGER_FOLDER: str(folder / ledgers),
+        PERSONAL_FOLDER: str(folder / "personal"),
     }
     return Context(1, 1000, {**shared, **files}, RecordDict(), {})
 
