@@ -25,6 +25,7 @@ from clients.errors import error_reply
 from clients.memory import recall, remember
 from clients.personal import completed, keep
 from clients.privacy import Protection, Request, charge, hide
+from fedpeft import __version__
 from fedpeft.runtime import Runtime
 from fedpeft.training import When, evaluate, train_cohort
 from fedpeft.vector import decode, encode
@@ -52,6 +53,10 @@ def handshake(message: Message, context: Context) -> Message:
     """Keep the experiment, and say who is here and what would be used."""
     config = message.content["config"]
     toml, proposed = str(config["experiment"]), int(config["client"])
+    if config.get("version", __version__) != __version__:
+        # Settings of another version need not make sense here, so only this is said.
+        other = ConfigRecord({"client": proposed, "examples": 0, "version": __version__})
+        return Message(RecordDict({"node": other}), reply_to=message)
     data = local_data(toml, context, proposed)
     node = ConfigRecord(
         {"client": data.client, "examples": len(data.train), **data.runtime.identity}

@@ -22,7 +22,7 @@ from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.settings import TaskSection
-from fedpeft.tasks import Examples
+from fedpeft.tasks import Examples, described
 from fedpeft.tasks.readers import EXTENSIONS
 
 #: Keys of a simulated node's config: the partition's file, and the folders of the clients'
@@ -106,11 +106,13 @@ def _simulated(toml: str, context: Context) -> LocalData:
 
 def _deployed(toml: str, folder: Path, client: int) -> LocalData:
     settings, experiment = NodeSettings.read(folder), Experiment.load(toml)
-    if settings.allow and experiment.backbone not in settings.allow:
+    if experiment.backbone not in settings.allowed:
         raise UserError(
             f"this node does not load backbone '{experiment.backbone}', only "
-            f"{', '.join(settings.allow)}; `fedpeft node up --backbone` names others"
+            f"{', '.join(settings.allowed)}; `fedpeft node up --backbone` names others"
         )
+    if settings.data and described(experiment.task) is None:
+        raise UserError("task.labels is empty: this node does not tell which labels its data has")
     files = files_of(settings, experiment.task)
     runtime, ledger = runtime_of(toml, files), state.ledger_path(folder)
     own = state.personal(folder) / f"{experiment.digest}.safetensors"

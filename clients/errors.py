@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import re
 import traceback
 from pathlib import Path
 
@@ -14,14 +15,16 @@ from fedpeft.privacy.ledger import BudgetSpent
 log = logging.getLogger(__name__)
 CLIENT_EXCEPTION = 2  # Flower's code for an exception in a ClientApp
 _LONGEST = 200  # characters of a message that travel
+_PATH = re.compile(r"'/[^']*'|(?<![\w.])/[^\s'\":;,()]+")
 
 
-def error_reply(error: Exception, message: Message) -> Message:
+def error_reply(error: BaseException, message: Message) -> Message:
     """Return the reply that reports ``error`` without anything of the client's data.
 
     The text of our own errors is written to hold none, but for those of reading a task's files,
     which name the value at fault. Of these and of any other error, whose text may quote a
-    client's examples, only the class and the place in the code travel.
+    client's examples, only the class and the place in the code travel. Paths of this machine
+    stand in its own log only.
     """
     name = type(error).__name__
     files = [
@@ -33,7 +36,17 @@ def error_reply(error: Exception, message: Message) -> Message:
     reason = f"{name}: {error}" if ours else f"{name} at {place}"
     log.warning("%s", reason)
     code = BudgetSpent.CODE if isinstance(error, BudgetSpent) else CLIENT_EXCEPTION
-    return Message(Error(code=code, reason=reason[:_LONGEST]), reply_to=message)
+    said = _PATH.sub("<path>", reason)[:_LONGEST].encode(errors="replace").decode()
+    return Message(Error(code=code, reason=said), reply_to=message)
+
+
+def ends_process(error: BaseException) -> bool:
+    """Return whether an exception is how Flower ends a process that gets SIGTERM.
+
+    Any other becomes an error reply. Some are no ``Exception``, as a panic in Rust code is none:
+    they would end the process with what they quote on its standard error, and without a reply.
+    """
+    return isinstance(error, SystemExit) and isinstance(error.code, int)
 
 
 class ClientError(Exception):

@@ -75,7 +75,7 @@ def _run(node: Node, log: logging.Logger) -> None:
     node.settings.write(node.state)
     write_shims(node.state / "bin", {"flwr-clientapp": "clients.task"})
     supervisor = Supervisor(children(node, free_port()), log)
-    supervisor.run(lambda: log.info("the node is up; it serves %s", node.superlink))
+    supervisor.run(lambda: log.info("the node is up and asks %s for work", node.superlink))
     log.info("the node has ended")
 
 

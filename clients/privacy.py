@@ -64,6 +64,11 @@ def charge(request: Request) -> Protection:
             f"privacy.unit = '{privacy.unit}': this node takes part only with privacy for "
             f"examples, of an epsilon up to {data.max_epsilon:g}"
         )
+    if data.max_epsilon is not None and privacy.reproducible:  # the server chose the seed
+        raise UserError(
+            "privacy.reproducible = true: this node takes part only with noise that nobody can "
+            "draw again"
+        )
     if not (privacy.examples or privacy.local):
         return Protection()
     ledger = PrivacyLedger(data.ledger, data.owner, data.digest)

@@ -25,7 +25,21 @@ log = logging.getLogger(__name__)
 @app.train()
 @app.evaluate()
 def relay(message: Message, context: Context) -> Message:
-    """Return the worker's reply, or this process's own where no worker gives one."""
+    """Return the worker's reply, or this process's own where no worker gives one.
+
+    Flower would send the text of an exception to the server, whatever it quotes.
+    """
+    try:
+        return _reply(message, context)
+    except BaseException as error:
+        from clients.errors import ends_process, error_reply  # not needed for most messages
+
+        if ends_process(error):
+            raise
+        return error_reply(error, message)
+
+
+def _reply(message: Message, context: Context) -> Message:
     path = socket_path(Path(str(context.node_config["state"])))
     request = to_wire(message), context_to_wire(context)
     try:

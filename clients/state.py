@@ -14,6 +14,7 @@ from fedpeft.errors import UserError
 from fedpeft.ownfiles import PRIVATE, write_together
 
 SETTINGS = "node.json"
+OUR_OWN = ("minilm", "tiny")  # backbones that come with an installation
 _FIELDS = {
     "data": (str,),
     "partition": (int, type(None)),
@@ -32,8 +33,14 @@ class NodeSettings:
     partition: int | None = None
     #: Rounds that would spend more than this, and runs without privacy of examples, are refused.
     max_epsilon: float | None = None
-    #: The backbones this node may load; empty: any that is installed.
+    #: The backbones this node loads at its start, and no others; empty: none yet, and then
+    #: those of OUR_OWN that are asked for. Any other would be a path or download the server chose.
     allow: tuple[str, ...] = ()
+
+    @property
+    def allowed(self) -> tuple[str, ...]:
+        """The backbones that an experiment may name."""
+        return self.allow or OUR_OWN
 
     @classmethod
     def read(cls, state: Path) -> NodeSettings:

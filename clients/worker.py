@@ -31,13 +31,15 @@ def answer(message: Message, context: Context) -> Message:
     An exception becomes an error reply, as nothing of its text may reach Flower, which would send
     it to the server.
     """
-    from clients.errors import error_reply
+    from clients.errors import ends_process, error_reply
 
     try:
         from clients.app import app
 
         return app(message, context)
-    except Exception as error:
+    except BaseException as error:
+        if ends_process(error):
+            raise
         return error_reply(error, message)
 
 
@@ -46,12 +48,12 @@ def answer_wire(request: Pair) -> Pair:
     from clients.flower import context_from_wire, context_to_wire, from_wire, to_wire
 
     message, context = from_wire(request[0]), context_from_wire(request[1])
+    title, run = _title(message), {"run": str(message.metadata.run_id)}
+    log.info("%s: begun", title, extra=run)
     begun = time.monotonic()
     reply = answer(message, context)
     how = "an error" if reply.has_error() else "done"
-    run = {"run": str(message.metadata.run_id)}
-    said = f"{_title(message)}: {how} in {time.monotonic() - begun:.2f} s"
-    log.info("%s", said, extra=run)
+    log.info("%s: %s in %.2f s", title, how, time.monotonic() - begun, extra=run)
     return to_wire(reply), context_to_wire(context)
 
 

@@ -11,10 +11,11 @@ from dataclasses import dataclass, field
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedpeft import __version__
 from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed
 from fedpeft.privacy.ledger import BudgetSpent
-from server.exchange import exchange
+from server.exchange import exchange, printable
 from server.ledger import ByteLedger
 from server.registry import Registered
 
@@ -134,7 +135,8 @@ class Nodes:
         own = ByteLedger()
 
         def content(place: int) -> RecordDict:
-            config = {"experiment": toml, "client": proposed[places[place]]}
+            client = proposed[places[place]]
+            config = {"experiment": toml, "client": client, "version": __version__}
             return RecordDict({"config": ConfigRecord(config)})
 
         federation = self.experiment.federation
@@ -177,6 +179,9 @@ class Nodes:
         answer = reply.content["node"]
         client, examples = int(answer["client"]), int(answer["examples"])
         differing = [key for key, value in self.identity.items() if answer.get(key) != value]
+        if "version" in differing and "version" in answer:
+            # A node of another version says no more than that.
+            differing = [key for key in differing if key in answer]
         if differing:
             said = "; ".join(
                 f"{key} is {_short(answer.get(key))}, expected {_short(self.identity[key])}"
@@ -195,8 +200,8 @@ class Nodes:
         return None
 
     def _refuse(self, node_id: int, reason: str) -> None:
-        self.refused[node_id] = reason
-        log.warning("refused %s", reason)
+        self.refused[node_id] = printable(reason)
+        log.warning("refused %s", self.refused[node_id])
 
 
 def _short(value: object) -> str:

@@ -22,6 +22,7 @@ _TLS_REASON = re.compile(r"SSL routines:[^:]*:([^:)]+)")
 _REASONS = {
     400: "no proper HTTP request",
     401: "no signature of a node that the SuperLink knows, or its clock is wrong",
+    403: "the SuperLink forbids it, as of a run that is over; its own line says why",
     408: "the request did not come in time",
     412: "the SuperLink does not let this node in; its own line says why",
     413: "the message is too large",
@@ -36,6 +37,7 @@ _LONGEST = 200  # letters of an address that was asked for
 _UNTRUSTED = "unknown ca", "bad certificate", "certificate unknown"
 # Said by the line of the refusal, too.
 _REPEATED = "limiting ", "connect() failed", "plain HTTP request", "upstream timed out"
+_FLEET = re.compile("POST /v1/fleet/[a-z-]+")  # what nginx lets through
 _FLEET_CALL = re.compile(r"\[uvicorn\.access\] .* /v1/fleet/")
 _NOT_ACTIVATED = re.compile(r"\[ApiError:2004\] .*, exception: (.*)")
 _WHY_NOT = {
@@ -83,7 +85,7 @@ def _refusal(line: str) -> tuple[int, str]:
     about = " ".join(filter(None, [who, method, uri[:_LONGEST]]))
     if not tls:
         reason = "plain HTTP; this port speaks TLS only"
-    elif status == 403:
+    elif status == 403 and not _FLEET.fullmatch(f"{method} {uri}"):
         closed = "POST /v1/fleet/NAME" if uri.startswith("/v1/fleet/") else "/v1/fleet/"
         reason = f"only {closed} is open to the outside"
     else:

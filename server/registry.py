@@ -179,5 +179,5 @@ def _locked(state: Path) -> Iterator[None]:
     """Let one command at a time change the registry."""
     from filelock import FileLock
 
-    with FileLock(state / f".{NODES}.lock"):
+    with FileLock(state / f".{NODES}.lock", mode=PRIVATE):
         yield

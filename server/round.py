@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 
 from fedpeft.runtime import Runtime
 from fedpeft.vector import encode
-from server.exchange import exchange
+from server.exchange import exchange, printable
 from server.ledger import ByteLedger
 from server.nodes import Node
 from server.runfolder import RunFolder
@@ -78,7 +78,7 @@ def check_all(
         try:
             good[client] = check(reply)
         except ValueError as error:
-            failed[client] = f"refused: {error}"
+            failed[client] = printable(f"refused: {error}")
         except Exception as error:  # a reply may hold anything
-            failed[client] = f"refused: {type(error).__name__}: {error}"
+            failed[client] = printable(f"refused: {type(error).__name__}: {error}")
     return good

@@ -6,6 +6,7 @@ import json
 import os
 import secrets
 import socket
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -24,6 +25,7 @@ PORTS = ("public", "control", "operations")
 # Below the ports that the system gives to outgoing connections, which could take ours while the
 # server is down.
 _PORTS = range(20000, 32000)
+_LEAVING = 15.0  # seconds that the processes of a server that was killed may take to end
 
 
 @dataclass(frozen=True)
@@ -85,14 +87,16 @@ class ServerState:
             ports: those asked for; None: as before, or a free one.
 
         Raises:
-            UserError: two ports are the same; a port is in use; the settings are damaged.
+            UserError: two ports are the same; a port is in use, one used before also after 15 s,
+                which a killed server's processes need to end; the settings are damaged.
         """
         kept = cls.read(path).ports if (path / SETTINGS).exists() else {}
         chosen = {name: ports[name] or kept.get(name) or _free_port() for name in PORTS}
         for name, port in chosen.items():
             if list(chosen.values()).count(port) > 1:
                 raise UserError(f"the {name} port {port} is another one's, too; choose another")
-            _check_free(host if name == "public" else "127.0.0.1", name, port)
+            patience = _LEAVING if kept.get(name) == port else 0.0
+            _check_free(host if name == "public" else "127.0.0.1", name, port, patience)
         state = cls(path.resolve(), keys.resolve(), host, tuple(hosts), chosen)
         state._write()
         return state
@@ -200,15 +204,22 @@ def _free_port() -> int:
             continue
 
 
-def _check_free(host: str, name: str, port: int) -> None:
-    try:
-        _bind(host, port)
-    except OSError as error:
-        option = "" if name == "operations" else f" or choose another with --{_option(name)}"
-        raise UserError(
-            f"the {name} port {host}:{port} cannot be used ({error.strerror}); end the program "
-            f"that has it{option}"
-        ) from None
+def _check_free(host: str, name: str, port: int, patience: float) -> None:
+    """Wait until a port is free, at most ``patience`` seconds."""
+    deadline = time.monotonic() + patience
+    while True:
+        try:
+            return _bind(host, port)
+        except OSError as error:
+            if time.monotonic() >= deadline:
+                option = (
+                    "" if name == "operations" else f" or choose another with --{_option(name)}"
+                )
+                raise UserError(
+                    f"the {name} port {host}:{port} cannot be used ({error.strerror}); end the "
+                    f"program that has it{option}"
+                ) from None
+        time.sleep(0.1)
 
 
 def _option(name: str) -> str:

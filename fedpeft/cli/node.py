@@ -37,7 +37,11 @@ def up(
         float | None, typer.Option(help="Refuse rounds that would spend more privacy than this.")
     ] = None,
     backbone: Annotated[
-        list[str] | None, typer.Option(help="Load this backbone now, and no other ever.")
+        list[str] | None,
+        typer.Option(
+            help="Load this backbone now (more than once: these), and no other ever; "
+            "without it: minilm and tiny, when a run asks for them."
+        ),
     ] = None,
     worker: Annotated[
         bool, typer.Option("--worker/--no-worker", help="Keep backbone and data loaded.")
@@ -103,20 +107,20 @@ def _print(described: dict[str, Any]) -> None:
     if described["up"]:
         print(f"up {since}")
     else:
-        print(
-            f"not all of it runs; started {since}" if pid else "down; 'fedpeft node up' starts it"
-        )
+        print(f"not all of it runs, {since}" if pid else "down; 'fedpeft node up' starts it")
     for name, child in described["children"].items() if pid else ():
         doing = f"runs (pid {child['pid']})" if child["pid"] else "does not run"
         if name == "worker" and child["pid"] and described["worker"] == "away":
             doing += ", but does not listen yet"
-        restarts = f"; {child['restarts']} restarts" if child["restarts"] else ""
+        restarts = f"; restarts: {child['restarts']}" if child["restarts"] else ""
         print(f"{name} {doing}{restarts}")
     if last := described["last_message"]:
         ago = datetime.now(UTC) - datetime.fromisoformat(last["time"])
         print(
             f"last message {ago.total_seconds():.0f} s ago: {last['message']} (run {last['run']})"
         )
+    if described["privacy"] == {}:
+        print("no privacy was spent")
     for unit, spent in (described["privacy"] or {}).items():
         bound = "no bound" if spent["epsilon"] is None else f"epsilon <= {spent['epsilon']:.4g}"
         print(f"spent per {unit}: {bound} at delta {spent['delta']:.3g}")

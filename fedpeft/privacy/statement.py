@@ -92,7 +92,7 @@ def read_statement(text: str, unit: str) -> dict[str, Any]:
             continue
         if not _is_number(value) or (key in ("delta", "sampling_rate") and value > 1):
             raise ValueError(f"{key} of the privacy statement cannot be")
-    if not all(isinstance(found[key], str) and len(found[key]) <= _LONGEST for key in _WORDS):
+    if not all(_is_word(found[key]) for key in _WORDS):
         raise ValueError("a word of the privacy statement is none")
     if type(found["releasable"]) is not bool or (found["releasable"] and unbounded):
         raise ValueError("the privacy statement would be released without an epsilon")
@@ -102,6 +102,11 @@ def read_statement(text: str, unit: str) -> dict[str, Any]:
     ):
         raise ValueError("the composition of the privacy statement cannot be")
     return dict(found)
+
+
+def _is_word(value: object) -> bool:
+    """Words are shown on terminals."""
+    return isinstance(value, str) and len(value) <= _LONGEST and value.isprintable()
 
 
 def _is_number(value: object) -> bool:

@@ -62,6 +62,7 @@ def closed_port() -> int:
         return int(listener.getsockname()[1])
 
 
+@pytest.mark.slow
 def test_a_node_with_all_it_needs_passes(keys: Path, tmp_path: Path) -> None:
     (tmp_path / "mine.csv").write_text("text,label\ngood,1\n")
     settings = NodeSettings(str(tmp_path / "mine.csv"), allow=("tiny",))
@@ -70,6 +71,7 @@ def test_a_node_with_all_it_needs_passes(keys: Path, tmp_path: Path) -> None:
     assert not multiprocessing.active_children()
 
 
+@pytest.mark.slow
 def test_all_mistakes_are_told_at_once(keys: Path, tmp_path: Path) -> None:
     settings = NodeSettings(str(tmp_path / "no.csv"), allow=("/no/such/backbone",))
     with pytest.raises(UserError) as refused:

@@ -83,7 +83,7 @@ def test_a_node_joins_mends_itself_and_ends_whole(
 ) -> None:
     state = tmp_path / "state"
     with node_up(state, *options(server), "--log-json") as node:
-        eventually(lambda: state.exists() and "the node is up" in str(logged(state)))
+        eventually(lambda: "the node is up" in str(logged(state)))
         eventually(lambda: any("SuperNode ID" in line for line in logged(state)))
 
         second = subprocess.run(
@@ -116,7 +116,7 @@ def test_a_node_joins_mends_itself_and_ends_whole(
 def test_a_node_does_without_a_worker(server: ServerState, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with node_up(state, *options(server), "--no-worker") as node:
-        eventually(lambda: state.exists() and "the node is up" in str(logged(state)))
+        eventually(lambda: "the node is up" in str(logged(state)))
         assert pids_of(state, "flower-supernode") and not pids_of(state, "clients.worker")
         node.send_signal(signal.SIGTERM)
         assert node.wait(timeout=20) == 0
@@ -127,7 +127,7 @@ def test_a_node_does_without_a_worker(server: ServerState, tmp_path: Path) -> No
 def test_a_mistake_ends_it_before_anything_starts(server: ServerState, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with node_up(state, *options(server)[:-1], "/no/such/backbone") as node:
-        assert node.wait(timeout=60) == 2
+        assert node.wait(timeout=180) == 2
         assert processes_of(state) == {}
     assert "'/no/such/backbone': no such folder" in state.with_suffix(".out").read_text()
     assert not (state / "node.json").exists()

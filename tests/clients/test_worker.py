@@ -51,9 +51,9 @@ def test_who_asks_while_it_loads_waits_and_is_answered(tmp_path: Path, quick: Qu
     with running_worker(state):
         context = node_context(state)
         assert relay.app(handshake(quick()), context).has_content()
-    waiting, answered = logged(state)[-2:]
-    assert waiting.startswith("waiting for messages")
-    assert answered.startswith("query.handshake: done in")
+    lines = logged(state)
+    assert any(line.startswith("waiting for messages") for line in lines[:-1])
+    assert lines[-1].startswith("query.handshake: done in")
     run = json.loads(log_path(state).read_text().splitlines()[-1])["run"]
     assert run is not None and run.isdecimal()
 
@@ -96,6 +96,6 @@ def test_sigterm_ends_it_at_once_and_the_next_takes_its_place(tmp_path: Path, qu
 def test_a_second_worker_is_refused(tmp_path: Path) -> None:
     state = state_folder(tmp_path / "state")
     with running_worker(state):
-        assert start_worker(state).wait(timeout=60) == 1
+        assert start_worker(state).wait(timeout=180) == 1
         assert is_listening(socket_path(state))
     assert any("another process answers there already" in line for line in logged(state))

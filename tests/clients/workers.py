@@ -23,7 +23,7 @@ from fedpeft.config import Experiment
 from server.flower import from_wire, give_id, new_run, to_wire
 
 
-def eventually(happens: Callable[[], bool], seconds: float = 60) -> None:
+def eventually(happens: Callable[[], bool], seconds: float = 180) -> None:
     """Wait until something happens; a generous time, as machines are busy."""
     deadline = time.monotonic() + seconds
     while not happens():
@@ -39,7 +39,9 @@ def state_folder(path: Path, **settings: Any) -> Path:
 
 
 def logged(state: Path) -> list[str]:
-    """Return the messages of a node's log."""
+    """Return the messages of a node's log; none while there is no log yet."""
+    if not log_path(state).exists():
+        return []
     return [json.loads(line)["message"] for line in log_path(state).read_text().splitlines()]
 
 

@@ -7,10 +7,10 @@ import time
 from collections.abc import Callable
 
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from server.exchange import exchange
+from server.exchange import CLIENT_DIED, exchange
 from server.ledger import ByteLedger
 from simulations.local import LocalGrid
 
@@ -99,6 +99,26 @@ def test_a_failure_is_a_reply_with_bytes() -> None:
     _, failed, ledger = ask(act, [5])
     assert failed[5].startswith("error 2: KeyError at ")
     assert ledger.entries["train", 5, "up"]["message"] > 0
+
+
+@pytest.mark.parametrize("deaths", [1, 2])
+def test_a_client_whose_process_died_is_asked_once_more(deaths: int) -> None:
+    class Dying(Echo):
+        def __call__(self, message: Message, context: Context) -> Message:
+            reply = super().__call__(message, context)
+            if self.asked.count(1) > deaths or self.asked[-1] == 0:
+                return reply
+            return Message(Error(code=CLIENT_DIED, reason="stopped responding"), reply_to=message)
+
+    app, ledger = Dying(nothing), ByteLedger()
+    grid = LocalGrid(app, [{"partition-id": client} for client in range(2)])
+    replies, failed = exchange(
+        grid, "train", lambda _: RecordDict(), {0: 1000, 1: 1001}, ledger, timeout=60
+    )
+    assert app.asked == [0, 1, 1]  # the second death counts
+    assert (list(replies), list(failed)) == (([0, 1], []) if deaths == 1 else ([0], [1]))
+    sizes = [ledger.entries["train", client, "down"]["message"] for client in (0, 1)]
+    assert sizes[1] == 2 * sizes[0]
 
 
 def test_a_grid_that_never_replies_is_left_in_time() -> None:

@@ -34,6 +34,7 @@ from flwr.serverapp import Grid, ServerApp
 from clients.errors import CLIENT_EXCEPTION
 from fedpeft.bundle import write_bundle
 from fedpeft.shims import write_shims
+from server.exchange import CLIENT_DIED
 from server.flower import from_wire, give_id, message_bytes, new_run, to_wire
 
 
@@ -114,8 +115,9 @@ def test_message_bytes_is_the_length_of_what_is_serialised(flower_run: int) -> N
     assert message_bytes(message) == len(to_wire(message)) > 5 * 4
 
 
-def test_the_number_for_a_client_exception_is_flowers() -> None:
+def test_the_numbers_of_errors_are_flowers() -> None:
     assert CLIENT_EXCEPTION == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    assert CLIENT_DIED == ErrorCode.CLIENT_APP_CRASHED
 
 
 def test_message_types_are_the_names_the_server_sends() -> None:

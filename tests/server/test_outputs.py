@@ -37,6 +37,15 @@ def test_each_refusal_names_its_cause(line: str, message: str) -> None:
     assert read_nginx(line) == (logging.WARNING, message)
 
 
+def test_what_the_superlink_forbids_is_not_said_of_the_proxy() -> None:
+    found = read_nginx(ASKED % ("POST", "/v1/fleet/push-messages", 403))
+    assert found is not None
+    assert "the SuperLink forbids it" in found[1]
+    closed = read_nginx(ASKED % ("POST", "/v1/fleet/push-messages/x", 403))
+    assert closed is not None
+    assert closed[1].endswith("only POST /v1/fleet/NAME is open to the outside")
+
+
 def test_an_address_that_is_asked_for_is_cut() -> None:
     found = read_nginx(ASKED % ("GET", "/" + "x" * 3000, 403))
     assert found is not None

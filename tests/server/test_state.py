@@ -8,6 +8,7 @@ import socket
 import stat
 import subprocess
 import sys
+import threading
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -90,6 +91,15 @@ def test_ports_in_use_and_used_twice_are_refused(tmp_path: Path, keys: Path) -> 
             settle(tmp_path, keys, control=port)
     with pytest.raises(UserError, match=f"the public port {port} is another one's, too"):
         settle(tmp_path, keys, public=port, control=port)
+
+
+def test_the_own_port_may_be_free_a_little_later(tmp_path: Path, keys: Path) -> None:
+    first = settle(tmp_path, keys)
+    taken = socket.create_server(("127.0.0.1", first.ports["control"]))  # by who is about to end
+    leaving = threading.Timer(0.5, taken.close)
+    leaving.start()
+    assert settle(tmp_path, keys) == first
+    leaving.join()
 
 
 @pytest.mark.parametrize("content", ["", "[]", '{"ports": {}}', '{"ports": {"public": "x"}}'])

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+_PORT = 9092
+
 
 def up(
     state: Annotated[Path, typer.Option(help="Folder that the server keeps (mode 0700).")],
@@ -15,8 +17,13 @@ def up(
     ],
     host: Annotated[str, typer.Option(help="IP address to await nodes on.")] = "0.0.0.0",
     port: Annotated[
-        int, typer.Option(min=1, max=65535, help="Port for nodes, the only one that is open.")
-    ] = 9092,
+        int | None,
+        typer.Option(
+            min=1,
+            max=65535,
+            help=f"Port for nodes, the only one that is open; default: kept, at first {_PORT}.",
+        ),
+    ] = None,
     control_port: Annotated[
         int | None,
         typer.Option(
@@ -29,7 +36,10 @@ def up(
 
     Example: fedpeft server up --state /var/lib/fedpeft --keys keys
     """
+    from server.state import SETTINGS
     from server.up import Server
     from server.up import up as run
 
+    if port is None and not (state / SETTINGS).exists():
+        port = _PORT
     run(Server(state, keys, host, port, control_port), log_json)

@@ -45,6 +45,7 @@ def test_a_statement_travels_as_json() -> None:
         {"unit": "client"},
         {"accountant": 7},
         {"mechanism": "x" * 201},
+        {"mechanism": "\x1b[2J"},
         {"releasable": 1},
         {"more": 1},
         {"delta": 1.5},

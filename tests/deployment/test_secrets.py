@@ -1,0 +1,141 @@
+"""Errors inside clients, whose data holds a secret: what of it arrives anywhere else."""
+
+from __future__ import annotations
+
+import json
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from deployments import Deployment, command, deployment
+
+import fedpeft
+from fedpeft.keys import make_node
+from server.registry import add_node
+
+pytestmark = pytest.mark.slow
+TEXT = "patient Zyx-48151623 tested positive"
+LABEL = "carrier of Qfj-90210"
+#: What must not be found, in small or capital letters: pieces of text and label.
+NEEDLES = (b"zyx-4815", b"48151623", b"tested pos", b"carrier of", b"qfj-9")
+WARD = "ward-oncology"  # in the path of the data
+GOOD = [(f"a {word} film number {i}", word) for i in range(6) for word in ("negative", "positive")]
+
+#: A library that, on bad data, ends the process with the data in its last words; as a panic in
+#: Rust code does it, this is no ``Exception``.
+ENDS = (
+    "tasks/readers.py",
+    "    if not len(frame):",
+    "    raise SystemExit(str(frame.to_dict()))\n",
+)
+
+#: Why each node fails, as it arrives at the server; "good" does not.
+REASONS = {
+    "label": r"no handshake: label: error 2: UserError at readers\.py:\d+",
+    "number": r"no handshake: number: error 2: UserError at readers\.py:\d+",
+    "nested": r"no handshake: nested: error 2: RecursionError at decoder\.py:\d+",
+    "exits": r"no handshake: exits: error 2: SystemExit at readers\.py:\d+",
+    "surrogate": r"round 1: client 5 failed: error 2: TypeError at tokenization_\w+\.py:\d+",
+}
+
+
+def jsonl(rows: list[tuple[object, str]]) -> str:
+    return "".join(json.dumps({"text": text, "label": label}) + "\n" for text, label in rows)
+
+
+def content(name: str) -> str:
+    """Return what a node's file holds when it starts."""
+    rows: list[tuple[object, str]] = [*GOOD, (TEXT, "positive")]
+    bad: dict[str, tuple[object, str]] = {
+        "label": (TEXT, LABEL),
+        "number": (48151623, "positive"),
+        "surrogate": (f"{TEXT} \ud83d", "positive"),
+    }
+    return jsonl([*rows, bad[name]] if name in bad else rows)
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Give a server and six nodes after a run in which all but one failed."""
+    with deployment(tmp_path_factory.mktemp("secrets")) as made:
+        ward = made.folder / WARD
+        shutil.copytree(Path(fedpeft.__file__).parent, made.folder / "code" / "fedpeft")
+        edited, before, line = made.folder / "code" / "fedpeft" / ENDS[0], *ENDS[1:]
+        edited.write_text(edited.read_text().replace(before, line + before))
+        for name in ("good", *REASONS):
+            (ward / name).mkdir(parents=True)
+            (ward / name / "train.jsonl").write_text(content(name))
+            make_node(made.keys, name)
+            add_node(made.state, made.keys / f"{name}.pub")
+            start(made, name)
+        for name in ("good", *REASONS):
+            made.wait_for(name, "the node is up")
+        with open(ward / "nested" / "train.jsonl", "a") as file:
+            file.write('{"text": "' + TEXT + '", "label": ' + "[" * 100_000 + "\n")
+        made.run("ill", SETTINGS)
+        yield made
+
+
+SETTINGS = [
+    "backbone=tiny",
+    "method.d=16",
+    "task.name=custom",
+    "task.labels=negative,positive",
+    "federation.clients=6",
+    "federation.rounds=1",
+    "federation.evaluation=clients",
+    "engine.threads=1",
+    "output.plots=false",
+]
+
+
+def start(made: Deployment, name: str) -> None:
+    """Start a node; one does without a worker, so that Flower's process meets the error."""
+    port = json.loads((made.state / "server.json").read_text())["ports"]["public"]
+    options = ["--no-worker"] if name == "number" else []
+    with pytest.MonkeyPatch.context() as patch:
+        if name == "exits":
+            patch.setenv("PYTHONPATH", str(made.folder / "code"))
+        made._start(
+            name,
+            *command("node", "up", "--superlink", f"localhost:{port}", *options),
+            *("--key", str(made.keys / name), "--ca", str(made.keys / "ca.crt")),
+            *("--state", str(made.node(name)), "--data", str(made.folder / WARD / name)),
+        )
+
+
+def found_in(places: list[Path], needles: tuple[bytes, ...]) -> list[tuple[str, bytes]]:
+    """Return (file, needle) wherever one stands in a file, or in a file below a folder."""
+    files = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
+    forms = [(needle, form) for needle in needles for form in (needle, wide(needle))]
+    read = {file: file.read_bytes().lower() for file in files}
+    return [(file.name, needle) for needle, form in forms for file in read if form in read[file]]
+
+
+def wide(needle: bytes) -> bytes:
+    return needle.decode().encode("utf-16-le")
+
+
+def test_an_error_arrives_as_class_and_place(finished: Deployment) -> None:
+    assert [line["clients"] for line in finished.rounds("ill")] == [1]
+    for reason in REASONS.values():
+        assert len(finished.logged("server", f"^{reason}$")) == 1, finished.logged("server", "err")
+    (failed,) = finished.rounds("ill")[0]["failed"]
+    assert failed["client"] == 5 and failed["reason"].startswith("error 2: TypeError at tok")
+
+
+def test_nothing_of_the_data_reaches_the_server_or_who_runs_it(finished: Deployment) -> None:
+    server = [finished.state, finished.folder / "server.out"]
+    home = [finished.folder / "ill", finished.folder / "run-ill.out"]
+    assert found_in([*server, *home], (*NEEDLES, WARD.encode())) == []
+    # It is where it should be, and what did arrive is found: in the log and in the database.
+    assert {needle for _, needle in found_in([finished.folder / WARD], NEEDLES)} == {*NEEDLES}
+    arrived = {file for file, _ in found_in(server, (b"error at readers.py",))}
+    assert "server.log" in arrived and any(file.startswith("superlink.db") for file in arrived)
+
+
+def test_nothing_of_the_data_stays_in_what_a_node_writes(finished: Deployment) -> None:
+    nodes = [finished.node(name) for name in ("good", *REASONS)]
+    printed = [finished.folder / f"{name}.out" for name in ("good", *REASONS)]
+    assert found_in([*nodes, *printed], NEEDLES) == []
