@@ -24,7 +24,7 @@ from clients.data import LocalData, local_data
 from clients.errors import error_reply
 from clients.memory import recall, remember
 from clients.personal import completed, keep
-from clients.privacy import Protection, Request, charge, hide
+from clients.privacy import Protection, Request, charge, hide, require_open
 from fedpeft import __version__
 from fedpeft.runtime import Runtime
 from fedpeft.training import When, evaluate, train_cohort
@@ -76,6 +76,7 @@ def train(message: Message, context: Context) -> Message:
 def measure(message: Message, context: Context) -> Message:
     """Evaluate the task vector that came on this client's share of the dev set."""
     task = Assignment.read(message, context)
+    require_open(task.data)
     dev = task.runtime.dev.select(task.data.dev)
     found = evaluate(task.runtime.model, task.start, dev)
     content = RecordDict(

@@ -17,13 +17,18 @@ from clients.errors import ClientError
 from fedpeft.files import write_json
 
 _KEY = "experiment"  # of the context's state
+_KEPT = 100  # experiments on disk
 
 
 def remember(context: Context, toml: str, data: LocalData) -> None:
     """Keep an experiment and the client's number in it."""
     kept = {"toml": toml, "client": data.client}
     if STATE in context.node_config:
-        write_json(_file(context, data.runtime.digest), kept)
+        file = _file(context, data.runtime.digest)
+        write_json(file, kept)
+        newest = sorted(file.parent.glob("*.json"), key=lambda each: -each.stat().st_mtime)
+        for old in newest[_KEPT:]:
+            old.unlink(missing_ok=True)
     else:
         context.state[_KEY] = ConfigRecord(kept)
 

@@ -59,16 +59,8 @@ def charge(request: Request) -> Protection:
     """
     experiment, data = request.experiment, request.data
     privacy = experiment.privacy
-    if data.max_epsilon is not None and not privacy.examples:
-        raise UserError(
-            f"privacy.unit = '{privacy.unit}': this node takes part only with privacy for "
-            f"examples, of an epsilon up to {data.max_epsilon:g}"
-        )
-    if data.max_epsilon is not None and privacy.reproducible:  # the server chose the seed
-        raise UserError(
-            "privacy.reproducible = true: this node takes part only with noise that nobody can "
-            "draw again"
-        )
+    if data.max_epsilon is not None:
+        _require_privacy(experiment, data.max_epsilon)
     if not (privacy.examples or privacy.local):
         return Protection()
     ledger = PrivacyLedger(data.ledger, data.owner, data.digest)
@@ -84,6 +76,39 @@ def charge(request: Request) -> Protection:
         said = _charge(ledger, "client", plan, request)
         protection = replace(protection, hiding=plan, statements=(*protection.statements, said))
     return protection
+
+
+def require_open(data: LocalData) -> None:
+    """Refuse an evaluation, whose exact counts no noise covers, where privacy is limited.
+
+    Raises:
+        UserError: the owner of the data has set a limit.
+    """
+    if data.max_epsilon is not None:
+        raise UserError(
+            "this node limits its epsilon, which evaluation has none of; it trains only "
+            "(federation.evaluation = 'server' evaluates elsewhere)"
+        )
+
+
+def _require_privacy(experiment: Experiment, most: float) -> None:
+    """Raise UserError if an experiment makes less of privacy than a limit of epsilon means."""
+    privacy = experiment.privacy
+    if not privacy.examples:
+        raise UserError(
+            f"privacy.unit = '{privacy.unit}': this node takes part only with privacy for "
+            f"examples, of an epsilon up to {most:g}"
+        )
+    if privacy.reproducible:  # the server chose the seed
+        raise UserError(
+            "privacy.reproducible = true: this node takes part only with noise that nobody can "
+            "draw again"
+        )
+    if experiment.task.train_limit:  # of few examples a delta may be large, and is still allowed
+        raise UserError(
+            f"task.train_limit = {experiment.task.train_limit}: this node limits its epsilon, and "
+            f"trains on all of its examples"
+        )
 
 
 def hide(protection: Protection, request: Request, vector: np.ndarray) -> np.ndarray:

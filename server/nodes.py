@@ -189,7 +189,7 @@ class Nodes:
             )
             own = f", {self.name(node_id)}" if self.registered else ""
             self._refuse(node_id, f"client {client}{own}: {said}")
-        elif client in self.clients:
+        elif client in self.clients or self._bound(client, node_id):
             self._refuse(node_id, f"{self.name(node_id)}: client {client} is already taken")
         elif not 0 <= client < self.experiment.federation.clients or examples < 1:
             self._refuse(node_id, f"client {client} with {examples} examples does not belong here")
@@ -198,6 +198,11 @@ class Nodes:
             self.numbers[node_id] = client
             return client
         return None
+
+    def _bound(self, client: int, node_id: int) -> bool:
+        """Return whether a client is another node's for the whole run, though it may be away."""
+        others = (node for node, number in self.numbers.items() if number == client)
+        return bool(self.registered) and any(other != node_id for other in others)
 
     def _refuse(self, node_id: int, reason: str) -> None:
         self.refused[node_id] = printable(reason)

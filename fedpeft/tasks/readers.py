@@ -181,7 +181,7 @@ def _read_jsonl(path: Path) -> pd.DataFrame:
                 continue
             try:
                 record = json.loads(line)
-            except json.JSONDecodeError:
+            except (json.JSONDecodeError, RecursionError):
                 record = None
             if not isinstance(record, dict):
                 raise UserError(f"{path} row {len(records) + 1}: not a JSON object on one line")

@@ -168,9 +168,9 @@ class Forgetting(ClientApp):
 
 
 def epsilon(ledger: Path) -> float:
-    """Return what a ledger of charges with one delta has spent."""
+    """Return what a ledger has spent, at the delta of its last charge."""
     charges = read_ledger(ledger).charges
-    found = spent([charge.mechanism for charge in charges], charges[0].delta).epsilon
+    found = spent([charge.mechanism for charge in charges], charges[-1].delta).epsilon
     assert found is not None
     return found
 
@@ -195,6 +195,17 @@ def test_a_node_keeps_its_own_limit_of_epsilon(
     reasons = {failed["reason"] for line in rounds(server) for failed in line["failed"]}
     assert len(reasons) == 1 and "takes part only with privacy for examples" in reasons.pop()
     assert not (states[0] / "privacy.sqlite").exists()
+
+    limited = [
+        *settings,
+        "privacy.unit=example",
+        "privacy.noise_multiplier=1",
+        "local.batch_size=4",
+    ]
+    (server / "runs" / "trial").rename(server / "runs" / "zeroth")
+    deploy(Experiment.load("", [*limited, "task.train_limit=10", "federation.rounds=1"]), states)
+    assert "trains on all of its examples" in rounds(server)[0]["failed"][0]["reason"]
+    assert rounds(server)[0]["evaluated"] == 8  # of 16: the other node's
 
     private = ["privacy.unit=example", "privacy.noise_multiplier=1", "local.batch_size=4"]
     more = [*settings, *private, "federation.rounds=12", "seed=1"]
