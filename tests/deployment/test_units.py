@@ -1,0 +1,219 @@
+"""Units and containers, as far as they can be checked without starting them.
+
+That their commands exist with these options, that the units are closed, that the images hold what
+they name. What was really started, and how, stands in server/README.md.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import click
+import pytest
+import typer
+import yaml
+
+from fedpeft.cli import app
+
+ROOT = Path(__file__).parents[2]
+UNITS = ("server/fedpeft-server.service", "clients/fedpeft-node@.service")
+DOCKERFILES = ("server/Dockerfile", "clients/Dockerfile")
+STOP = 15  # seconds that the supervisor takes at most
+EXPOSURE = 20  # tenths, of 100: what `systemd-analyze security` may find; 14 with systemd 252
+
+
+def parsed(words: Sequence[str]) -> dict[str, Any]:
+    """Parse what stands after ``fedpeft`` by the real command line, and run nothing."""
+    command: click.Command = typer.main.get_command(app)
+    context = click.Context(command)
+    rest = list(words)
+    while isinstance(command, click.Group):
+        name, command, rest = command.resolve_command(context, rest)
+        assert command is not None and name is not None
+        context = click.Context(command, parent=context, info_name=name)
+    command.parse_args(context, rest)
+    return dict(context.params)
+
+
+def instructions(dockerfile: str) -> list[tuple[str, str]]:
+    """Return a Dockerfile's instructions, lines put together and comments left out."""
+    text = (ROOT / dockerfile).read_text()
+    text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
+    lines = (line.split(maxsplit=1) for line in text.splitlines() if line.strip())
+    return [(name, " ".join(rest.split())) for name, rest in lines]
+
+
+def executed(text: str) -> list[str]:
+    """Return the words of an instruction in its exec form."""
+    return [str(word) for word in yaml.safe_load(text)]
+
+
+def unit(path: str) -> list[tuple[str, str]]:
+    lines = (ROOT / path).read_text().splitlines()
+    return [(k, v) for k, _, v in (line.partition("=") for line in lines if line[:1] not in "#[")]
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["server", "up", "--state", "s", "--keys", "k", "--no-such-option"],
+        ["node", "up", "--state", "s"],  # more is required
+        ["nod", "up"],
+    ],
+)
+def test_a_wrong_command_is_noticed(words: list[str]) -> None:
+    with pytest.raises(click.UsageError):
+        parsed(words)
+
+
+# --- units ---------------------------------------------------------------------------------------
+
+
+@pytest.fixture(params=UNITS)
+def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A unit with the program where it lies on this machine."""
+    if shutil.which("systemd-analyze") is None:
+        pytest.skip("systemd-analyze is not installed")
+    copy = tmp_path / Path(request.param).name
+    text = (ROOT / request.param).read_text()
+    copy.write_text(text.replace("/opt/fedpeft/bin/", f"{Path(sys.executable).parent}/"))
+    return copy
+
+
+def analyze(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(["systemd-analyze", *arguments], capture_output=True, text=True)
+
+
+def test_systemd_understands_every_line(installed: Path) -> None:
+    done = analyze("verify", "--man=no", "--recursive-errors=no", str(installed))
+    assert (done.returncode, done.stderr) == (0, "")
+    installed.write_text(installed.read_text().replace("ProtectHome=yes", "ProtectHomes=yes"))
+    assert "ProtectHomes" in analyze("verify", "--man=no", str(installed)).stderr
+
+
+def test_the_units_are_closed(installed: Path) -> None:
+    security = ["security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE}"]
+    done = analyze(*security, str(installed))
+    assert done.returncode == 0, done.stdout
+    installed.write_text(installed.read_text().replace("CapabilityBoundingSet=\n", ""))
+    assert analyze(*security, str(installed)).returncode != 0
+
+
+@pytest.mark.parametrize("path", UNITS)
+def test_the_units_commands_are_ours(path: str) -> None:
+    (command,) = (value for key, value in unit(path) if key == "ExecStart")
+    program, *words = shlex.split(command.replace("%i", "north"))
+    assert program == "/opt/fedpeft/bin/fedpeft"
+    assert words[-1] == "$OPTIONS"  # bare: systemd splits it into words, or none
+    given = parsed(words[:-1])
+    (folder,) = (value for key, value in unit(path) if key == "StateDirectory")
+    assert str(given["state"]) == f"/var/lib/{folder.replace('%i', 'north')}"
+
+
+@pytest.mark.parametrize("path", UNITS)
+def test_the_units_leave_time_to_end(path: str) -> None:
+    said = dict(unit(path))
+    assert int(said["TimeoutStopSec"]) > STOP
+    assert said["KillMode"] == "mixed"  # SIGTERM for the supervisor alone
+    assert said["RestartPreventExitStatus"] == "2"  # a mistake, see fedpeft.errors
+
+
+def test_both_units_are_closed_in_the_same_way() -> None:
+    server, node = (dict(unit(path)) for path in UNITS)
+    own = ("Description", "EnvironmentFile", "ExecStart", "Environment")
+    for said in (server, node):
+        for key in (*own, "StateDirectory", "CacheDirectory"):
+            del said[key]
+    assert server == node
+
+
+# --- images --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_what_is_copied_is_there_and_not_ignored(dockerfile: str) -> None:
+    copied = [
+        source
+        for name, rest in instructions(dockerfile)
+        if name == "COPY" and not rest.startswith("--from")
+        for source in rest.split()[:-1]
+    ]
+    kept = set((ROOT / ".dockerignore").read_text().split())
+    assert {"pyproject.toml", "fedpeft", "clients", "server", "simulations"} <= set(copied)
+    for source in copied:
+        assert (ROOT / source).exists(), source
+        assert f"!{source}" in kept, source
+
+
+@pytest.mark.parametrize("dockerfile", DOCKERFILES)
+def test_the_images_run_our_commands_without_rights(dockerfile: str) -> None:
+    said = dict(instructions(dockerfile))  # the last of each name
+    user = said["USER"].split(":")[0]
+    assert int(user) > 0
+    assert f"--uid {user} " in said["RUN"]
+    assert executed(said["ENTRYPOINT"])[:3] == ["tini", "--", "fedpeft"]
+    command = executed(said["CMD"])
+    if command[-1] != "--help":
+        assert str(parsed(command)["port"]) == said["EXPOSE"]
+    health = said["HEALTHCHECK"].partition(" CMD ")[2]
+    program, *words = executed(health)
+    assert program == "fedpeft"
+    assert str(parsed(words)["state"]) == said["VOLUME"] == "/var/lib/fedpeft"
+    for program in ("tini", "nginx-light") if dockerfile.startswith("server") else ("tini",):
+        assert f" {program} " in said["RUN"]
+
+
+def test_both_images_share_their_first_stage() -> None:
+    first, second = (instructions(dockerfile) for dockerfile in DOCKERFILES)
+    end = [place for place, (name, _) in enumerate(first) if name == "FROM"][1]
+    assert first[:end] == second[:end]
+
+
+# --- compose -------------------------------------------------------------------------------------
+
+
+@pytest.fixture
+def compose() -> dict[str, Any]:
+    return yaml.safe_load((ROOT / "server" / "compose.yaml").read_text())
+
+
+def test_compose_starts_one_server_and_two_nodes(compose: dict[str, Any]) -> None:
+    services = compose["services"]
+    given = {name: parsed(service["command"]) for name, service in services.items()}
+    server = given.pop("server")
+    assert services["server"]["ports"] == [f"{server['port']}:{server['port']}"]
+    assert set(given) == {"north", "south"}
+    for name, node in given.items():
+        assert node["superlink"] == f"server:{server['port']}"
+        assert node["key"].endswith(f"/{name}")
+    for name, service in services.items():
+        assert service["image"] == ("fedpeft-server" if name == "server" else "fedpeft-node")
+
+
+def test_compose_keeps_state_and_nothing_else(compose: dict[str, Any]) -> None:
+    assert set(compose["volumes"]) == set(compose["services"])
+    for name, service in compose["services"].items():
+        state, *given = service["volumes"]
+        assert state == f"{name}:{parsed(service['command'])['state']}"
+        assert all(volume.startswith("${DEPLOYMENT:?") for volume in given)  # not in the tree
+        assert all(volume.endswith(":ro") for volume in given)
+        assert service["read_only"] and service["cap_drop"] == ["ALL"]
+        assert service["security_opt"] == ["no-new-privileges:true"]
+        assert int(service["stop_grace_period"].removesuffix("s")) > STOP
+
+
+def builds(compose: dict[str, Any]) -> Iterator[Path]:
+    for service in compose["services"].values():
+        if build := service.get("build"):
+            yield ROOT / "server" / build["context"] / build["dockerfile"]
+
+
+def test_compose_builds_our_images(compose: dict[str, Any]) -> None:
+    assert {path.resolve() for path in builds(compose)} == {ROOT / name for name in DOCKERFILES}
