@@ -18,8 +18,8 @@ from typing import Any
 
 from fedpeft.errors import UserError, nearest
 from fedpeft.ownfiles import PRIVATE, write_together
-from server.connection import Connection
-from server.flwr_cli import run_flwr
+from server.remote.connection import Connection
+from server.remote.flwr_cli import run_flwr
 
 NODES = "nodes.json"
 _LONGEST = 65536  # bytes that are read of a file that may be a key
@@ -152,7 +152,7 @@ def fingerprint(key: Path) -> str:
 
 
 def _connection(state: Path) -> Connection:
-    from server.state import ServerState  # whose keys need cryptography, which readers do not
+    from server.host.state import ServerState  # whose keys need cryptography, which readers do not
 
     return ServerState.read(state).connection()
 

@@ -16,7 +16,7 @@ from fedpeft.errors import UserError
 from fedpeft.files import write_json
 
 if TYPE_CHECKING:
-    from server.connection import Connection
+    from server.remote.connection import Connection
     from server.runfolder import RunFolder
 
 SUBMITTED = "submitted.json"  # in the folder at home: the run's name and id at the server
@@ -46,7 +46,7 @@ def run(
 
     Example: fedpeft run experiment.toml --on hospital --out runs/first
     """
-    from server.connection import find_connection
+    from server.remote.connection import find_connection
 
     if (resume or stop) and out is None and name is None:
         raise UserError("--resume and --stop need --out or --name, those of the run")
@@ -73,10 +73,10 @@ def _run(
 ) -> None:
     from rich.console import Console
 
-    from server.follow import follow
-    from server.mirror import Mirror
+    from server.remote.follow import follow
+    from server.remote.mirror import Mirror
+    from server.remote.submit import submit
     from server.runfolder import RESULT, RunFolder
-    from server.submit import submit
     from simulations.display import Display
 
     console = Console(highlight=False, markup=False)
@@ -116,7 +116,7 @@ def _check(
         UserError: the run cannot begin, here or there, or another run has its name.
     """
     from fedpeft.vectorfile import EXPERIMENT
-    from server.mirror import Mirror
+    from server.remote.mirror import Mirror
     from server.runfolder import RunFolder
 
     there = name in _runs_at(connection)
@@ -136,8 +136,8 @@ def _check(
 
 def _going(connection: Connection, out: Path) -> str | None:
     """Return the id of the run submitted before if it goes on or has completed, else None."""
-    from server.flwr_cli import NoSuperLink
-    from server.submit import status
+    from server.remote.flwr_cli import NoSuperLink
+    from server.remote.submit import status
 
     identity = _submitted(out).get("run")
     if not identity:
@@ -152,7 +152,7 @@ def _going(connection: Connection, out: Path) -> str | None:
 
 
 def _stop(connection: Connection, out: Path) -> None:
-    from server.submit import stop
+    from server.remote.submit import stop
 
     identity = _submitted(out).get("run")
     if not identity:
@@ -164,7 +164,7 @@ def _stop(connection: Connection, out: Path) -> None:
 def _kept_experiment(connection: Connection, name: str, out: Path) -> Path:
     """Return the run's experiment file in ``out``, fetched from the server if need be."""
     from fedpeft.vectorfile import EXPERIMENT
-    from server.mirror import Mirror
+    from server.remote.mirror import Mirror
 
     if not (out / EXPERIMENT).is_file():
         if out.exists() and (not out.is_dir() or any(out.iterdir())):
@@ -179,7 +179,7 @@ def _kept_experiment(connection: Connection, name: str, out: Path) -> Path:
 
 
 def _runs_at(connection: Connection) -> list[str]:
-    from server.mirror import Lost, runs_at
+    from server.remote.mirror import Lost, runs_at
 
     try:
         return runs_at(connection)

@@ -22,8 +22,8 @@ from clients.node import Node, children, environment
 from clients.state import NodeSettings, prepare, socket_path
 from fedpeft.config import Experiment
 from fedpeft.keys import make_node
+from server.host.state import ServerState
 from server.registry import add_node
-from server.state import ServerState
 
 PROGRAM = "from fedpeft.cli import main; main()"
 

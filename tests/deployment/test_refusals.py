@@ -12,15 +12,15 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deployments import Deployment, command, deployment, run, until
 from flowering import foreign_project
 
 import fedpeft
 from fedpeft.keys import make_node
-from server.connection import Connection, find_connection
-from server.flwr_cli import run_flwr
 from server.registry import add_node
-from server.submit import status
+from server.remote.connection import Connection, find_connection
+from server.remote.flwr_cli import run_flwr
+from server.remote.submit import status
+from simulations.loopback import Deployment, command, deployment, run, until
 
 pytestmark = pytest.mark.slow
 REFUSED = "refused 127.0.0.1"

@@ -8,11 +8,11 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deployments import Deployment, command, deployment
 
 import fedpeft
 from fedpeft.keys import make_node
 from server.registry import add_node
+from simulations.loopback import Deployment, command, deployment
 
 pytestmark = pytest.mark.slow
 TEXT = "patient Zyx-48151623 tested positive"

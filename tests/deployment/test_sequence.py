@@ -7,9 +7,9 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from deployments import Deployment, alive, deployment, descendants, run
 
 from fedpeft.config import Experiment
+from simulations.loopback import Deployment, alive, deployment, descendants, run
 from simulations.run import prepare, simulate
 
 pytestmark = pytest.mark.slow

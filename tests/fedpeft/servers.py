@@ -15,9 +15,9 @@ from pathlib import Path
 
 from fedpeft.keys import make_authority, make_server
 from fedpeft.processes import Supervisor
-from server.health import superlink_answers
-from server.operations import serve
-from server.state import PORTS, ServerState
+from server.host.health import superlink_answers
+from server.host.operations import serve
+from server.host.state import PORTS, ServerState
 
 SCRIPTS = sysconfig.get_path("scripts")
 

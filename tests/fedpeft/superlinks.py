@@ -10,9 +10,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedpeft.keys import make_authority, make_server
-from server.health import superlink_answers
-from server.state import ServerState
-from server.up import children
+from server.host.health import superlink_answers
+from server.host.state import ServerState
+from server.host.up import children
 
 _PATIENCE = 60.0  # seconds for a SuperLink on a busy machine to start
 

@@ -22,7 +22,7 @@ def test_the_plan_needs_neither_weights_nor_data() -> None:
     assert runtime.info.labels == ("no", "yes")
     assert runtime.trainable.layout.head_size == 2 * 1024 + 2
     assert len(runtime.trainable.initial(0)) == runtime.trainable.layout.size
-    with pytest.raises(UserError, match="task.train is empty"):
+    with pytest.raises(UserError, match=r"task.train is empty"):
         _ = runtime.task
 
 

@@ -16,11 +16,11 @@ from superlinks import server_state, superlink
 
 from fedpeft.errors import UserError
 from fedpeft.keys import make_node
-from server.connection import Connection
-from server.flwr_cli import NoSuperLink, run_flwr
-from server.health import superlink_answers
+from server.host.health import superlink_answers
+from server.host.state import ServerState
 from server.registry import add_node, fingerprint, registered_nodes, remove_node
-from server.state import ServerState
+from server.remote.connection import Connection
+from server.remote.flwr_cli import NoSuperLink, run_flwr
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ def status(state: State, as_json: AsJson = False) -> None:
 
     Example: fedpeft server status --state /var/lib/fedpeft
     """
-    from server.status import describe_server
+    from server.host.status import describe_server
 
     described = describe_server(state)
     if as_json:

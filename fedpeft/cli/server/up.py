@@ -36,9 +36,9 @@ def up(
 
     Example: fedpeft server up --state /var/lib/fedpeft --keys keys
     """
-    from server.state import SETTINGS
-    from server.up import Server
-    from server.up import up as run
+    from server.host.state import SETTINGS
+    from server.host.up import Server
+    from server.host.up import up as run
 
     if port is None and not (state / SETTINGS).exists():
         port = _PORT

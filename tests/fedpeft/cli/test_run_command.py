@@ -19,9 +19,9 @@ from servers import make_state, operations, server_app_shim, superlink
 
 from fedpeft.config import Experiment
 from fedpeft.keys import make_node
+from server.host.state import ServerState
 from server.registry import add_node
 from server.runfolder import RunFolder
-from server.state import ServerState
 
 Command = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.slow

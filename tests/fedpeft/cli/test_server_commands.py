@@ -17,7 +17,7 @@ from finished import finished_run
 from superlinks import server_state, superlink
 
 from fedpeft.keys import make_node
-from server.state import ServerState
+from server.host.state import ServerState
 
 Fedpeft = Callable[..., tuple[int, str, str]]
 

@@ -17,10 +17,10 @@ from servers import make_state, operations
 
 from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed, UserError
-from server.connection import Connection
-from server.mirror import DIGEST, Lost, Mirror, runs_at
+from server.host.state import ServerState
+from server.remote.connection import Connection
+from server.remote.mirror import DIGEST, Lost, Mirror, runs_at
 from server.runfolder import Checkpoint, RunFolder
-from server.state import ServerState
 from simulations.run import prepare, simulate
 
 

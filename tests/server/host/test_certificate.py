@@ -14,7 +14,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedpeft.errors import UserError
 from fedpeft.keys import make_authority, make_server
-from server.certificate import check_keys
+from server.host.certificate import check_keys
 
 
 @pytest.fixture(scope="module")

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedpeft.errors import UserError
-from server.connection import Connection, find_connection
+from server.remote.connection import Connection, find_connection
 
 TOKEN = "0123456789abcdef-secret"
 

@@ -17,8 +17,8 @@ from urllib.parse import quote
 
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.files import append_lines, write_atomic
-from server.connection import Connection
 from server.deployed import ENDED, PLAIN_NAME
+from server.remote.connection import Connection
 from server.runfolder import BYTES, PROGRESS, ROUNDS
 
 DIGEST = "X-SHA256"  # header: of the whole file

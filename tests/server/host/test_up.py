@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from fedpeft.keys import make_authority, make_node, make_server
-from server.health import superlink_answers
-from server.state import ServerState
+from server.host.health import superlink_answers
+from server.host.state import ServerState
 
 pytestmark = pytest.mark.slow
 COMMAND = (

@@ -17,9 +17,9 @@ import pytest
 from fedpeft.errors import UserError
 from fedpeft.keys import make_authority, make_server
 from fedpeft.processes import Child, Supervisor
-from server import proxy
-from server.outputs import read_nginx
-from server.state import ServerState
+from server.host import proxy
+from server.host.outputs import read_nginx
+from server.host.state import ServerState
 
 
 class Upstream(BaseHTTPRequestHandler):

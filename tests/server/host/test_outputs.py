@@ -6,7 +6,7 @@ import logging
 
 import pytest
 
-from server.outputs import read_nginx, read_superlink
+from server.host.outputs import read_nginx, read_superlink
 
 PREFIX = "2026/11/21 15:48:45 "
 ASKED = '{"address": "10.0.0.5", "method": "%s", "uri": "%s", "status": %d, "tls": "TLSv1.3"}'

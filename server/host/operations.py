@@ -23,12 +23,12 @@ from typing import Any, BinaryIO
 from urllib.parse import parse_qs, unquote, urlsplit
 
 from fedpeft.processes import Supervisor
-from server.connection import Connection
 from server.deployed import PLAIN_NAME, RUNS
-from server.health import superlink_answers
-from server.metrics import CONTENT_TYPE, Metrics
-from server.mirror import DIGEST
-from server.state import ServerState
+from server.host.health import superlink_answers
+from server.host.metrics import CONTENT_TYPE, Metrics
+from server.host.state import ServerState
+from server.remote.connection import Connection
+from server.remote.mirror import DIGEST
 
 log = logging.getLogger(__name__)
 _SERVED = (".json", ".jsonl", ".toml", ".safetensors")  # no ledgers, locks or pictures

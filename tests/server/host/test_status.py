@@ -16,11 +16,11 @@ from superlinks import server_state, superlink
 
 from fedpeft.errors import UserError
 from fedpeft.keys import make_node
-from server.flwr_cli import run_flwr
+from server.host.state import ServerState, locked
+from server.host.status import describe_server
 from server.registry import add_node, remove_node
+from server.remote.flwr_cli import run_flwr
 from server.runfolder import RunFolder
-from server.state import ServerState, locked
-from server.status import describe_server
 
 NODES = {"a": 2**63 + 5, "b": 7, "c": 8}  # a node id has 64 bits
 

@@ -1,4 +1,7 @@
-"""Real deployments on loopback: the commands of the README as processes, ended by their pids."""
+"""Real deployments on one machine, for trials, tests and benchmarks.
+
+The commands of the README as processes, each ended by its pid.
+"""
 
 from __future__ import annotations
 
@@ -10,7 +13,7 @@ import socket
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -24,9 +27,10 @@ def command(*arguments: str) -> list[str]:
     return [str(Path(sys.executable).with_name("fedpeft")), *arguments]
 
 
-def run(*arguments: str, expect: int = 0, timeout: float = PATIENCE) -> str:
-    """Run a fedpeft command to its end and return what it printed."""
-    done = subprocess.run(command(*arguments), capture_output=True, text=True, timeout=timeout)
+def run(*arguments: str, expect: int = 0, timeout: float = PATIENCE, at: Sequence[str] = ()) -> str:
+    """Run a fedpeft command to its end, ``at`` another host perhaps; return what it printed."""
+    line = [*at, *command(*arguments)]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=timeout)
     assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
     return done.stdout + done.stderr
 
@@ -58,6 +62,9 @@ class Deployment:
     """A server and its nodes in a folder; every process is known by its pid."""
 
     folder: Path
+    address: str = "localhost"  # by which nodes reach the server
+    #: What stands before the command of "server" or of a node, as to run it at another host.
+    prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -77,7 +84,7 @@ class Deployment:
     def make_keys(self) -> None:
         """Make the authority and the server's key."""
         run("keys", "init", "--out", str(self.keys))
-        run("keys", "server", "localhost", "--out", str(self.keys))
+        run("keys", "server", self.address, "--out", str(self.keys))
 
     def start_server(self) -> None:
         """Start the server, or start it again, and wait until it is up."""
@@ -86,14 +93,24 @@ class Deployment:
             public, control = free_ports(2)
             ports = ["--port", str(public), "--control-port", str(control)]
         before = len(self.log("server"))
-        options = ["--state", str(self.state), "--keys", str(self.keys), "--host", "127.0.0.1"]
-        self._start("server", *command("server", "up", *options, *ports))
+        host = "127.0.0.1" if self.address == "localhost" else self.address
+        options = ["--state", str(self.state), "--keys", str(self.keys), "--host", host]
+        up = command("server", "up", *options, *ports)
+        self._start("server", *self.prefixes.get("server", ()), *up)
         self.wait_for("server", "the server is up", before)
 
     def add_node(self, name: str) -> None:
         """Make a node's key and register it."""
         run("keys", "node", name, "--out", str(self.keys))
-        run("server", "add-node", str(self.keys / f"{name}.pub"), "--state", str(self.state))
+        key = str(self.keys / f"{name}.pub")
+        run(
+            "server",
+            "add-node",
+            key,
+            "--state",
+            str(self.state),
+            at=self.prefixes.get("server", ()),
+        )
 
     def start_node(self, name: str, *options: str, ca: Path | None = None) -> None:
         """Start a node, and wait until it says that it is up."""
@@ -101,7 +118,8 @@ class Deployment:
         before = len(self.log(name))
         self._start(
             name,
-            *command("node", "up", "--superlink", f"localhost:{port}"),
+            *self.prefixes.get(name, ()),
+            *command("node", "up", "--superlink", f"{self.address}:{port}"),
             *("--key", str(self.keys / name), "--ca", str(ca or self.keys / "ca.crt")),
             *("--state", str(self.node(name)), *options),
         )
@@ -111,7 +129,8 @@ class Deployment:
         """Start `fedpeft run` and return its process; its folder is ``folder / name``."""
         overrides = [part for setting in settings for part in ("-s", setting)]
         on = ["--on", str(self.state), "--out", str(self.folder / name)]
-        return self._start(f"run-{name}", *command("run", *on, *overrides, *options))
+        at = self.prefixes.get("server", ())
+        return self._start(f"run-{name}", *at, *command("run", *on, *overrides, *options))
 
     def finish(self, name: str, expect: int = 0) -> dict[str, Any]:
         """Wait for a run to end and return its result; empty if it failed as expected."""
@@ -129,6 +148,11 @@ class Deployment:
         """Return the rounds that a run has done, as they stand at the server."""
         path = self.state / "runs" / name / "rounds.jsonl"
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
+        return [json.loads(line) for line in lines]
+
+    def sent(self, name: str) -> list[dict[str, Any]]:
+        """Return a run's byte ledger as it stands at the server."""
+        lines = (self.state / "runs" / name / "bytes.jsonl").read_text().split("\n")[:-1]
         return [json.loads(line) for line in lines]
 
     def log(self, name: str) -> list[dict[str, Any]]:
@@ -188,9 +212,19 @@ class Deployment:
 
 
 @contextmanager
-def deployment(folder: Path) -> Iterator[Deployment]:
-    """Give a deployment with keys and a server that is up; end every process afterwards."""
-    made = Deployment(folder)
+def deployment(
+    folder: Path,
+    address: str = "localhost",
+    prefixes: Mapping[str, Sequence[str]] | None = None,
+) -> Iterator[Deployment]:
+    """Give a deployment with keys and a server that is up; end every process afterwards.
+
+    Args:
+        folder: for everything that it writes.
+        address: by which nodes reach the server.
+        prefixes: see ``Deployment``.
+    """
+    made = Deployment(folder, address, prefixes or {})
     try:
         made.make_keys()
         made.start_server()

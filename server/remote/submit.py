@@ -9,8 +9,8 @@ from pathlib import Path
 from fedpeft.bundle import write_bundle
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
-from server.connection import Connection
-from server.flwr_cli import run_flwr
+from server.remote.connection import Connection
+from server.remote.flwr_cli import run_flwr
 
 _DETAILS = 300  # characters of Flower's own words that are shown
 

@@ -10,10 +10,10 @@ from typing import Any
 
 from fedpeft.errors import RunFailed
 from server.deployed import ENDED
-from server.flwr_cli import NoSuperLink
-from server.mirror import Lost, Mirror
+from server.remote.flwr_cli import NoSuperLink
+from server.remote.mirror import Lost, Mirror
+from server.remote.submit import Status, status
 from server.runfolder import RESULT
-from server.submit import Status, status
 
 _INTERVAL = 1.0  # seconds between looks at the run's files
 _ASK_EVERY = 20.0  # seconds between questions to Flower, each of which is a process of 2 s

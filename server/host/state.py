@@ -16,7 +16,7 @@ from fedpeft.errors import UserError
 from fedpeft.files import write_json
 from fedpeft.keys import CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY
 from fedpeft.ownfiles import PRIVATE, PUBLIC, write_together
-from server.connection import CONNECTION, Connection
+from server.remote.connection import CONNECTION, Connection
 
 SETTINGS = "server.json"
 LOG = "server.log"

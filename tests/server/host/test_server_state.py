@@ -16,8 +16,8 @@ import pytest
 
 from fedpeft.errors import UserError
 from fedpeft.keys import make_authority, make_server
-from server.connection import Connection
-from server.state import ServerState, locked
+from server.host.state import ServerState, locked
+from server.remote.connection import Connection
 
 NONE = {"public": None, "control": None, "operations": None}
 
@@ -117,7 +117,7 @@ def test_no_settings_say_how_to_make_them(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from server.state import locked
+from server.host.state import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
-from server.connection import Connection
+from server.remote.connection import Connection
 
 _NAME = "fedpeft"  # of the connection in the temporary configuration
 _PATIENCE = 120.0  # seconds; each command is one short request

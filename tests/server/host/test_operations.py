@@ -20,8 +20,8 @@ from finished import finished_run
 from superlinks import server_state, superlink
 
 from fedpeft.processes import Child, Supervisor
-from server.operations import serve
-from server.state import ServerState
+from server.host.operations import serve
+from server.host.state import ServerState
 
 
 @dataclass

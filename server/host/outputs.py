@@ -75,7 +75,7 @@ def read_superlink(line: str) -> tuple[int, str] | None:
 
 
 def _refusal(line: str) -> tuple[int, str]:
-    """Read a line of the format ``refused`` (server/proxy.py)."""
+    """Read a line of the format ``refused`` (server/host/proxy.py)."""
     try:
         asked = json.loads(line)
         method, uri, status = str(asked["method"]), str(asked["uri"]), int(asked["status"])

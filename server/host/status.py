@@ -7,12 +7,12 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from server.connection import Connection
-from server.flwr_cli import run_flwr
-from server.health import superlink_answers
+from server.host.health import superlink_answers
+from server.host.runs import Run, read_run, run_folders, sent_by_client
+from server.host.state import LOCK, ServerState
 from server.registry import registered_nodes
-from server.runs import Run, read_run, run_folders, sent_by_client
-from server.state import LOCK, ServerState
+from server.remote.connection import Connection
+from server.remote.flwr_cli import run_flwr
 
 _UNREGISTERED = "unregistered"  # Flower's word for a node that was removed
 

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from fedpeft.processes import Child, Supervisor
-from server import proxy
-from server.certificate import Certificate, check_keys
-from server.health import superlink_answers
-from server.outputs import read_nginx, read_superlink
-from server.state import ServerState, locked
+from server.host import proxy
+from server.host.certificate import Certificate, check_keys
+from server.host.health import superlink_answers
+from server.host.outputs import read_nginx, read_superlink
+from server.host.state import ServerState, locked
 
 _SOON = 30  # days before the end of a certificate that are worth a warning
 _PATIENCE = 120.0  # seconds for a SuperLink on a slow machine to answer
@@ -93,7 +93,7 @@ def _run(state: ServerState, certificate: Certificate, log: logging.Logger, as_j
 
 @contextmanager
 def _operations(state: ServerState, supervisor: Supervisor) -> Iterator[None]:
-    from server.operations import serve
+    from server.host.operations import serve
 
     endpoint = serve(state, supervisor)
     serving = threading.Thread(target=endpoint.serve_forever, daemon=True, name="operations")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import http.client
 import ssl
 
-from server.connection import Connection
+from server.remote.connection import Connection
 
 _PATIENCE = 3.0  # seconds
 

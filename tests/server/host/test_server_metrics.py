@@ -16,8 +16,8 @@ from prometheus_client.parser import text_string_to_metric_families
 from superlinks import server_state
 
 from fedpeft.processes import Child, Supervisor
-from server.metrics import Metrics, watched_runs
-from server.state import ServerState
+from server.host.metrics import Metrics, watched_runs
+from server.host.state import ServerState
 
 ROUNDS = 2
 

@@ -12,11 +12,11 @@ from servers import make_state, server_app_shim, superlink
 
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
-from server.connection import Connection
-from server.flwr_cli import NoSuperLink
+from server.host.state import ServerState
+from server.remote.connection import Connection
+from server.remote.flwr_cli import NoSuperLink
+from server.remote.submit import Status, status, stop, submit
 from server.runfolder import RunFolder
-from server.state import ServerState
-from server.submit import Status, status, stop, submit
 
 pytestmark = pytest.mark.slow
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from server.follow import reason
-from server.submit import Status
+from server.remote.follow import reason
+from server.remote.submit import Status
 
 DIED = "the server app died; the same command with --resume goes on from its last round"
 OWN = {"ok": False, "reason": "round 2: 1 of 3 clients\nsucceeded"}

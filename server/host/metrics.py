@@ -13,10 +13,10 @@ from typing import TYPE_CHECKING
 
 from fedpeft.errors import UserError
 from fedpeft.processes import Supervisor
-from server.connection import Connection
-from server.health import superlink_answers
+from server.host.health import superlink_answers
+from server.host.runs import Run, is_over, read_run, run_folders, signature
 from server.registry import registered_nodes
-from server.runs import Run, is_over, read_run, run_folders, signature
+from server.remote.connection import Connection
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

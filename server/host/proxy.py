@@ -14,7 +14,7 @@ from pathlib import Path
 
 from fedpeft.errors import UserError
 from fedpeft.files import write_atomic
-from server.state import ServerState
+from server.host.state import ServerState
 
 # 100 nodes behind one address ask every 3 s, and ten times as much while a round ends. Both
 # limits answer 503, which Flower's client takes for "later".
@@ -32,7 +32,7 @@ events {
 }
 http {
     server_tokens off;
-    # One line for what was refused, read by server/outputs.py.
+    # One line for what was refused, read by server/host/outputs.py.
     log_format refused escape=json '{"address": "$remote_addr", "method": "$request_method", '
         '"uri": "$request_uri", "status": $status, "tls": "$ssl_protocol"}';
     map $status $unusual {

@@ -1,0 +1,1 @@
+"""The operator's side: giving runs to a server, and bringing their folders home."""
