@@ -18,6 +18,7 @@ import struct
 import subprocess
 import threading
 import time
+import zlib
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
@@ -83,7 +84,9 @@ class Line:
         self._stop = threading.Event()
         named = []
         for end, host in enumerate(self.ends):
-            handle, device = _tun()
+            # A host may have several lines; names of devices have 15 characters at most.
+            device = f"fp{zlib.crc32(f'{self.ends}{end}'.encode()):08x}"
+            handle = _tun(device)
             ip("link", "set", device, "netns", host)
             own, other = self.addresses[end], self.addresses[1 - end]
             ip("-n", host, "address", "add", f"{own}/32", "peer", f"{other}/32", "dev", device)
@@ -132,9 +135,9 @@ class Line:
                 heapq.heappush(waiting, (free[end] + self.delay, count, 1 - end, packet))
 
 
-def _tun() -> tuple[int, str]:
-    """Return a handle of a new TUN device, and its name."""
+def _tun(name: str) -> int:
+    """Return a handle of a new TUN device."""
     handle = os.open("/dev/net/tun", os.O_RDWR)
-    request = struct.pack("16sH22x", b"fedpeft%d", _IFF_TUN | _IFF_NO_PI)
-    named = fcntl.ioctl(handle, _TUNSETIFF, request)
-    return handle, named[:16].rstrip(b"\0").decode()
+    request = struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI)
+    fcntl.ioctl(handle, _TUNSETIFF, request)
+    return handle
