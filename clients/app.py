@@ -57,11 +57,12 @@ def handshake(message: Message, context: Context) -> Message:
         # Settings of another version need not make sense here, so only this is said.
         other = ConfigRecord({"client": proposed, "examples": 0, "version": __version__})
         return Message(RecordDict({"node": other}), reply_to=message)
-    data = local_data(toml, context, proposed)
+    run = str(config.get("run", ""))
+    data = local_data(toml, context, proposed, run)
     node = ConfigRecord(
         {"client": data.client, "examples": len(data.train), **data.runtime.identity}
     )
-    remember(context, toml, data)
+    remember(context, toml, data, run)
     return Message(RecordDict({"node": node}), reply_to=message)
 
 
@@ -105,7 +106,7 @@ class Assignment:
             ClientError: no handshake came before, or the message belongs to another experiment.
         """
         config = message.content["config"]
-        data = recall(context, str(config["experiment"]))
+        data = recall(context, str(config["experiment"]), str(config.get("run", "")))
         ours, codec = data.runtime.trainable, data.runtime.experiment.wire.codec
         array = message.content["arrays"]["vector"].numpy()
         shared = decode(array, codec, ours.shared.size, ours.numpy_dtype)

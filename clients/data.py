@@ -46,6 +46,7 @@ class LocalData:
         personal: file of the parameters that stay here.
         owner: whose ledger it is.
         files: path of the node's own data; empty where the client has a part of a task.
+        rows: examples that could be trained on, those held out of the same file too.
         max_epsilon: what the owner of the data lets runs spend, None = what the run says.
     """
 
@@ -57,6 +58,7 @@ class LocalData:
     personal: Path
     owner: str
     files: str = ""
+    rows: int = 0
     max_epsilon: float | None = None
 
     @property
@@ -67,19 +69,20 @@ class LocalData:
         return examples_digest(self.runtime.task.train.select(self.train))
 
 
-def local_data(toml: str, context: Context, client: int = -1) -> LocalData:
+def local_data(toml: str, context: Context, client: int = -1, run: str = "") -> LocalData:
     """Return the data of the client at a node.
 
     Args:
         toml: the experiment.
         context: the node's.
         client: number that the server has given it; a node with a partition's number keeps that.
+        run: what names the run at a deployed node.
 
     Raises:
         UserError: the data does not fit the experiment, or the node may not take part in it.
     """
     if STATE in context.node_config:
-        return _deployed(toml, Path(str(context.node_config[STATE])), client)
+        return _deployed(toml, Path(str(context.node_config[STATE])), client, run)
     return _simulated(toml, context)
 
 
@@ -104,7 +107,7 @@ def _simulated(toml: str, context: Context) -> LocalData:
     )
 
 
-def _deployed(toml: str, folder: Path, client: int) -> LocalData:
+def _deployed(toml: str, folder: Path, client: int, run: str) -> LocalData:
     settings, experiment = NodeSettings.read(folder), Experiment.load(toml)
     if experiment.backbone not in settings.allowed:
         raise UserError(
@@ -114,18 +117,22 @@ def _deployed(toml: str, folder: Path, client: int) -> LocalData:
     if settings.data and described(experiment.task) is None:
         raise UserError("task.labels is empty: this node does not tell which labels its data has")
     files = files_of(settings, experiment.task)
-    runtime, ledger = runtime_of(toml, files), state.ledger_path(folder)
-    own = state.personal(folder) / f"{experiment.digest}.safetensors"
+    content = files_digest(settings.data) if settings.data else ""
+    runtime, ledger = runtime_of(toml, files, content), state.ledger_path(folder)
+    own = state.personal(folder) / f"{experiment.digest}{run}.safetensors"
     train, dev = (np.arange(len(each)) for each in (runtime.task.train, runtime.task.dev))
     if settings.partition is None:
         owner, limit = "this node", settings.max_epsilon
-        return LocalData(runtime, client, train, dev, ledger, own, owner, settings.data, limit)
+        rows = len(train) + (0 if files.dev or files.name != "custom" else len(dev))
+        return LocalData(
+            runtime, client, train, dev, ledger, own, owner, settings.data, rows, limit
+        )
     client, clients = settings.partition, experiment.federation.clients
     if client >= clients:
         raise UserError(f"this node has part {client} of {clients}: count the parts from 0")
-    train, dev = _partition(toml, files)[client], _share(client, clients, len(dev))
-    owner = f"part {client} of {clients}"
-    return LocalData(runtime, client, train, dev, ledger, own, owner, "", settings.max_epsilon)
+    train, dev = _partition(toml, files, content)[client], _share(client, clients, len(dev))
+    owner, limit = f"part {client} of {clients}", settings.max_epsilon
+    return LocalData(runtime, client, train, dev, ledger, own, owner, "", len(train), limit)
 
 
 def files_of(settings: NodeSettings, section: TaskSection) -> TaskSection:
@@ -156,7 +163,9 @@ def files_digest(data: str) -> str:
     path, total = Path(data), hashlib.sha256()
     for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
         if file.is_file():
-            total.update(_file_digest(file, file.stat().st_mtime_ns))
+            status = file.stat()
+            known = status.st_mtime_ns, status.st_size, status.st_ino
+            total.update(_file_digest(file, known))
     return total.hexdigest()
 
 
@@ -183,11 +192,11 @@ def _saved_partition(path: str) -> list[np.ndarray]:
 
 
 @lru_cache(maxsize=2)
-def _partition(toml: str, files: TaskSection) -> list[np.ndarray]:
-    runtime = runtime_of(toml, files)
+def _partition(toml: str, files: TaskSection, content: str) -> list[np.ndarray]:
+    runtime = runtime_of(toml, files, content)
     return partition(runtime.task, runtime.experiment)
 
 
-@lru_cache(maxsize=64)
-def _file_digest(file: Path, changed: int) -> bytes:
+@lru_cache(maxsize=1024)
+def _file_digest(file: Path, known: tuple[int, ...]) -> bytes:
     return hashlib.sha256(file.read_bytes()).digest()

@@ -15,7 +15,8 @@ from fedpeft.privacy.ledger import BudgetSpent
 log = logging.getLogger(__name__)
 CLIENT_EXCEPTION = 2  # Flower's code for an exception in a ClientApp
 _LONGEST = 200  # characters of a message that travel
-_PATH = re.compile(r"'/[^']*'|(?<![\w.])/[^\s'\":;,()]+")
+#: A path may hold blanks and apostrophes; rather too much of a line is hidden than too little.
+_PATH = re.compile(r"'[^']*/.*'|(?<![\w.])/\S+(?: \S*/\S*)*")
 
 
 def error_reply(error: BaseException, message: Message) -> Message:

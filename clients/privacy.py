@@ -18,7 +18,7 @@ from fedpeft.errors import UserError
 from fedpeft.privacy.example import DPSGD
 from fedpeft.privacy.ledger import PrivacyLedger, Unit
 from fedpeft.privacy.noise import Noise, noise_of
-from fedpeft.privacy.plan import Plan, client_plan, example_plan
+from fedpeft.privacy.plan import Plan, client_plan, example_delta, example_plan
 from fedpeft.privacy.statement import statement
 from fedpeft.privacy.updates import hidden
 
@@ -60,7 +60,7 @@ def charge(request: Request) -> Protection:
     experiment, data = request.experiment, request.data
     privacy = experiment.privacy
     if data.max_epsilon is not None:
-        _require_privacy(experiment, data.max_epsilon)
+        _require_privacy(data, data.max_epsilon)
     if not (privacy.examples or privacy.local):
         return Protection()
     ledger = PrivacyLedger(data.ledger, data.owner, data.digest)
@@ -91,9 +91,10 @@ def require_open(data: LocalData) -> None:
         )
 
 
-def _require_privacy(experiment: Experiment, most: float) -> None:
+def _require_privacy(data: LocalData, most: float) -> None:
     """Raise UserError if an experiment makes less of privacy than a limit of epsilon means."""
-    privacy = experiment.privacy
+    experiment = data.runtime.experiment
+    privacy, task = experiment.privacy, experiment.task
     if not privacy.examples:
         raise UserError(
             f"privacy.unit = '{privacy.unit}': this node takes part only with privacy for "
@@ -104,10 +105,18 @@ def _require_privacy(experiment: Experiment, most: float) -> None:
             "privacy.reproducible = true: this node takes part only with noise that nobody can "
             "draw again"
         )
-    if experiment.task.train_limit:  # of few examples a delta may be large, and is still allowed
+    for key in ("train_limit", "eval_limit"):
+        if limit := getattr(task, key):
+            raise UserError(
+                f"task.{key} = {limit}: this node limits its epsilon, and trains on all of its "
+                f"examples"
+            )
+    # Of few examples a delta may be large; which few, the server would choose.
+    delta = example_delta(experiment, len(data.train))
+    if delta * data.rows >= 1:
         raise UserError(
-            f"task.train_limit = {experiment.task.train_limit}: this node limits its epsilon, and "
-            f"trains on all of its examples"
+            f"privacy.delta = {delta:g}, task.held_out = {task.held_out:g}: this node limits its "
+            f"epsilon, and expects a delta below 1 / its {data.rows} examples"
         )
 
 

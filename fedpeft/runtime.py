@@ -141,17 +141,22 @@ class Runtime:
         )
 
 
-def runtime_of(toml: str, files: TaskSection | None = None) -> Runtime:
+def runtime_of(toml: str, files: TaskSection | None = None, content: str = "") -> Runtime:
     """Return this process's runtime of an experiment's TOML, the same object every time.
 
     Torch then uses the experiment's number of threads, whatever ran here before.
+
+    Args:
+        toml: the experiment.
+        files: see ``Runtime``.
+        content: digest of what the files hold now; other content, another runtime.
     """
-    runtime = _runtime(toml, files)
+    runtime = _runtime(toml, files, content)
     engine = runtime.experiment.engine
     set_threads(engine.threads, engine.workers if engine.kind == "ray" else 1)
     return runtime
 
 
 @lru_cache(maxsize=4)
-def _runtime(toml: str, files: TaskSection | None) -> Runtime:
+def _runtime(toml: str, files: TaskSection | None, content: str) -> Runtime:
     return Runtime(Experiment.load(toml), files)

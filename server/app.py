@@ -24,7 +24,7 @@ from fedpeft.randomness import generator
 from fedpeft.runtime import COMMON, Runtime, runtime_of
 from fedpeft.trained import describe_vector
 from fedpeft.vector import decode
-from server.deployed import named_nodes, opened
+from server.deployed import opened, registry, run_name
 from server.evaluation import measure
 from server.exchange import budget_spent
 from server.ledger import ByteLedger
@@ -63,13 +63,14 @@ def federate(grid: Grid, folder: RunFolder, runtime: Runtime) -> None:
         central.restore(state.strategy, state.round)
     roster = Roster.of(folder.path)
     common = {key: value for key, value in folder.pinned().items() if key in COMMON}
-    nodes = Nodes(grid, experiment, common, named_nodes(), roster.numbers)
+    name = run_name(folder)
+    nodes = Nodes(grid, experiment, common, registry(), roster.numbers, run=name)
     nodes.wait()
     privacy = so_far(folder.rounds()[-1] if state.round else None, [])
     ended = ""
     for number in range(state.round + 1, experiment.federation.rounds + 1):
         started = time.monotonic()
-        run = Round(number, grid, runtime, folder, ByteLedger())
+        run = Round(number, grid, runtime, folder, ByteLedger(), name)
         nodes.refresh(run.ledger)
         folder.pin(nodes.identity)
         try:
@@ -116,7 +117,7 @@ def finish(
     """Write the result; a run that ended early may have to be measured first."""
     found = folder.rounds()[-1]
     if found["score"] is None:
-        run = Round(state.round, grid, runtime, folder, ByteLedger())
+        run = Round(state.round, grid, runtime, folder, ByteLedger(), nodes.run)
         found |= measure(run, nodes.clients, state.vector, last=True)
     folder.report("finished", state.round, 1, 1)
     folder.finish(

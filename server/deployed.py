@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+import secrets
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -32,10 +34,21 @@ def state_folder() -> Path | None:
     return Path(os.environ[STATE]) if STATE in os.environ else None
 
 
-def named_nodes() -> list[Registered]:
-    """Return the registered nodes in the order of registration; none in a simulation."""
+def registry() -> Callable[[], list[Registered]] | None:
+    """Return what tells the registered nodes in the order of registration; None in a simulation."""
     state = state_folder()
-    return registered_nodes(state) if state else []
+    return partial(registered_nodes, state) if state else None
+
+
+def run_name(folder: RunFolder) -> str:
+    """Return what names a deployment's run to its nodes, the same over restarts; else nothing.
+
+    Nodes keep what belongs to a run under it; two runs may have the same experiment.
+    """
+    if state_folder() is None:
+        return ""
+    folder.pin({"run": folder.pinned().get("run", secrets.token_hex(8))})
+    return folder.pinned()["run"]
 
 
 @contextmanager

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from flwr.app import ConfigRecord, Message, RecordDict
@@ -20,6 +20,7 @@ from server.ledger import ByteLedger
 from server.registry import Registered
 
 log = logging.getLogger(__name__)
+_AWAY = 2.0  # seconds between looks for nodes that are away
 
 
 @dataclass(frozen=True)
@@ -39,9 +40,12 @@ class Nodes:
     #: What every node must have in common with the server. A server that loads no backbone has
     #: none of its own: the one that most nodes have is then everybody's.
     identity: dict[str, str]
-    registered: Sequence[Registered] = ()  # a deployment's, in order of registration
+    #: Tells who is registered, in order of registration; None in a simulation.
+    registry: Callable[[], Sequence[Registered]] | None = None
     numbers: dict[int, int] = field(default_factory=dict)  # node id -> client, for the whole run
     clients: dict[int, Node] = field(default_factory=dict)
+    run: str = ""  # names a deployment's run to its nodes
+    registered: Sequence[Registered] = ()  # when it was last asked
     refused: dict[int, str] = field(default_factory=dict)  # node id -> why
     silent: dict[int, str] = field(default_factory=dict)  # the same; asked again next round
     spent: set[int] = field(default_factory=set)  # clients without privacy budget for a round
@@ -83,9 +87,29 @@ class Nodes:
     def refresh(self, ledger: ByteLedger) -> None:
         """Forget nodes that left and shake hands with those that are new.
 
+        In a deployment nodes may be away for a moment: too few are waited for.
+
         Raises:
-            RunFailed: fewer than ``federation.min_success`` clients can take part.
+            RunFailed: fewer than ``federation.min_success`` clients can take part, in a deployment
+                after ``federation.node_wait`` seconds.
         """
+        federation = self.experiment.federation
+        deadline = time.monotonic() + (federation.node_wait if self.registry else 0.0)
+        while True:
+            self._meet(ledger)
+            if len(self.clients) >= federation.min_success:
+                return
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_AWAY)
+        reasons = "; ".join([*self.refused.values(), *self.silent.values()]) or "none is connected"
+        raise RunFailed(
+            f"{len(self.clients)} clients can take part, federation.min_success is "
+            f"{federation.min_success}: {reasons}"
+        )
+
+    def _meet(self, ledger: ByteLedger) -> None:
+        self.registered = self.registry() if self.registry else ()
         online = set(self.grid.get_node_ids())
         self.refused = {node: why for node, why in self.refused.items() if node in online}
         self.silent = {}
@@ -94,13 +118,6 @@ class Nodes:
         new = self._propose(online - known)
         if new:
             self._handshake(new, ledger)
-        if len(self.clients) < self.experiment.federation.min_success:
-            why = [*self.refused.values(), *self.silent.values()]
-            reasons = "; ".join(why) or "none is connected"
-            raise RunFailed(
-                f"{len(self.clients)} clients can take part, federation.min_success is "
-                f"{self.experiment.federation.min_success}: {reasons}"
-            )
 
     def forget(self, client: int) -> None:
         """Shake hands again before this client's next round."""
@@ -114,10 +131,10 @@ class Nodes:
     def _propose(self, nodes: set[int]) -> dict[int, int]:
         """Return for nodes that are new the client each would be: the free one registered first.
 
-        A node that has been a client stays that one. Nodes that are not needed are left alone.
-        Simulated nodes are not registered and know their numbers.
+        A node that has been a client stays that one. Nodes that are not needed are left alone, and
+        so is one whose registration was not completed. Simulated nodes know their numbers.
         """
-        if not self.registered:
+        if self.registry is None:
             return dict.fromkeys(sorted(nodes), -1)
         order = {each.node_id: place for place, each in enumerate(self.registered)}
         found = {node: self.numbers[node] for node in nodes if node in self.numbers}
@@ -126,7 +143,7 @@ class Nodes:
             for client in range(self.experiment.federation.clients)
             if client not in self.numbers.values()
         ]
-        others = sorted(nodes - found.keys(), key=lambda node: (order.get(node, len(order)), node))
+        others = sorted((nodes - found.keys()) & order.keys(), key=order.__getitem__)
         return dict(sorted({**found, **dict(zip(others, free, strict=False))}.items()))
 
     def _handshake(self, proposed: Mapping[int, int], ledger: ByteLedger) -> None:
@@ -137,7 +154,8 @@ class Nodes:
         def content(place: int) -> RecordDict:
             client = proposed[places[place]]
             config = {"experiment": toml, "client": client, "version": __version__}
-            return RecordDict({"config": ConfigRecord(config)})
+            named = {"run": self.run} if self.run else {}
+            return RecordDict({"config": ConfigRecord({**config, **named})})
 
         federation = self.experiment.federation
         # A node that hangs must not hold up every round for a whole training's time.
@@ -187,7 +205,7 @@ class Nodes:
                 f"{key} is {_short(answer.get(key))}, expected {_short(self.identity[key])}"
                 for key in differing
             )
-            own = f", {self.name(node_id)}" if self.registered else ""
+            own = f", {self.name(node_id)}" if self.registry else ""
             self._refuse(node_id, f"client {client}{own}: {said}")
         elif client in self.clients or self._bound(client, node_id):
             self._refuse(node_id, f"{self.name(node_id)}: client {client} is already taken")
@@ -200,9 +218,12 @@ class Nodes:
         return None
 
     def _bound(self, client: int, node_id: int) -> bool:
-        """Return whether a client is another node's for the whole run, though it may be away."""
+        """Return whether a client, or the node, is another's for the whole run."""
+        if self.registry is None:
+            return False
         others = (node for node, number in self.numbers.items() if number == client)
-        return bool(self.registered) and any(other != node_id for other in others)
+        moved = self.numbers.get(node_id, client) != client
+        return moved or any(other != node_id for other in others)
 
     def _refuse(self, node_id: int, reason: str) -> None:
         self.refused[node_id] = printable(reason)

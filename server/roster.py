@@ -60,7 +60,7 @@ class Roster:
 
     def note(self, nodes: Nodes, good: Mapping[int, Update], failed: Mapping[int, str]) -> None:
         """Write down what became of a round's clients."""
-        if not nodes.registered:
+        if nodes.registry is None:
             return
         now = datetime.now(UTC).isoformat(timespec="seconds")
         for client, node in nodes.clients.items():

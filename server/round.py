@@ -29,16 +29,20 @@ class Round:
     runtime: Runtime
     folder: RunFolder
     ledger: ByteLedger
+    name: str = ""  # of the run, to the nodes of a deployment
 
     def ask(
         self, kind: str, vector: np.ndarray, clients: Mapping[int, Node]
     ) -> tuple[dict[int, Message], dict[int, str]]:
         """Send the task vector to clients; return their replies, and why others gave none."""
         experiment = self.runtime.experiment
+        named = {"run": self.name} if self.name else {}
         content = RecordDict(
             {
                 "arrays": ArrayRecord({"vector": Array(encode(vector, experiment.wire.codec))}),
-                "config": ConfigRecord({"experiment": self.runtime.digest, "round": self.number}),
+                "config": ConfigRecord(
+                    {"experiment": self.runtime.digest, "round": self.number, **named}
+                ),
             }
         )
         return exchange(

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import threading
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -207,12 +208,84 @@ def test_a_node_keeps_its_own_limit_of_epsilon(
     assert "trains on all of its examples" in rounds(server)[0]["failed"][0]["reason"]
     assert rounds(server)[0]["evaluated"] == 8  # of 16: the other node's
 
+    (server / "runs" / "trial").rename(server / "runs" / "held")
+    few = [*limited, "task.held_out=0.9", "privacy.delta=0.2", "federation.rounds=1"]
+    one_file = node_state("node0", data_folders[0] / "train.tsv", max_epsilon=2.0)
+    with pytest.raises(RunFailed, match="expects a delta below 1 / its 40 examples"):
+        deploy(Experiment.load("", few), [one_file, states[1]])
+    (server / "runs" / "trial").rename(server / "runs" / "few")
+    states[0] = node_state("node0", data_folders[0], max_epsilon=2.0)
+
     private = ["privacy.unit=example", "privacy.noise_multiplier=1", "local.batch_size=4"]
     more = [*settings, *private, "federation.rounds=12", "seed=1"]
-    (server / "runs" / "trial").rename(server / "runs" / "first")
     deploy(Experiment.load("", more), states)
     found = [epsilon(state / "privacy.sqlite") for state in states]
     assert found[0] <= 2.0 < found[1]
     nodes = read(server / "runs" / "trial" / "nodes.json")["nodes"]
     assert nodes[0]["epsilon"]["example"] == pytest.approx(found[0])
     assert nodes[1]["epsilon"]["example"] == pytest.approx(found[1])
+
+
+def test_a_node_added_while_the_run_waits_is_numbered_by_its_registration(
+    data_folders: list[Path],
+    settings: list[str],
+    node_state: NodeState,
+    server_state: Callable[[list[int]], Path],
+) -> None:
+    server = server_state([])  # nobody is registered when the run begins
+    states = [node_state(f"node{k}", data) for k, data in enumerate(data_folders)]
+    later = json.dumps(
+        [
+            {"name": f"site{node}", "node_id": node, "public_key_sha256": "", "added": ""}
+            for node in (1001, 1000)
+        ]
+    )
+    timer = threading.Timer(1.5, (server / "nodes.json").write_text, [later])
+    timer.start()
+    deploy(Experiment.load("", settings), states)
+    clients = read(server / "runs" / "trial" / "nodes.json")["nodes"]
+    assert [(each["client"], each["name"]) for each in clients] == [
+        (0, "site1001"),
+        (1, "site1000"),
+    ]
+
+
+def test_data_that_changes_is_read_anew(
+    data_folders: list[Path],
+    settings: list[str],
+    node_state: NodeState,
+    server_state: Callable[[list[int]], Path],
+) -> None:
+    server = server_state([1000, 1001])
+    states = [node_state(f"node{k}", data) for k, data in enumerate(data_folders)]
+    experiment = Experiment.load("", settings)
+    deploy(experiment, states)
+    rows = (data_folders[0] / "train.tsv").read_text().splitlines()
+    (data_folders[0] / "train.tsv").write_text("\n".join(rows[:21]) + "\n")
+    (server / "runs" / "trial").rename(server / "runs" / "before")
+    deploy(experiment, states)  # in the same process, as in a worker
+    found = [read(server / "runs" / name / "nodes.json") for name in ("before", "trial")]
+    assert [each["nodes"][0]["examples"] for each in found] == [40, 20]
+    digests = [
+        read(server / "runs" / name / "result.json")["digests"]["vector"]
+        for name in ("before", "trial")
+    ]
+    assert digests[0] != digests[1]
+
+
+def test_two_runs_of_one_experiment_share_no_personal_parameters(
+    data_folders: list[Path],
+    settings: list[str],
+    node_state: NodeState,
+    server_state: Callable[[list[int]], Path],
+) -> None:
+    server = server_state([1000, 1001])
+    states = [node_state(f"node{k}", data) for k, data in enumerate(data_folders)]
+    experiment = Experiment.load("", [*settings, "federation.personal=head", "local.lr=0.1"])
+    for name in ("first", "second"):
+        deploy(experiment, states)
+        (server / "runs" / "trial").rename(server / "runs" / name)
+    results = [read(server / "runs" / name / "result.json") for name in ("first", "second")]
+    assert results[0]["digests"]["vector"] == results[1]["digests"]["vector"]
+    assert results[0]["score"] == results[1]["score"]
+    assert len([*(states[0] / "personal").iterdir()]) == 2
