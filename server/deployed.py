@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 
 STATE = "FEDPEFT_SERVER_STATE"
 RUNS = "runs"
+STARTED = "run.json"  # in a run's folder: {"run": Flower's id of who goes on, or did so last}
 ENDED = "ended.json"  # in a run's folder: {"run": Flower's id, "ok": bool, "reason": str}
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of runs and their files; not hidden
+_LETTING_GO = 60.0  # seconds that the ServerApp of a run that was stopped may still hold its folder
 
 
 def state_folder() -> Path | None:
@@ -55,10 +57,10 @@ def run_name(folder: RunFolder) -> str:
 def opened(context: Context) -> Iterator[RunFolder]:
     """Open the folder of a run: the one a simulation made, or one in the server's state folder.
 
-    In a deployment the folder says afterwards how the run ended.
+    In a deployment the folder says whose it is, and afterwards how the run ended.
 
     Raises:
-        UserError: see ``RunFolder.create``; or no name for a folder.
+        UserError: see ``RunFolder.create`` and ``locked``; or no name for a folder.
     """
     run_config, state = context.run_config, state_folder()
     out = str(run_config["out"])
@@ -70,7 +72,8 @@ def opened(context: Context) -> Iterator[RunFolder]:
     path, resume = state / RUNS / out, bool(run_config.get("resume", 0))
     folder = RunFolder.create(path, Experiment.load(str(run_config["experiment"])), resume)
     end: dict[str, Any] = {"run": str(context.run_id), "ok": True, "reason": ""}
-    with folder.locked():
+    with folder.locked(_LETTING_GO):
+        write_json(path / STARTED, {"run": str(context.run_id)})
         (path / ENDED).unlink(missing_ok=True)
         try:
             yield folder

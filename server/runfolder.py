@@ -65,8 +65,11 @@ class RunFolder:
         return cls(path)
 
     @contextmanager
-    def locked(self) -> Iterator[None]:
+    def locked(self, wait: float = 0.0) -> Iterator[None]:
         """Keep other processes from running in this folder; a killed one lets go.
+
+        Args:
+            wait: seconds that another process has to let go.
 
         Raises:
             UserError: another process is running in it.
@@ -75,7 +78,7 @@ class RunFolder:
 
         lock = FileLock(self.path / LOCK)
         try:
-            lock.acquire(blocking=False)
+            lock.acquire(timeout=wait)
         except Timeout:
             raise UserError(f"'{self.path}' is in use by another process") from None
         try:

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import json
 import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, NoReturn
 
 import typer
 
@@ -55,7 +57,7 @@ def run(
         out = out or Path("runs") / str(name)
         name = _checked(_submitted(out).get("name") or name or out.resolve().name)
     if stop and out:
-        _stop(connection, out)
+        _stop(connection, _checked(name), out)
         return
     if resume and experiment is None and out:
         experiment = _kept_experiment(connection, str(name), out)
@@ -75,7 +77,6 @@ def _run(
 
     from server.remote.follow import follow
     from server.remote.mirror import Mirror
-    from server.remote.submit import submit
     from server.runfolder import RESULT, RunFolder
     from simulations.display import Display
 
@@ -83,11 +84,10 @@ def _run(
     there = _check(connection, name, experiment, out, resume)
     folder = RunFolder.create(out, experiment, resume)
     with folder.locked():
-        identity = _going(connection, out) if resume else None
+        identity = _going(connection, name, out) if resume else None
         if identity is None:
             with console.status("giving the run to the server"):
-                identity = submit(connection, experiment, name, resume=there)
-                write_json(out / SUBMITTED, {"name": name, "run": identity})
+                identity = _submit(connection, experiment, name, out, there)
         federation = experiment.federation
         console.print(
             f"{experiment.task.name} · {experiment.method.name} on {experiment.backbone} · "
@@ -100,11 +100,33 @@ def _run(
             with Display(folder, federation.rounds, _metric(experiment), console):
                 follow(mirror, identity, lambda line: console.print(line, soft_wrap=True))
         except KeyboardInterrupt:
-            _leave(out)
+            _leave(
+                f"interrupted here only: the run goes on at the server; the same command with "
+                f"'--out {out} --resume' comes back to it, with '--out {out} --stop' ends it"
+            )
     if experiment.output.plots:
         _draw(folder, experiment)
     result = json.loads((out / RESULT).read_text(encoding="utf-8"))
     print_result(console, result, folder, federation.rounds)
+
+
+def _submit(
+    connection: Connection, experiment: Experiment, name: str, out: Path, there: bool
+) -> str:
+    """Give the run to the server and return its id, also kept in ``out``."""
+    from server.remote.submit import submit
+
+    write_json(out / SUBMITTED, {"name": name})  # if this is cut short, the server knows the id
+    try:
+        identity = submit(connection, experiment, name, resume=there)
+        write_json(out / SUBMITTED, {"name": name, "run": identity})
+    except KeyboardInterrupt:
+        _leave(
+            f"interrupted while the server was given the run, which may go on there: after a "
+            f"minute, the same command with '--out {out} --resume' comes back to it or gives it "
+            f"again, with '--out {out} --stop' ends it"
+        )
+    return identity
 
 
 def _check(
@@ -116,7 +138,6 @@ def _check(
         UserError: the run cannot begin, here or there, or another run has its name.
     """
     from fedpeft.vectorfile import EXPERIMENT
-    from server.remote.mirror import Mirror
     from server.runfolder import RunFolder
 
     there = name in _runs_at(connection)
@@ -125,8 +146,8 @@ def _check(
             f"the server has a run '{name}' already; choose another --name, or add --resume"
         )
     RunFolder.check(out, experiment, resume)
-    theirs = Mirror(connection, name, out).read(EXPERIMENT) if there else b""
-    if theirs and (differing := differing_keys(Experiment.load(theirs.decode()), experiment)):
+    theirs = _read(connection, name, EXPERIMENT) if there else ""
+    if theirs and (differing := differing_keys(Experiment.load(theirs), experiment)):
         raise UserError(
             f"the server's run '{name}' has other settings: {', '.join(differing)} (its own and "
             f"yours); choose another --name"
@@ -134,29 +155,43 @@ def _check(
     return there
 
 
-def _going(connection: Connection, out: Path) -> str | None:
+def _going(connection: Connection, name: str, out: Path) -> str | None:
     """Return the id of the run submitted before if it goes on or has completed, else None."""
-    from server.remote.flwr_cli import NoSuperLink
+    from server.remote.flwr_cli import UnknownRun
     from server.remote.submit import status
 
-    identity = _submitted(out).get("run")
-    if not identity:
-        return None
-    try:
-        found = status(connection, identity)
-    except NoSuperLink:
-        raise
-    except UserError:  # a server that was set up anew knows no earlier runs
-        return None
-    return identity if not found.finished or found.end == "completed" else None
+    for identity in _identities(connection, name, out):
+        try:
+            found = status(connection, identity)
+        except UnknownRun:  # a server that was set up anew knows no earlier runs
+            continue
+        if not found.finished or found.end == "completed":
+            return identity
+    return None
 
 
-def _stop(connection: Connection, out: Path) -> None:
+def _identities(connection: Connection, name: str, out: Path) -> list[str]:
+    """Return Flower's ids of the run as they are known here and at the server, at most two.
+
+    The answer to a submission may have been lost, so that only the server knows who goes on.
+    """
+    from server.deployed import STARTED
+    from server.remote.submit import RUN_ID
+
+    known = (_submitted(out), _table(_read(connection, name, STARTED)))
+    ids = dict.fromkeys(str(each.get("run", "")) for each in known)
+    return [identity for identity in ids if RUN_ID.fullmatch(identity)]
+
+
+def _stop(connection: Connection, name: str, out: Path) -> None:
     from server.remote.submit import stop
 
-    identity = _submitted(out).get("run")
-    if not identity:
-        raise UserError(f"'{out}' holds no {SUBMITTED}, which names the run to stop")
+    identity = _going(connection, name, out)
+    if identity is None:
+        raise UserError(
+            f"nothing to stop: no run '{name}' goes on at the server; one that was just given to "
+            f"it may take a minute to begin"
+        )
     stop(connection, identity)
     print(f"stopped run {identity}; --resume instead of --stop goes on with it")
 
@@ -174,15 +209,33 @@ def _kept_experiment(connection: Connection, name: str, out: Path) -> Path:
                 f"nothing to resume: no run in '{out}', and none '{name}' at the server"
             )
         out.mkdir(parents=True, exist_ok=True)
-        Mirror(connection, name, out).fetch_file(EXPERIMENT)
+        with _reached(connection):
+            Mirror(connection, name, out).fetch_file(EXPERIMENT)
     return out / EXPERIMENT
 
 
 def _runs_at(connection: Connection) -> list[str]:
-    from server.remote.mirror import Lost, runs_at
+    from server.remote.mirror import runs_at
+
+    with _reached(connection):
+        return runs_at(connection)
+
+
+def _read(connection: Connection, name: str, file: str) -> str:
+    """Return the text of a small file of a run at the server; "" if it has none."""
+    from server.remote.mirror import Mirror
+
+    with _reached(connection):
+        return Mirror(connection, name, Path()).read(file).decode(errors="replace")
+
+
+@contextmanager
+def _reached(connection: Connection) -> Iterator[None]:
+    """Say of a server that cannot be reached what may be the cause."""
+    from server.remote.mirror import Lost
 
     try:
-        return runs_at(connection)
+        yield
     except Lost as error:
         raise UserError(
             f"{error}; is the server up, and the tunnel open? "
@@ -193,16 +246,24 @@ def _runs_at(connection: Connection) -> list[str]:
 
 def _submitted(out: Path) -> dict[str, Any]:
     try:
-        found = json.loads((out / SUBMITTED).read_text(encoding="utf-8"))
+        return _table((out / SUBMITTED).read_text(encoding="utf-8"))
     except (OSError, ValueError):
+        return {}
+
+
+def _table(text: str) -> dict[str, Any]:
+    """Return a JSON object, an empty one where the text is none."""
+    try:
+        found = json.loads(text)
+    except ValueError:
         return {}
     return found if isinstance(found, dict) else {}
 
 
-def _checked(name: str) -> str:
+def _checked(name: Any) -> str:
     from server.deployed import PLAIN_NAME
 
-    if not PLAIN_NAME.fullmatch(name):
+    if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name):
         raise UserError(f"'{name}': expected a --name of letters, digits and . _ -, at most 100")
     return name
 
@@ -224,11 +285,7 @@ def _draw(folder: RunFolder, experiment: Experiment) -> None:
     plots.draw_curves(curves, folder.rounds(), _metric(experiment), title)
 
 
-def _leave(out: Path) -> None:
-    """Say that the run goes on, and end."""
-    print(
-        f"interrupted here only: the run goes on at the server; the same command with "
-        f"'--out {out} --resume' comes back to it, with '--out {out} --stop' ends it",
-        file=sys.stderr,
-    )
+def _leave(line: str) -> NoReturn:
+    """Say what becomes of the run, and end."""
+    print(line, file=sys.stderr)
     sys.exit(_INTERRUPTED)

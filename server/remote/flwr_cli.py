@@ -18,10 +18,15 @@ from server.remote.connection import Connection
 _NAME = "fedpeft"  # of the connection in the temporary configuration
 _PATIENCE = 120.0  # seconds; each command is one short request
 _UNAVAILABLE = "Connection to the SuperLink is unavailable"
+_UNKNOWN_RUN = re.compile(r"Run ID( \d+)? not found")
 
 
 class NoSuperLink(UserError):
     """No SuperLink answers at the address."""
+
+
+class UnknownRun(UserError):
+    """The SuperLink answers, and has no run of that id."""
 
 
 def run_flwr(arguments: Sequence[str], connection: Connection) -> dict[str, Any]:
@@ -32,6 +37,7 @@ def run_flwr(arguments: Sequence[str], connection: Connection) -> dict[str, Any]
 
     Raises:
         NoSuperLink: nothing answers at ``connection.control``, or not over TLS with its CA.
+        UnknownRun: the SuperLink has no such run.
         UserError: Flower refused the command; its reason in one line.
     """
     with tempfile.TemporaryDirectory(prefix="fedpeft-flwr-") as home:  # 0700
@@ -56,7 +62,8 @@ def run_flwr(arguments: Sequence[str], connection: Connection) -> dict[str, Any]
             raise UserError(f"'{flwr}' is not there; install flwr into this environment") from None
         except subprocess.TimeoutExpired:
             raise NoSuperLink(
-                f"the SuperLink at {connection.control} did not answer for {_PATIENCE:.0f} s"
+                f"the SuperLink at {connection.control} did not answer 'flwr {arguments[0]}' for "
+                f"{_PATIENCE:.0f} s; it may do what was asked all the same"
             ) from None
     return _answer(done, connection)
 
@@ -81,7 +88,9 @@ def _answer(done: subprocess.CompletedProcess[str], connection: Connection) -> d
             f"no SuperLink with a certificate of '{connection.ca}' answers at "
             f"{connection.control}; is 'fedpeft server up' running, and the tunnel to it open?"
         )
-    raise UserError(f"Flower refused '{_command(done)}': {_one_line(reason)}")
+    line = _one_line(reason)
+    kind = UnknownRun if _UNKNOWN_RUN.search(line) else UserError
+    raise kind(f"Flower refused '{_command(done)}': {line}")
 
 
 def _json_object(text: str) -> dict[str, Any]:

@@ -8,10 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from fedpeft.errors import RunFailed
+from fedpeft.errors import RunFailed, UserError
 from server.deployed import ENDED
-from server.remote.flwr_cli import NoSuperLink
-from server.remote.mirror import Lost, Mirror
+from server.remote.flwr_cli import UnknownRun
+from server.remote.mirror import Lost, Mirror, RefusedToken
 from server.remote.submit import Status, status
 from server.runfolder import RESULT
 
@@ -23,7 +23,8 @@ _DEAD = ("No heartbeat", "unknown error")  # Flower's words for an app killed, a
 def follow(mirror: Mirror, run: str, say: Callable[[str], None]) -> None:
     """Bring a run home as it goes on; return when it has finished and every file is here.
 
-    A server that cannot be reached is waited for, for ever: the run may go on meanwhile.
+    A server that cannot be reached, or answers nothing of use as while it starts again, is waited
+    for, for ever: the run may go on meanwhile.
 
     Args:
         mirror: of the run's folder.
@@ -32,7 +33,8 @@ def follow(mirror: Mirror, run: str, say: Callable[[str], None]) -> None:
 
     Raises:
         RunFailed: the run failed or was stopped, in its own words.
-        UserError: the server does not take the token, or does not know the run.
+        RefusedToken: the server does not take the token.
+        UnknownRun: the server does not know the run.
     """
     lost, asked = False, time.monotonic()
     while True:
@@ -40,15 +42,17 @@ def follow(mirror: Mirror, run: str, say: Callable[[str], None]) -> None:
             mirror.update()
             # The file is there before Flower knows of the end, or is of an earlier try.
             if (mirror.folder / ENDED).exists() or time.monotonic() - asked > _ASK_EVERY:
-                asked = time.monotonic()
                 found = status(mirror.connection, run)
+                asked = time.monotonic()
                 if found.finished:
                     _bring_home(mirror, found, run)
                     return
             if lost:
                 say("connected again")
             lost = False
-        except (Lost, NoSuperLink) as error:
+        except (RefusedToken, UnknownRun):
+            raise
+        except (Lost, UserError) as error:
             if not lost:
                 say(f"{error}; trying again until it is back")
             lost = True

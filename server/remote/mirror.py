@@ -1,7 +1,7 @@
 """A run's folder at the server, copied home while the run goes on.
 
 Over the operations endpoint of the server, which is on loopback: at the server itself, or at this
-end of a tunnel. Nothing that it says is trusted as a path.
+end of a tunnel. Nothing that it says is trusted as a path, and only the files that a run's folder has come home.
 """
 
 from __future__ import annotations
@@ -15,20 +15,30 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
+from fedpeft.config import Experiment, differing_keys
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.files import append_lines, write_atomic
-from server.deployed import ENDED, PLAIN_NAME
+from fedpeft.vectorfile import EXPERIMENT, VECTOR
+from server.deployed import ENDED, PLAIN_NAME, STARTED
 from server.remote.connection import Connection
-from server.runfolder import BYTES, PROGRESS, ROUNDS
+from server.runfolder import BYTES, CHECKPOINT, IDENTITY, PROGRESS, RESULT, ROUNDS
 
 DIGEST = "X-SHA256"  # header: of the whole file
 _GROWING = (ROUNDS, BYTES)
 _LIVE = (PROGRESS, ENDED)  # small, and replaced while a run goes on
+_NODES = "nodes.json"  # server/roster.py's, which needs torch
+_LARGE = (*_GROWING, CHECKPOINT, VECTOR)
+_OWN = (*_LARGE, *_LIVE, EXPERIMENT, IDENTITY, RESULT, STARTED, _NODES)  # all that comes home
+_SMALL = 1 << 20  # bytes that a listing or any other file has at most
 _PATIENCE = 30.0  # seconds without a byte
 
 
 class Lost(ConnectionError):
     """The server cannot be reached at the moment; trying again may help."""
+
+
+class RefusedToken(UserError):
+    """The server does not take the token."""
 
 
 class Mirror:
@@ -41,16 +51,19 @@ class Mirror:
     def files(self) -> dict[str, int]:
         """Return the run's files with their sizes in bytes; empty while there is no such run.
 
+        Files that are no run's are left out.
+
         Raises:
             Lost: no connection.
-            UserError: the server does not take the token, or is no fedpeft server.
+            RefusedToken: the server does not take the token.
+            UserError: it is no fedpeft server.
         """
         listed = _json(self.connection, f"/runs/{self.name}", {})
         if not all(
             isinstance(size, int) and PLAIN_NAME.fullmatch(name) for name, size in listed.items()
         ):
             raise UserError(f"{self.connection.operations} is no fedpeft server")
-        return listed
+        return {name: size for name, size in listed.items() if name in _OWN}
 
     def update(self) -> None:
         """Copy what is needed to follow the run: whole new rounds, progress, the end.
@@ -58,6 +71,7 @@ class Mirror:
         Raises:
             Lost: no connection; the next update copies everything again.
             UserError: see ``files``.
+            RunFailed: see ``read``.
         """
         try:
             listed = self.files()
@@ -70,7 +84,7 @@ class Mirror:
                     write_atomic(self.folder / name, data)
                 else:
                     (self.folder / name).unlink(missing_ok=True)  # of an earlier try
-        except Lost:
+        except (Lost, UserError):
             self._copied.clear()  # the server may have dropped rounds meanwhile
             raise
 
@@ -79,7 +93,7 @@ class Mirror:
 
         Raises:
             Lost, UserError: see ``files``.
-            RunFailed: a file came home other than the server has it.
+            RunFailed: see ``fetch_file``.
         """
         listed = self.files()
         for name in listed:
@@ -91,6 +105,7 @@ class Mirror:
 
         Raises:
             Lost, UserError: see ``files``.
+            RunFailed: it is larger than such a file can be.
         """
         return self._get(name, start)[0]
 
@@ -99,7 +114,8 @@ class Mirror:
 
         Raises:
             Lost, UserError: see ``files``.
-            RunFailed: it has gone, or came home other than the server has it.
+            RunFailed: it has gone, came home other than the server has it, is larger than such a
+                file can be, or is the experiment of another run than the one in the folder.
         """
         data, expected = self._get(name, 0)
         digest = hashlib.sha256(data).hexdigest()
@@ -109,7 +125,24 @@ class Mirror:
                 f"{digest[:12]}, there {expected[:12] or 'none'}; the same command with --resume "
                 f"fetches it again"
             )
+        if name == EXPERIMENT:
+            self._check_experiment(data)
         write_atomic(self.folder / name, data)
+
+    def _check_experiment(self, theirs: bytes) -> None:
+        """Raise RunFailed where another experiment is in the folder already."""
+        if not (self.folder / EXPERIMENT).exists():
+            return
+        try:
+            there = Experiment.load(theirs.decode())
+            differing = ", ".join(differing_keys(Experiment.read(self.folder / EXPERIMENT), there))
+        except (UserError, UnicodeDecodeError):
+            differing = "it cannot be read"
+        if differing:
+            raise RunFailed(
+                f"the {EXPERIMENT} of run '{self.name}' at the server is not the one in "
+                f"'{self.folder}', which stays: {differing}"
+            )
 
     def _get(self, name: str, start: int) -> tuple[bytes, str]:
         """Return a file's bytes from ``start`` on and the SHA-256 of all, both empty without it."""
@@ -117,7 +150,11 @@ class Mirror:
         with _asked(self.connection, path) as answer:
             if answer.status != 200:
                 return b"", ""
-            return answer.read(), answer.headers.get(DIGEST, "")
+            most = None if name in _LARGE else _SMALL
+            data = answer.read(most and most + 1)
+            if most and len(data) > most:
+                raise RunFailed(f"'{name}' of run '{self.name}' has more than {most} bytes")
+            return data, answer.headers.get(DIGEST, "")
 
     def _grow(self, name: str, size: int) -> None:
         """Append the new whole lines of a file; copy it anew if the server dropped some."""
@@ -142,7 +179,8 @@ def runs_at(connection: Connection) -> list[str]:
 
     Raises:
         Lost: no connection.
-        UserError: the server does not take the token, or is no fedpeft server.
+        RefusedToken: the server does not take the token.
+        UserError: it is no fedpeft server.
     """
     return [str(name) for name in _json(connection, "/runs", [])]
 
@@ -153,7 +191,7 @@ def _json(connection: Connection, path: str, empty: Any) -> Any:
         if answer.status == 404:
             return empty
         try:
-            found = json.loads(answer.read())
+            found = json.loads(answer.read(_SMALL))  # what is longer is cut: no JSON
         except ValueError:
             found = None
     if not isinstance(found, type(empty)):
@@ -173,7 +211,7 @@ def _asked(connection: Connection, path: str) -> Iterator[http.client.HTTPRespon
         line.request("GET", path, headers={"Authorization": f"Bearer {connection.token}"})
         with line.getresponse() as answer:  # has the socket now, to be closed
             if answer.status in (401, 403):
-                raise UserError(
+                raise RefusedToken(
                     f"the server at {connection.operations} does not take this token: copy its "
                     f"connection.toml again"
                 )

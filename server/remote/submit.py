@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import tempfile
 from dataclasses import dataclass
 from pathlib import Path
@@ -10,8 +11,9 @@ from fedpeft.bundle import write_bundle
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from server.remote.connection import Connection
-from server.remote.flwr_cli import run_flwr
+from server.remote.flwr_cli import UnknownRun, run_flwr
 
+RUN_ID = re.compile(r"[0-9]{1,20}")  # Flower's ids of runs
 _DETAILS = 300  # characters of Flower's own words that are shown
 
 
@@ -45,7 +47,8 @@ def submit(connection: Connection, experiment: Experiment, name: str, resume: bo
         resume: go on with what is in that folder.
 
     Raises:
-        UserError: nothing answers there, or Flower refuses the run; nothing is started then.
+        UserError: nothing answers there, or Flower refuses the run; only where it gave no answer
+            in time can the run have been started.
     """
     settings: dict[str, str | int] = {
         "experiment": experiment.to_toml(),
@@ -57,10 +60,10 @@ def submit(connection: Connection, experiment: Experiment, name: str, resume: bo
         bundle.mkdir()
         write_bundle(bundle, settings)
         answer = run_flwr(["run", str(bundle)], connection)
-    run = answer.get("run-id")
-    if not run:
+    run = str(answer.get("run-id") or "")
+    if not RUN_ID.fullmatch(run):
         raise UserError(f"the SuperLink at {connection.control} started no run and gave no reason")
-    return str(run)
+    return run
 
 
 def status(connection: Connection, run: str) -> Status:
@@ -68,12 +71,13 @@ def status(connection: Connection, run: str) -> Status:
 
     Raises:
         NoSuperLink: nothing answers at the moment.
-        UserError: the server knows no such run.
+        UnknownRun: the server knows no such run.
+        UserError: Flower refused to say; it may at the next question.
     """
     answer = run_flwr(["ls", "--run-id", run], connection)
     runs = [each for each in answer.get("runs", []) if each.get("run-id") == run]
     if not runs:
-        raise UserError(f"the SuperLink at {connection.control} knows no run {run}")
+        raise UnknownRun(f"the SuperLink at {connection.control} knows no run {run}")
     state, _, end = str(runs[0]["status"]).partition(":")
     details = " ".join(str(runs[0].get("status-details")).split())
     return Status(state, end, "" if details in ("N/A", "None") else details[:_DETAILS])
