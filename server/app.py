@@ -53,6 +53,8 @@ def federate(grid: Grid, folder: RunFolder, runtime: Runtime) -> None:
     experiment = runtime.experiment
     evaluates = experiment.federation.evaluation == "server"  # then it has a backbone
     folder.pin(runtime.identity if evaluates else runtime.plan)
+    if evaluates:
+        _ = runtime.dev  # a mistake in it shows now, not when the clients have spent privacy
     strategy = build_strategy(experiment.federation)
     central = CentralPrivacy.of(experiment, folder.path)
     begin = runtime.trainable.initial(experiment.seed)[~runtime.trainable.personal]
@@ -205,7 +207,8 @@ def train(
     # With central privacy a Poisson sample may be small, and who failed must not show. Clients
     # without budget are no fault of the run.
     spent = sum(map(budget_spent, failed.values()))
-    needed = 0 if experiment.privacy.central else experiment.federation.min_success - spent
+    needed = max(experiment.federation.min_success - spent, int(spent < len(failed)))
+    needed = 0 if experiment.privacy.central else needed
     if len(good) < needed:
         reasons = "; ".join(f"client {c}: {failed[c]}" for c in sorted(failed)[:3])
         raise RunFailed(

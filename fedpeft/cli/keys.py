@@ -16,14 +16,14 @@ Force = Annotated[bool, typer.Option("--force", help="Replace files that are the
 def init(out: Out, force: Force = False) -> None:
     """Make a private certificate authority: ca.key and ca.crt, valid for 10 years.
 
-    Example: fedpeft keys init --out keys
+    Example: fedpeft keys init --out ca
     """
     from fedpeft.keys import make_authority
 
     key, certificate = make_authority(out, force)
     print(f"secret, needed for 'fedpeft keys server' only, best kept offline: {key}")
     print(f"for every node, by a way that nobody can change it on: {certificate}")
-    print(f"next: fedpeft keys server HOST --out {out}")
+    print(f"next: fedpeft keys server HOST --out OTHER_FOLDER --ca-dir {out}")
 
 
 @app.command()

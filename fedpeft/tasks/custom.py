@@ -48,7 +48,7 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
     if not section.train:
         raise UserError(
             "task.train is empty: task 'custom' needs a file (.tsv, .csv, ...); where only the "
-            "nodes have data, it needs task.labels"
+            "nodes have data, set task.labels and federation.evaluation = 'clients'"
         )
     columns = Columns(section.text, section.label, section.text_pair, owner_column)
     if section.kind == "tags" and section.text_pair:

@@ -187,6 +187,25 @@ def test_a_client_without_budget_refuses_and_is_asked_no_more(
     assert result_of(folder)["epsilon"] <= 5
 
 
+def test_budgets_that_are_spent_excuse_no_other_failure(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    """Client 1 lacks the budget; a round in which the two others fail is a failed round."""
+
+    def broken(reply: Message) -> Message:
+        if reply.has_error():
+            return reply
+        raise OSError("broken")
+
+    kept = f"privacy.ledger={tmp_path / 'ledgers'}"
+    plan = ["privacy.unit=example", "privacy.epsilon=5", "federation.rounds=4", kept]
+    federate(quick(*plan, "privacy.participations=4", "federation.rounds=2"), out="before")
+    for client in (0, 2):
+        ledger_path(tmp_path / "ledgers", client).unlink()
+    with pytest.raises(RunFailed, match="round 3: 0 of 3 clients succeeded"):
+        federate(quick(*plan), broken, rounds=[3], out="run")
+
+
 def test_a_run_ends_where_nobody_has_budget_left(
     quick: Quick, federate: Federate, tmp_path: Path
 ) -> None:

@@ -18,7 +18,7 @@ def test_the_whole_sequence(fedpeft, tmp_path: Path) -> None:
     secret, public, following = printed.splitlines()
     assert secret.startswith("secret") and secret.endswith(str(keys / "ca.key"))
     assert "for every node" in public and public.endswith(str(keys / "ca.crt"))
-    assert following == f"next: fedpeft keys server HOST --out {keys}"
+    assert following == f"next: fedpeft keys server HOST --out OTHER_FOLDER --ca-dir {keys}"
 
     code, printed, errors = fedpeft("keys", "server", "localhost", "10.0.0.5", "--out", keys)
     assert (code, errors) == (0, "")
