@@ -84,7 +84,10 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         code = _INTERRUPTED
     if code == _INTERRUPTED:  # typer also returns it instead of raising
-        _end("interrupted; a simulation goes on with --out and --resume, so does a run at a server", _INTERRUPTED)
+        _end(
+            "interrupted; a simulation goes on with --out and --resume, so does a run at a server",
+            _INTERRUPTED,
+        )
     if code:  # of a typer.Exit, which comes back as a number
         sys.exit(code)
 

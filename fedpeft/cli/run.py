@@ -57,7 +57,7 @@ def run(
         out = out or Path("runs") / str(name)
         name = _checked(_submitted(out).get("name") or name or out.resolve().name)
     if stop and out:
-        _stop(connection, _checked(name), out)
+        _stop(connection, str(name), out)
         return
     if resume and experiment is None and out:
         experiment = _kept_experiment(connection, str(name), out)
@@ -170,17 +170,20 @@ def _going(connection: Connection, name: str, out: Path) -> str | None:
     return None
 
 
-def _identities(connection: Connection, name: str, out: Path) -> list[str]:
-    """Return Flower's ids of the run as they are known here and at the server, at most two.
+def _identities(connection: Connection, name: str, out: Path) -> Iterator[str]:
+    """Yield Flower's ids of the run: the one known here, then the server's if it is another.
 
     The answer to a submission may have been lost, so that only the server knows who goes on.
     """
     from server.deployed import STARTED
     from server.remote.submit import RUN_ID
 
-    known = (_submitted(out), _table(_read(connection, name, STARTED)))
-    ids = dict.fromkeys(str(each.get("run", "")) for each in known)
-    return [identity for identity in ids if RUN_ID.fullmatch(identity)]
+    ours = str(_submitted(out).get("run", ""))
+    if RUN_ID.fullmatch(ours):
+        yield ours
+    theirs = str(_table(_read(connection, name, STARTED)).get("run", ""))
+    if theirs != ours and RUN_ID.fullmatch(theirs):
+        yield theirs
 
 
 def _stop(connection: Connection, name: str, out: Path) -> None:

@@ -1,7 +1,7 @@
 """A run's folder at the server, copied home while the run goes on.
 
 Over the operations endpoint of the server, which is on loopback: at the server itself, or at this
-end of a tunnel. Nothing that it says is trusted as a path, and only the files that a run's folder has come home.
+end of a tunnel. Nothing that it says is trusted as a path; only a run's own files come home.
 """
 
 from __future__ import annotations
@@ -140,7 +140,7 @@ class Mirror:
             differing = "it cannot be read"
         if differing:
             raise RunFailed(
-                f"the {EXPERIMENT} of run '{self.name}' at the server is not the one in "
+                f"'{EXPERIMENT}' of run '{self.name}' at the server is not the one in "
                 f"'{self.folder}', which stays: {differing}"
             )
 
@@ -150,11 +150,9 @@ class Mirror:
         with _asked(self.connection, path) as answer:
             if answer.status != 200:
                 return b"", ""
-            most = None if name in _LARGE else _SMALL
-            data = answer.read(most and most + 1)
-            if most and len(data) > most:
-                raise RunFailed(f"'{name}' of run '{self.name}' has more than {most} bytes")
-            return data, answer.headers.get(DIGEST, "")
+            if name not in _LARGE and not _is_small(answer):
+                raise RunFailed(f"'{name}' of run '{self.name}' has more than {_SMALL} bytes")
+            return answer.read(), answer.headers.get(DIGEST, "")
 
     def _grow(self, name: str, size: int) -> None:
         """Append the new whole lines of a file; copy it anew if the server dropped some."""
@@ -191,7 +189,7 @@ def _json(connection: Connection, path: str, empty: Any) -> Any:
         if answer.status == 404:
             return empty
         try:
-            found = json.loads(answer.read(_SMALL))  # what is longer is cut: no JSON
+            found = json.loads(answer.read()) if _is_small(answer) else None
         except ValueError:
             found = None
     if not isinstance(found, type(empty)):
@@ -199,6 +197,11 @@ def _json(connection: Connection, path: str, empty: Any) -> Any:
             f"{connection.operations} is no fedpeft server: see 'operations' in its file"
         )
     return found
+
+
+def _is_small(answer: http.client.HTTPResponse) -> bool:
+    """Return whether an answer gives its length, as a fedpeft server does, and it is in bounds."""
+    return answer.length is not None and answer.length <= _SMALL
 
 
 @contextmanager

@@ -108,10 +108,11 @@ def following(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
 def submitted(out: Path) -> str:
     """Return Flower's id of the run in ``out``, once it has one."""
     end = time.monotonic() + 60
-    while not (out / "submitted.json").exists():
+    file = out / "submitted.json"
+    while not file.exists() or "run" not in json.loads(file.read_text()):
         assert time.monotonic() < end
         time.sleep(0.1)
-    return json.loads((out / "submitted.json").read_text())["run"]
+    return str(json.loads(file.read_text())["run"])
 
 
 @pytest.mark.usefixtures("node")
@@ -177,6 +178,31 @@ def test_a_server_that_goes_away_is_waited_for_and_a_run_can_be_stopped(
     )
 
 
+def test_a_run_whose_submission_was_lost_is_found_again(
+    server: ServerState, fedpeft: Command, tmp_path: Path
+) -> None:
+    out, there = tmp_path / "lost", server.path / "runs" / "lost" / "run.json"
+    on = ("--on", server.path, "--out", out)
+    waiting = settings("federation.clients=7", "federation.node_wait=300")
+    with following(*on, *waiting) as process:
+        run = submitted(out)
+        end = time.monotonic() + 60
+        while not there.exists():
+            assert time.monotonic() < end
+            time.sleep(0.1)
+        process.kill()
+        process.communicate()
+    (out / "submitted.json").unlink()  # as after a crash before the answer came
+    with following(*on, "--resume") as process:
+        assert process.stdout
+        assert process.stdout.readline().endswith(f", number {run}\n")  # not given a second time
+        code, printed, _ = fedpeft("run", *on, "--stop")
+        assert code == 0 and printed.startswith(f"stopped run {run};")
+        process.communicate(timeout=60)
+    assert process.returncode == 1
+    assert json.loads(there.read_text()) == {"run": run}
+
+
 def test_a_name_that_is_taken_and_other_settings_are_refused(
     server: ServerState, fedpeft: Command, tmp_path: Path
 ) -> None:
@@ -193,7 +219,9 @@ def test_a_name_that_is_taken_and_other_settings_are_refused(
 
 
 def test_mistakes_cost_nothing(server: ServerState, fedpeft: Command, tmp_path: Path) -> None:
-    here = ("--on", server.path)
+    here, odd = ("--on", server.path), tmp_path / "odd"
+    odd.mkdir()
+    (odd / "submitted.json").write_text('{"name": 5}')
     for arguments, expected in (
         (["-s", "backbone=tiny"], "--on"),
         (["--on", "nowhere"], "--on 'nowhere': no server of that name"),
@@ -202,7 +230,8 @@ def test_mistakes_cost_nothing(server: ServerState, fedpeft: Command, tmp_path: 
         ([*here, "--name", "../up"], "'../up': expected a --name of letters"),
         ([*here, "--resume"], "--resume and --stop need --out or --name"),
         ([*here, "--resume", "--out", tmp_path / "no"], "no run in '"),
-        ([*here, "--stop", "--out", tmp_path / "no"], "holds no submitted.json"),
+        ([*here, "--stop", "--out", tmp_path / "no"], "nothing to stop: no run 'no' goes on"),
+        ([*here, "--stop", "--out", odd], "'5': expected a --name of letters"),
     ):
         code, printed, said = fedpeft("run", *arguments)
         assert (code, printed) == (2, "") and expected in said, arguments

@@ -1,13 +1,22 @@
-"""Why a run is over, from what Flower says and what the run said itself."""
+"""When a run is over and why, from what Flower says and what the run said itself."""
 
 from __future__ import annotations
 
+import json
+from collections.abc import Callable
+from pathlib import Path
+from subprocess import CompletedProcess
 from typing import Any
 
 import pytest
 
+from fedpeft.errors import RunFailed, UserError
+from server.remote import flwr_cli, follow
+from server.remote.connection import Connection
+from server.remote.flwr_cli import UnknownRun
 from server.remote.follow import reason
-from server.remote.submit import Status
+from server.remote.mirror import Lost, Mirror, RefusedToken
+from server.remote.submit import Status, status
 
 DIED = "the server app died; the same command with --resume goes on from its last round"
 OWN = {"ok": False, "reason": "round 2: 1 of 3 clients\nsucceeded"}
@@ -45,3 +54,82 @@ def test_a_run_that_did_not_complete_says_why(
     end: str, details: str, ended: dict[str, Any] | None, expected: str
 ) -> None:
     assert reason(Status("finished", end, details), ended) == expected
+
+
+class _There(Mirror):
+    """A mirror of a run that has ended there, which raises a test's errors first."""
+
+    def __init__(self, folder: Path, *errors: Exception):
+        connection = Connection("127.0.0.1:1", folder / "ca", "127.0.0.1:1", "t")
+        super().__init__(connection, "run", folder)
+        self.errors = [*errors]
+        (folder / "ended.json").write_text("{}")
+
+    def update(self) -> None:
+        if self.errors:
+            raise self.errors.pop(0)
+
+    def fetch(self) -> list[str]:
+        return ["result.json"]
+
+
+@pytest.fixture
+def flwr(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
+    """Return what makes the ``flwr`` command answer with the reasons given, then with its run."""
+
+    def answer(*reasons: str) -> None:
+        done: dict[str, Any] = {"run-id": "7", "status": "finished:completed"}
+        answers: list[dict[str, Any]] = [{"success": False, "error-message": r} for r in reasons]
+        answers.append({"success": True, "runs": [done]})
+
+        def run(command: list[str], **options: Any) -> CompletedProcess[str]:
+            return CompletedProcess(command, 0, json.dumps(answers.pop(0)), "")
+
+        monkeypatch.setattr(flwr_cli.subprocess, "run", run)
+
+    monkeypatch.setattr(follow, "_INTERVAL", 0.0)
+    return answer
+
+
+@pytest.mark.parametrize(
+    "words",
+    [
+        "Connection to the SuperLink is unavailable.",
+        "(sqlite3.OperationalError) database is locked",
+        "Server error '503 Service Unavailable' for url 'https://127.0.0.1:1/v1/control/list-runs'",
+        "EOF occurred in violation of protocol (_ssl.c:1006)",
+    ],
+)
+def test_a_superlink_that_starts_again_is_waited_for(
+    tmp_path: Path, flwr: Callable[..., None], words: str
+) -> None:
+    (tmp_path / "ca").touch()
+    flwr(words, words)
+    said: list[str] = []
+    follow.follow(_There(tmp_path), "7", said.append)
+    assert len(said) == 1 and said[0].endswith("; trying again until it is back")
+
+
+def test_an_endpoint_that_starts_again_is_waited_for(
+    tmp_path: Path, flwr: Callable[..., None]
+) -> None:
+    flwr()
+    errors = Lost("refused"), UserError("127.0.0.1:1 is no fedpeft server")
+    said: list[str] = []
+    follow.follow(_There(tmp_path, *errors), "7", said.append)
+    assert said == ["refused; trying again until it is back"]
+
+
+def test_an_unknown_run_and_a_refused_token_end_it(
+    tmp_path: Path, flwr: Callable[..., None]
+) -> None:
+    flwr("[code: 16] Run ID not found.")
+    with pytest.raises(UnknownRun, match=r"Flower refused 'flwr ls': .* Run ID not found"):
+        follow.follow(_There(tmp_path), "7", pytest.fail)
+    flwr()
+    with pytest.raises(UnknownRun, match="knows no run 8"):
+        status(_There(tmp_path).connection, "8")
+    with pytest.raises(RefusedToken):
+        follow.follow(_There(tmp_path, RefusedToken("token")), "7", pytest.fail)
+    with pytest.raises(RunFailed):
+        follow.follow(_There(tmp_path, RunFailed("other bits")), "7", pytest.fail)

@@ -18,8 +18,10 @@ from servers import make_state, operations
 from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed, UserError
 from server.host.state import ServerState
+from server.remote import mirror as mirror_module
 from server.remote.connection import Connection
 from server.remote.mirror import DIGEST, Lost, Mirror, runs_at
+from server.roster import NODES
 from server.runfolder import Checkpoint, RunFolder
 from simulations.run import prepare, simulate
 
@@ -208,6 +210,48 @@ def test_a_listing_that_is_none_of_ours_is_refused(
     with pytest.raises(UserError, match="is no fedpeft server"):
         Mirror(other(body=listed), "run", tmp_path).update()
     assert list(tmp_path.iterdir()) == []
+
+
+def test_only_the_files_of_a_run_come_home(mirror: Mirror, there: RunFolder) -> None:
+    save(there, 1)
+    theirs = ("submitted.json", "train.jsonl", "adapter.safetensors", "pyproject.toml")
+    ours = ("nodes.json", "run.json", "ended.json", "result.json", "identity.json")
+    for name in (*theirs, *ours):
+        (there.path / name).write_text('{"theirs": 1}')
+    (mirror.folder / "submitted.json").write_text("mine")
+    rounds = {"rounds.jsonl", "bytes.jsonl", "checkpoint.safetensors", "experiment.toml"}
+    assert set(mirror.fetch()) == {*rounds, *ours} and NODES in ours
+    assert {each.name for each in mirror.folder.iterdir()} == {"submitted.json", *rounds, *ours}
+    assert (mirror.folder / "submitted.json").read_text() == "mine"
+
+
+@pytest.mark.parametrize("changed", [b"seed = 5", b"seeed = 5", b"\xff"])
+def test_the_experiment_at_home_stays_where_the_servers_is_another(
+    mirror: Mirror, there: RunFolder, quick: Callable[..., Experiment], changed: bytes
+) -> None:
+    mine = RunFolder.create(mirror.folder, quick()).path / "experiment.toml"
+    theirs = there.path / "experiment.toml"
+    theirs.write_text(quick("federation.timeout=9").to_toml())
+    mirror.fetch()
+    assert same(mirror, there, "experiment.toml")  # the same run
+    kept = mine.read_bytes()
+    theirs.write_bytes(changed)
+    with pytest.raises(RunFailed, match=r"'experiment.toml' of run .* is not the one in .* stays"):
+        mirror.fetch()
+    assert mine.read_bytes() == kept
+
+
+@pytest.mark.parametrize("name", ["progress.json", "run.json", "experiment.toml"])
+def test_a_small_file_that_has_no_end_is_not_read(
+    other: Callable[..., Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    monkeypatch.setattr(mirror_module, "_SMALL", 100)
+    at = Mirror(other(body=b"1" * 101, length=1 << 40), "run", tmp_path)
+    with pytest.raises(RunFailed, match=f"'{name}' of run 'run' has more than 100 bytes"):
+        at.read(name)
+    with pytest.raises(UserError, match="is no fedpeft server"):
+        at.files()
+    assert len(Mirror(other(body=b"1" * 101), "run", tmp_path).read("rounds.jsonl")) == 101
 
 
 def test_a_file_that_changed_on_its_way_is_not_kept(

@@ -14,7 +14,7 @@ from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from server.host.state import ServerState
 from server.remote.connection import Connection
-from server.remote.flwr_cli import NoSuperLink
+from server.remote.flwr_cli import NoSuperLink, UnknownRun
 from server.remote.submit import Status, status, stop, submit
 from server.runfolder import RunFolder
 
@@ -70,7 +70,7 @@ def test_a_server_that_is_not_there_is_one_line(
     nobody = replace(state.connection(), control="127.0.0.1:1")
     with pytest.raises(NoSuperLink, match=r"answers at 127.0.0.1:1; .* tunnel"):
         submit(nobody, quick(), "run", resume=False)
-    with pytest.raises(UserError, match="Flower refused 'flwr ls': "):
+    with pytest.raises(UnknownRun, match="Flower refused 'flwr ls': "):
         status(state.connection(), "12345")
 
 
