@@ -51,10 +51,7 @@ def main(grid: Grid, context: Context) -> None:
 def federate(grid: Grid, folder: RunFolder, runtime: Runtime) -> None:
     """Run a federation from its first round, or from its checkpoint, to its result."""
     experiment = runtime.experiment
-    evaluates = experiment.federation.evaluation == "server"  # then it has a backbone
-    folder.pin(runtime.identity if evaluates else runtime.plan)
-    if evaluates:
-        _ = runtime.dev  # a mistake in it shows now, not when the clients have spent privacy
+    check(folder, runtime)
     strategy = build_strategy(experiment.federation)
     central = CentralPrivacy.of(experiment, folder.path)
     begin = runtime.trainable.initial(experiment.seed)[~runtime.trainable.personal]
@@ -64,15 +61,12 @@ def federate(grid: Grid, folder: RunFolder, runtime: Runtime) -> None:
     if central:
         central.restore(state.strategy, state.round)
     roster = Roster.of(folder.path)
-    common = {key: value for key, value in folder.pinned().items() if key in COMMON}
-    name = run_name(folder)
-    nodes = Nodes(grid, experiment, common, registry(), roster.numbers, run=name)
-    nodes.wait()
+    nodes = gather(grid, folder, experiment, roster)
     privacy = so_far(folder.rounds()[-1] if state.round else None, [])
     ended = ""
     for number in range(state.round + 1, experiment.federation.rounds + 1):
         started = time.monotonic()
-        run = Round(number, grid, runtime, folder, ByteLedger(), name)
+        run = Round(number, grid, runtime, folder, ByteLedger(), nodes.run)
         nodes.refresh(run.ledger)
         folder.pin(nodes.identity)
         try:
@@ -99,18 +93,39 @@ def federate(grid: Grid, folder: RunFolder, runtime: Runtime) -> None:
             "bytes": run.ledger.round_bytes(),
             **privacy,
         }
-        roster.note(nodes, good, failed)
-        for client in failed:
-            nodes.forget(client)
         seconds = state.seconds + time.monotonic() - started
         memory = strategy_state(strategy) | spending.state() | (central.state() if central else {})
         state = Checkpoint(number, vector, memory, seconds)
         folder.save_round(line, run.ledger.lines(number), state)
+        roster.note(nodes, good, failed)
+        for client in failed:
+            nodes.forget(client)
     if ended:
         log.warning("the run ends after round %d: %s", state.round, ended)
     if not state.round:
         raise RunFailed(f"no round was done, as nobody has the privacy budget for one: {ended}")
     finish(grid, runtime, folder, nodes, state)
+
+
+def check(folder: RunFolder, runtime: Runtime) -> None:
+    """Keep what the run's bits depend on, or compare it with what its folder keeps.
+
+    A server that evaluates loads backbone and data for it: a mistake in them shows here, not when
+    the clients have spent their privacy. One that does not needs neither.
+    """
+    evaluates = runtime.experiment.federation.evaluation == "server"
+    folder.pin(runtime.identity if evaluates else runtime.plan)
+    if evaluates:
+        _ = runtime.dev
+
+
+def gather(grid: Grid, folder: RunFolder, experiment: Experiment, roster: Roster) -> Nodes:
+    """Wait for the nodes of a run; who was which client before stays that."""
+    common = {key: value for key, value in folder.pinned().items() if key in COMMON}
+    name = run_name(folder)
+    nodes = Nodes(grid, experiment, common, registry(), roster.numbers, run=name)
+    nodes.wait()
+    return nodes
 
 
 def finish(

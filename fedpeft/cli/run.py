@@ -104,10 +104,10 @@ def _run(
                 f"interrupted here only: the run goes on at the server; the same command with "
                 f"'--out {out} --resume' comes back to it, with '--out {out} --stop' ends it"
             )
-    if experiment.output.plots:
-        _draw(folder, experiment)
     result = json.loads((out / RESULT).read_text(encoding="utf-8"))
     print_result(console, result, folder, federation.rounds)
+    if experiment.output.plots:
+        _draw(folder, experiment)
 
 
 def _submit(
