@@ -80,9 +80,11 @@ def check_bundle(data: bytes) -> None:
     Raises:
         ForeignBundle: it is not; the text says what is foreign.
     """
+    if len(data) > MAX_BYTES:
+        raise ForeignBundle(f"the bundle exceeds {MAX_BYTES:,} bytes")
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as bundle:
-            _check_entries(data, bundle.infolist())
+            _check_entries(bundle.infolist())
             project, manifest = bundle.read(_PROJECT), bundle.read(_MANIFEST)
         values = _leaves(tomllib.loads(project.decode()))
     except ForeignBundle:
@@ -97,7 +99,7 @@ def check_bundle(data: bytes) -> None:
     _check_values(values)
 
 
-def _check_entries(data: bytes, entries: list[zipfile.ZipInfo]) -> None:
+def _check_entries(entries: list[zipfile.ZipInfo]) -> None:
     names = sorted(entry.filename for entry in entries)
     foreign = [name for name in names if name not in (_PROJECT, _MANIFEST)]
     if foreign:
@@ -105,8 +107,10 @@ def _check_entries(data: bytes, entries: list[zipfile.ZipInfo]) -> None:
         raise ForeignBundle(f"the bundle brings its own code: {_shown(foreign[0])}{more}")
     if names != [_MANIFEST, _PROJECT]:
         raise ForeignBundle(f"the bundle must hold one {_PROJECT} and one {_MANIFEST}")
-    if max(len(data), sum(entry.file_size for entry in entries)) > MAX_BYTES:
+    if sum(entry.file_size for entry in entries) > MAX_BYTES:
         raise ForeignBundle(f"the bundle exceeds {MAX_BYTES:,} bytes")
+    if not {entry.compress_type for entry in entries} <= {zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED}:
+        raise ForeignBundle("the bundle is packed as Flower packs none")
 
 
 def _check_values(values: dict[tuple[str, ...], Any]) -> None:

@@ -199,3 +199,13 @@ def test_settings_that_would_not_arrive_are_refused(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="exceed"):
         write_bundle(tmp_path, {"experiment": "x" * MAX_BYTES})
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize("method", [zipfile.ZIP_BZIP2, zipfile.ZIP_LZMA])
+def test_only_what_flower_packs_with_is_unpacked(ours: bytes, method: int) -> None:
+    """Unpacking a damaged entry of another kind raises what nobody expects."""
+    packed = io.BytesIO()
+    with zipfile.ZipFile(io.BytesIO(ours)) as bundle, zipfile.ZipFile(packed, "w", method) as other:
+        for name in bundle.namelist():
+            other.writestr(name, bundle.read(name))
+    assert refusal(packed.getvalue()) == "the bundle is packed as Flower packs none"
