@@ -17,6 +17,7 @@ from pathlib import Path
 
 from clients.channel import check_path, is_listening
 from clients.checks import check_all
+from clients.outputs import read_supernode
 from clients.state import NodeSettings, locked, log_path, prepare, secret_file, socket_path
 from fedpeft.errors import UserError
 from fedpeft.processes import Child, Supervisor
@@ -105,6 +106,7 @@ def children(node: Node, port: int) -> list[Child]:
         ],
         around,
         lambda: _answers(port),
+        read=read_supernode,
     )
     superexec = Child(
         "superexec",

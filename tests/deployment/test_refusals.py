@@ -121,7 +121,7 @@ def test_a_node_without_a_registered_key_is_refused(deployed: Deployment) -> Non
     deployed._start("stranger", *node_up(deployed, "stranger"), "--no-worker")
     line = r"^refused a node: its key is not registered \(fedpeft server add-node\)$"
     deployed.wait_for("server", line, begin)
-    deployed.wait_for("stranger", "Failed to activate SuperNode")
+    deployed.wait_for("stranger", "its key is not registered there")
     assert deployed.stop("stranger") == 0
 
 
