@@ -150,7 +150,11 @@ def test_nothing_escapes_the_relay_for_flower_to_send(own: Path, quick: Quick) -
 
 def test_only_the_signal_to_end_ends_it(own: Path, quick: Quick) -> None:
     """While it waits for a worker that does not answer."""
-    earlier = signal.signal(signal.SIGTERM, lambda number, frame: sys.exit(0))  # as Flower's does
+    earlier = {
+        signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)),  # as Flower's does
+        # A shell starts what runs in its background with this one ignored.
+        signal.SIGINT: signal.signal(signal.SIGINT, signal.default_int_handler),
+    }
     try:
         with listen(socket_path(own)):
             with sent(signal.SIGINT):
@@ -159,7 +163,8 @@ def test_only_the_signal_to_end_ends_it(own: Path, quick: Quick) -> None:
             with sent(signal.SIGTERM), pytest.raises(SystemExit):
                 relay.app(handshake(quick()), node_context(own))
     finally:
-        signal.signal(signal.SIGTERM, earlier)
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
 
 
 class sent:
