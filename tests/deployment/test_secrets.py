@@ -34,7 +34,7 @@ ENDS = (
 REASONS = {
     "label": r"no handshake: label: error 2: UserError at readers\.py:\d+",
     "number": r"no handshake: number: error 2: UserError at readers\.py:\d+",
-    "nested": r"no handshake: nested: error 2: RecursionError at decoder\.py:\d+",
+    "nested": r"no handshake: nested: error 2: UserError at readers\.py:\d+",
     "exits": r"no handshake: exits: error 2: SystemExit at readers\.py:\d+",
     "surrogate": r"round 1: client 5 failed: error 2: TypeError at tokenization_\w+\.py:\d+",
 }
