@@ -27,7 +27,8 @@ from fedpeft.randomness import philox
 Distribution = Literal["normal", "uniform", "identity"]
 
 _LEVELS = 65536  # one table entry for each 16-bit sample
-_BLOCK = 16  # samples that one step of the counter gives: four words
+BLOCK = 16  # samples that one step of the counter gives: four words
+_CHUNK = 1 << 15  # samples whose words, places and numbers fit a core's cache beside the table
 _DIGEST_SAMPLES = 4096
 
 
@@ -45,11 +46,20 @@ class Stream:
 
         ``part`` names one of several streams under the same name.
         """
+        bits, skipped = self._drawn_to(start, part)
+        return _draw(bits, skipped + count)[skipped:]
+
+    def key(self) -> np.ndarray:
+        """Return the key of the stream, uint64 [2]."""
+        bits, _ = self._drawn_to(0)
+        return bits.state["state"]["key"]
+
+    def _drawn_to(self, start: int, part: str = "") -> tuple[np.random.Philox, int]:
+        """Return the generator at the block that holds sample ``start``, and its place in it."""
         bits = philox(f"fedpeft-projection-v1|{self.seed}|{self.name}{part}")
-        blocks, skipped = divmod(start, _BLOCK)
+        blocks, skipped = divmod(start, BLOCK)
         bits.advance(blocks)
-        words = bits.random_raw(-(-(skipped + count) // 4))
-        return words.astype("<u8", copy=False).view("<u2")[skipped : skipped + count]
+        return bits, skipped
 
     def beginning(self) -> bytes:
         """Return bytes that differ when the map does: the tables and the start of each stream.
@@ -80,7 +90,24 @@ class Projection(Stream):
 
     def samples(self, start: int, count: int) -> np.ndarray:
         """Return samples ``start`` to ``start + count`` of the stream, float32 [count]."""
-        return table(self.distribution)[self.words(start, count)]
+        entries = np.empty(count, np.float32)
+        self.fill(start, entries)
+        return entries
+
+    def fill(self, start: int, entries: np.ndarray) -> None:
+        """Write samples from ``start`` on into ``entries``, float32 [count].
+
+        numpy leaves the interpreter to others meanwhile, so threads can share the work.
+        """
+        numbers = table(self.distribution)
+        bits, skipped = self._drawn_to(start)
+        done = 0
+        while done < len(entries):
+            count = min(_CHUNK - skipped, len(entries) - done)
+            words = _draw(bits, skipped + count)[skipped:]
+            # No word is outside the table; "wrap" only spares numpy a copy of the result.
+            np.take(numbers, words, out=entries[done : done + count], mode="wrap")
+            done, skipped = done + count, 0
 
     def beginning(self) -> bytes:
         """See Stream; the identity has only its shape."""
@@ -103,6 +130,12 @@ class Selection(Stream):
         """Return the column of every row, int64 [rows]; two samples a row put them in order."""
         samples = self.words(0, 2 * self.rows).astype(np.int64).reshape(-1, 2)
         return (samples[:, 0] + (samples[:, 1] << 16)).argsort(kind="stable") % self.columns
+
+
+def _draw(bits: np.random.Philox, count: int) -> np.ndarray:
+    """Return the next samples, uint16 [count]; of the last word, samples may be left out."""
+    words = bits.random_raw(-(-count // 4))
+    return words.astype("<u8", copy=False).view("<u2")[:count]
 
 
 @cache

@@ -2,7 +2,8 @@
 
 Both go through the same pieces in the same order, so they give the same numbers to the bit;
 ``regenerated`` never holds more than a piece (a ``Selection`` is one piece). Pieces are made on the
-CPU and moved to the device.
+CPU and moved to the device. The exception is ``fused``: on CUDA the entries of a dense matrix are
+the same to the bit, and sums are not.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
-from fedpeft.projection import Projection, Selection, Stream
+from fedpeft.projection import Projection, Selection, Stream, threads
 from fedpeft.projection.fastfood import Fastfood
 
 Mode = Literal["stored", "regenerated"]
@@ -30,11 +31,12 @@ class Operator(ABC):
     def __init__(self, projection: Stream, device: torch.device, dtype: torch.dtype, mode: Mode):
         self.rows, self.columns = projection.rows, projection.columns
         self.dtype, self._projection, self._device = dtype, projection, device
+        self._mode = mode
         self._kept = list(self._make()) if mode == "stored" else None
 
     def __call__(self, z: Tensor) -> Tensor:
         """Return the map of ``z``, [..., columns] -> [..., rows]."""
-        return _Apply.apply(z, self)
+        return _Apply.apply(z, self, False)
 
     @abstractmethod
     def forward(self, z: Tensor) -> Tensor:
@@ -60,22 +62,30 @@ class Operator(ABC):
 
 
 class _Apply(torch.autograd.Function):
-    """Keeps nothing for the backward pass but the operator."""
-
-    generate_vmap_rule = True
+    """The map or its transpose: each is the other's gradient. Keeps nothing but the operator."""
 
     @staticmethod
-    def forward(z: Tensor, operator: Operator) -> Tensor:
-        return operator.forward(z)
+    def forward(x: Tensor, operator: Operator, transposed: bool) -> Tensor:
+        return operator.backward(x) if transposed else operator.forward(x)
 
     @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Operator], output: Tensor) -> None:
-        ctx.dtype, ctx.operator = inputs[0].dtype, inputs[1]
+    def setup_context(ctx: Any, inputs: tuple[Tensor, Operator, bool], output: Tensor) -> None:
+        ctx.dtype = inputs[0].dtype
+        _, ctx.operator, ctx.transposed = inputs
 
     @staticmethod
-    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
         # Under autocast the forward pass is in lower precision, and this one is not.
-        return ctx.operator.backward(gradient.to(ctx.operator.dtype)).to(ctx.dtype), None
+        gradient = gradient.to(ctx.operator.dtype)
+        found = _Apply.apply(gradient, ctx.operator, not ctx.transposed)
+        return found.to(ctx.dtype), None, None
+
+    @staticmethod
+    def vmap(
+        info: Any, in_dims: tuple[int, None, None], x: Tensor, operator: Operator, transposed: bool
+    ) -> tuple[Tensor, int]:
+        # Any leading axes will do, so a mapped one is one more, also for a kernel.
+        return _Apply.apply(x.movedim(in_dims[0], 0), operator, transposed), 0
 
 
 class Dense(Operator):
@@ -99,8 +109,14 @@ class Dense(Operator):
     def _make(self) -> Iterator[tuple[int, Tensor]]:
         step = max(16, PIECE // self.rows // 16 * 16)  # pieces begin at the same alignment
         for start in range(0, self.columns, step):
-            stop = min(start + step, self.columns)
-            yield start, self._tensor(self._projection.transposed(start, stop))
+            count = min(step, self.columns - start)
+            # A piece made anew is written over the last one: freed blocks of this size would
+            # scatter over the heap. Autograd sees no piece, so none is needed again. numpy's
+            # memory, since torch's is aligned and scatters from pass to pass.
+            if start == 0 or self._mode == "stored":
+                room = np.empty((count, self.rows), np.float32)
+            threads.fill(self._projection, start, room[:count])
+            yield start, self._tensor(room[:count])
 
 
 class Select(Operator):
@@ -207,6 +223,10 @@ def operator(
     projection: Stream, device: torch.device, dtype: torch.dtype, mode: Mode = "stored"
 ) -> Operator:
     """Return a projection at work on tensors of a device and dtype."""
+    from fedpeft.projection.fused import Fused
+
+    if mode == "regenerated" and Fused.suits(projection, device, dtype):
+        return Fused(projection, device)
     kinds: dict[type[Stream], type[Operator]] = {
         Projection: Dense,
         Selection: Select,

@@ -75,7 +75,9 @@ def test_forward_and_backward_are_the_matrix_and_its_transpose(
 
 
 def test_gradients_are_those_of_finite_differences(stream: Stream, made: Operator) -> None:
-    assert torch.autograd.gradcheck(made, (random(2, stream.columns).requires_grad_(),))
+    z = random(2, stream.columns).requires_grad_()
+    assert torch.autograd.gradcheck(made, (z,))
+    assert torch.autograd.gradgradcheck(made, (z,))
 
 
 def test_vmap_goes_over_the_vector_jacobian_product(stream: Stream, made: Operator) -> None:
@@ -83,6 +85,24 @@ def test_vmap_goes_over_the_vector_jacobian_product(stream: Stream, made: Operat
     _, pull_back = torch.func.vjp(made, random(2, stream.columns))
     (found,) = torch.func.vmap(pull_back)(cotangents)
     torch.testing.assert_close(found, cotangents @ written_out(stream), rtol=0, atol=1e-10)
+
+
+def test_vmap_goes_over_any_axis(stream: Stream, made: Operator) -> None:
+    z = random(2, stream.columns, 3)
+    found = torch.func.vmap(made, in_dims=-1, out_dims=1)(z)
+    expected = z.transpose(1, 2) @ written_out(stream).T
+    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+
+
+def test_pieces_made_anew_share_their_room_and_stored_ones_do_not(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(operators, "PIECE", 320)
+    projection = Projection(0, "a", 20, 50, "normal")
+    for mode, rooms in (("stored", 4), ("regenerated", 1)):
+        pieces = [piece for _, piece in operator(projection, CPU, torch.float32, mode)._pieces()]
+        assert [len(piece) for piece in pieces] == [16, 16, 16, 2]
+        assert len({piece.data_ptr() for piece in pieces}) == rooms
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(50, 11), (3000, 40), (40, 40)])

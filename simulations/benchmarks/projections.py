@@ -1,0 +1,202 @@
+"""Projections made anew in every pass beside projections in memory: what it costs and saves.
+
+SLaSh's projections of a backbone, forward and backward, in turns in one process; then whole steps
+(the gradients of a batch) through the backbone with random weights, whose numbers do not matter to
+the time. Memory is the peak of a fresh process that does the passes of one side, of the device's
+memory with --device cuda. The sides must agree: on a CPU to the bit in their results, on CUDA to
+the bit in their entries; otherwise the script fails.
+
+Example:
+    python -m simulations.benchmarks.projections
+    python -m simulations.benchmarks.projections --backbone roberta-large --d 10000
+    python -m simulations.benchmarks.projections --backbone roberta-large --d 10000 --device cuda
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from argparse import Namespace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from statistics import median
+from typing import Any, cast
+
+import torch
+
+from fedpeft.backbones import KNOWN_SHAPES
+from fedpeft.methods.base import Method
+from fedpeft.projection import Projection
+from fedpeft.projection.fused import Fused
+from fedpeft.projection.operators import Mode, operator
+from simulations.benchmarks.common import (
+    Report,
+    Row,
+    alternate,
+    arguments_of,
+    child,
+    compare,
+    record,
+    timed,
+)
+from simulations.benchmarks.memory import resident
+from simulations.benchmarks.projection_steps import (
+    method_of,
+    operators_of,
+    passes,
+    random_model,
+    step_of,
+)
+
+STEP_TARGET = 1.05  # time of a step on a GPU
+SAVED_TARGET = 900  # MB at roberta-large, d = 10,000
+SIDES: tuple[Mode, Mode] = ("regenerated", "stored")
+Pair = tuple[list[float], list[float]]
+CHECKED = 256  # columns whose entries are compared on CUDA
+
+
+def check(method: Method[Any], groups: int, device: torch.device) -> None:
+    """Compare the sides: results to the bit, or on CUDA the entries of some columns.
+
+    Raises:
+        SystemExit: they differ.
+    """
+    if device.type == "cpu":
+        made, kept = (passes(operators_of(method, m, device), groups, device) for m in SIDES)
+        same = torch.equal(made, kept)
+    else:
+        first = method.projections()[0]
+        assert isinstance(first, Projection)
+        part = replace(first, columns=min(first.columns, CHECKED))
+        entries = torch.from_numpy(part.transposed().T.copy())
+        same = torch.equal(
+            operator(part, device, torch.float32, "regenerated").matrix().cpu(), entries
+        )
+    if not same:
+        raise SystemExit("regenerated projections are not the stored ones: nothing to compare")
+
+
+def milliseconds(
+    one: Callable[[], Any], other: Callable[[], Any], device: torch.device, repeats: int
+) -> Pair:
+    """Return the wall-clock milliseconds of both in turns, once warm."""
+
+    def done(call: Callable[[], Any]) -> None:
+        call()
+        if device.type == "cuda":
+            torch.cuda.synchronize(device)
+
+    done(one)
+    done(other)
+    return alternate(
+        lambda: 1e3 * timed(lambda: done(one))[0].wall,
+        lambda: 1e3 * timed(lambda: done(other))[0].wall,
+        repeats,
+    )
+
+
+def memory_process(arguments: Sequence[str]) -> None:
+    """Do the passes of one side in this process and print its peak memory in MB as JSON."""
+    mode, backbone, d, groups, device = arguments
+    where = torch.device(device)
+    operators = operators_of(method_of(backbone, int(d)), cast(Mode, mode), where)
+    passes(operators, int(groups), where)
+    on_device = torch.cuda.max_memory_allocated() / 1e6 if where.type == "cuda" else None
+    print(json.dumps(resident("VmHWM") if on_device is None else on_device))
+
+
+def peak(mode: Mode, options: Namespace) -> float:
+    """Return the peak memory of one side in a fresh process, MB.
+
+    Raises:
+        RuntimeError: the process failed.
+    """
+    code = "import sys; from simulations.benchmarks import projections as module; "
+    sizes = [options.backbone, str(options.d), str(options.groups), options.device]
+    command = child(f"{code}module.memory_process(sys.argv[1:])", mode, *sizes)
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(command[3:])}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def measure(options: Namespace) -> Report:
+    """Check that the sides agree, and measure them."""
+    method = method_of(options.backbone, options.d)
+    check(method, options.groups, torch.device(options.device))
+    found = {"passes, ms": passes_in_turns(method, options)}
+    if options.batch:
+        found["step, ms"] = steps_in_turns(method, options)
+    peaks = [(peak(SIDES[0], options), peak(SIDES[1], options)) for _ in range(options.repeats)]
+    found["peak memory, MB"] = [one for one, _ in peaks], [other for _, other in peaks]
+    return report(found, method, options)
+
+
+def passes_in_turns(method: Method[Any], options: Namespace) -> Pair:
+    """Time the projections alone; what they hold is given back afterwards."""
+    device = torch.device(options.device)
+    made, kept = (operators_of(method, mode, device) for mode in SIDES)
+    return milliseconds(
+        lambda: passes(made, options.groups, device),
+        lambda: passes(kept, options.groups, device),
+        device,
+        options.repeats,
+    )
+
+
+def steps_in_turns(method: Method[Any], options: Namespace) -> Pair:
+    """Time whole steps, both sides on one backbone."""
+    device = torch.device(options.device)
+    model = random_model(method.shape, device)
+    made, kept = (step_of(method, mode, model, options) for mode in SIDES)
+    return milliseconds(made, kept, device, options.repeats)
+
+
+def report(found: dict[str, Pair], method: Method[Any], options: Namespace) -> Report:
+    """Return the table of medians and ratios, and what is saved."""
+    table: list[Row] = [compare(figure, SIDES, *sides) for figure, sides in found.items()]
+    made, kept = (median(side) for side in found["peak memory, MB"])
+    entries = sum(each.rows * each.columns for each in method.projections())
+    first, device = method.projections()[0], torch.device(options.device)
+    kernel = Fused.suits(first, device, torch.float32)
+    facts = {
+        "MB of the stored projections": entries * 4 / 1e6,
+        "MB saved": kept - made,
+        "made by": "the kernel" if kernel else f"{torch.get_num_threads()} threads of the CPU",
+        "target": f"on a GPU, roberta-large, d = 10,000: step at most {STEP_TARGET}, "
+        f"at least {SAVED_TARGET} MB saved",
+        "step": f"{options.batch} texts of {options.tokens} tokens for each of the groups"
+        if options.batch
+        else "not measured",
+    }
+    if options.device == "cuda":
+        facts["GPU"] = torch.cuda.get_device_name()
+    names = ("backbone", "d", "groups", "device", "autocast", "repeats")
+    settings = {name: getattr(options, name) for name in names}
+    return Report(settings | {"threads": torch.get_num_threads()}, table, facts, found)
+
+
+def main(arguments: Sequence[str] | None = None) -> Report | None:
+    """Run the benchmark from its command line; None if the device is not there."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = arguments_of(__doc__)
+    parser.add_argument("--backbone", default="minilm", choices=KNOWN_SHAPES)
+    parser.add_argument("--d", type=int, default=1024)
+    parser.add_argument("--groups", type=int, default=1, help="task vectors side by side (1)")
+    parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
+    parser.add_argument("--batch", type=int, default=16, help="texts a group; 0: no steps (16)")
+    parser.add_argument("--tokens", type=int, default=64, help="of each text (64)")
+    parser.add_argument("--autocast", default="off", choices=("off", "bfloat16", "float16"))
+    options = parser.parse_args(arguments)
+    if options.device == "cuda" and not torch.cuda.is_available():
+        print("cuda: not measured, torch finds no such device here")
+        return None
+    found = measure(options)
+    case = f"{options.device}, {options.backbone}, d = {options.d}, {options.groups} groups"
+    record("projections", case, found, arguments, options.results)
+    return found
+
+
+if __name__ == "__main__":
+    main()
