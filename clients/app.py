@@ -24,7 +24,7 @@ from clients.data import LocalData, local_data
 from clients.errors import error_reply
 from clients.memory import recall, remember
 from clients.personal import completed, keep
-from clients.privacy import Protection, Request, charge, hide, require_open
+from clients.privacy import Protection, Request, charge, hide, require_open, require_rules
 from fedpeft import __version__
 from fedpeft.runtime import Runtime
 from fedpeft.training import When, evaluate, train_cohort
@@ -59,6 +59,7 @@ def handshake(message: Message, context: Context) -> Message:
         return Message(RecordDict({"node": other}), reply_to=message)
     run = str(config.get("run", ""))
     data = local_data(toml, context, proposed, run)
+    require_rules(data)
     node = ConfigRecord(
         {"client": data.client, "examples": len(data.train), **data.runtime.identity}
     )

@@ -8,9 +8,12 @@ from __future__ import annotations
 
 import contextlib
 import os
+import select
 import socket
 import struct
-from collections.abc import Callable
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 from fedpeft.errors import UserError
@@ -21,6 +24,7 @@ Pair = tuple[bytes, bytes]
 _PATIENCE = 30.0  # seconds that a peer may take to send a request, or to take its answer
 _LENGTH = struct.Struct("!Q")
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
+_LISTENS = 0x10000  # flag of a socket in /proc/net/unix
 _PIECE = 1 << 20  # bytes
 
 
@@ -65,19 +69,32 @@ def listen(path: Path) -> socket.socket:
 
 
 def is_listening(path: Path) -> bool:
-    """Return whether a process listens at ``path``."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
-        try:
-            connection.connect(str(path))
-        except OSError:
-            return False
-    return True
+    """Return whether a process listens at ``path``.
+
+    Read from /proc: connections that only look would queue up before a worker that is busy.
+    """
+    if not path.exists():  # removed below a process that still listens
+        return False
+    for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]:
+        # Address, references, protocol, flags, type, state, inode, path.
+        words = line.split(maxsplit=7)
+        if len(words) == 8 and words[7] == str(path) and int(words[3], 16) & _LISTENS:
+            return True
+    return False
 
 
-def serve_one(listener: socket.socket, answer: Callable[[Pair], Pair]) -> None:
+def serve_one(
+    listener: socket.socket, answer: Callable[[Pair], Pair], gone: Callable[[], None]
+) -> None:
     """Wait for one connection, and answer its request.
 
-    A connection that is closed without a request, as of one who only looked, is passed over.
+    A connection that is closed without a request is passed over.
+
+    Args:
+        listener: see ``listen``.
+        answer: returns the answer to a request.
+        gone: called at once, in another thread, if the peer hangs up before ``answer`` returns;
+            only it can end an answer that nobody waits for any more.
 
     Raises:
         ChannelError: the peer is another user, went away, or sent what is no request.
@@ -89,7 +106,10 @@ def serve_one(listener: socket.socket, answer: Callable[[Pair], Pair]) -> None:
         _check_peer(connection)
         first = connection.recv(1, socket.MSG_PEEK)
         if first:
-            _send(connection, answer(_receive(connection)))
+            request = _receive(connection)
+            with _watched(connection, gone):
+                reply = answer(request)
+            _send(connection, reply)
 
 
 def ask(path: Path, request: Pair, timeout: float) -> Pair:
@@ -117,6 +137,30 @@ def _check_peer(connection: socket.socket) -> None:
     process, user, _ = _CREDENTIALS.unpack(said)
     if user != os.geteuid():
         raise ChannelError(f"process {process} of user {user} is refused: it is not ours")
+
+
+@contextmanager
+def _watched(connection: socket.socket, gone: Callable[[], None]) -> Iterator[None]:
+    """Call ``gone`` in a thread if the peer hangs up meanwhile."""
+    hang_up = select.poll()
+    hang_up.register(connection, select.POLLRDHUP)
+    if hang_up.poll(0):
+        raise ChannelError("who asked has gone while the request waited")
+    ours, theirs = socket.socketpair()
+
+    def watch() -> None:
+        hang_up.register(theirs, select.POLLRDHUP)
+        if theirs.fileno() not in [file for file, _ in hang_up.poll()]:
+            gone()
+
+    watching = threading.Thread(target=watch, daemon=True, name="hang-up")
+    watching.start()
+    try:
+        yield
+    finally:
+        ours.close()
+        watching.join()
+        theirs.close()
 
 
 def _send(connection: socket.socket, pair: Pair) -> None:

@@ -5,12 +5,14 @@ Everything is checked before anything is said, so that an operator mends it all 
 
 from __future__ import annotations
 
-import multiprocessing
+import contextlib
+import json
 import socket
 import ssl
+import subprocess
+import sys
 from collections.abc import Callable, Iterable
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
+from dataclasses import asdict
 from functools import partial
 from pathlib import Path
 
@@ -22,6 +24,8 @@ _TIMEOUT = 5.0  # seconds for a handshake with the server
 
 def check_all(superlink: str, key: Path, ca: Path, settings: NodeSettings) -> list[str]:
     """Check what a node was told and return what may be right later (a line each).
+
+    KeyboardInterrupt ends it and all that it has started.
 
     Raises:
         UserError: what is wrong, a line each.
@@ -51,6 +55,12 @@ def check_key(path: Path) -> None:
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
     content = _read(path, "--key")
+    if _is_public(content):
+        private = path.with_suffix("") if path.suffix == ".pub" else "the one beside it"
+        raise UserError(
+            f"--key {path}: this is the public key, which the server's operator gets; expected the "
+            f"private one, {private}"
+        )
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         raise UserError(f"--key {path}: mode {mode:04o}, others may read it: chmod 600 {path}")
@@ -63,6 +73,17 @@ def check_key(path: Path) -> None:
             f"--key {path}: expected a private elliptic-curve key in OpenSSH format and without "
             "a password; 'fedpeft keys node NAME' makes one"
         )
+
+
+def _is_public(content: bytes) -> bool:
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import load_ssh_public_key
+
+    try:
+        load_ssh_public_key(content)
+    except (ValueError, UnsupportedAlgorithm):
+        return b"-----BEGIN PUBLIC KEY-----" in content
+    return True
 
 
 def check_ca(path: Path) -> None:
@@ -124,6 +145,8 @@ def check_data(settings: NodeSettings) -> None:
             raise UserError("--data is missing: the file or folder with this node's examples")
         return
     path = Path(settings.data)
+    if not path.exists():
+        raise UserError(f"--data {path}: does not exist; expected a table file, or a folder")
     if not path.is_dir():
         read_table(path)
         return
@@ -136,12 +159,30 @@ def check_data(settings: NodeSettings) -> None:
 
 def _in_another_process(settings: NodeSettings) -> list[str]:
     """Check data and backbones where their memory is given back, and return what is wrong."""
-    spawn = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(1, spawn) as pool:
-        try:
-            return pool.submit(_heavy_checks, settings).result()
-        except BrokenProcessPool:
-            return ["reading data and backbones was ended from outside; is there enough memory?"]
+    # With a session of its own, as a Ctrl-C is for this process, which then ends it.
+    command = [sys.executable, "-P", "-m", "clients.checks"]
+    pipe = subprocess.PIPE
+    process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
+    try:
+        said, _ = process.communicate(json.dumps(asdict(settings)).encode())
+    finally:
+        process.kill()
+        process.wait()
+    if process.returncode:
+        return ["reading data and backbones was ended from outside; is there enough memory?"]
+    return [str(line) for line in json.loads(said)]
+
+
+def main() -> None:
+    """Check the data and backbones of the settings on the standard input (JSON).
+
+    What is wrong goes to the standard output, as a list in JSON.
+    """
+    given = json.load(sys.stdin)
+    settings = NodeSettings(**{**given, "allow": tuple(given["allow"])})
+    with contextlib.redirect_stdout(sys.stderr):  # of libraries
+        wrong = _heavy_checks(settings)
+    json.dump(wrong, sys.stdout)
 
 
 def _heavy_checks(settings: NodeSettings) -> list[str]:
@@ -174,3 +215,7 @@ def _split(superlink: str) -> tuple[str, int]:
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UserError(f"--superlink {superlink}: expected HOST:PORT, e.g. fl.example.org:9092")
     return host.strip("[]"), int(port)
+
+
+if __name__ == "__main__":
+    main()

@@ -16,6 +16,7 @@ import numpy as np
 from flwr.app import Context
 
 from clients import state
+from clients.errors import Refusal
 from clients.partitioning import partition
 from clients.state import NodeSettings
 from fedpeft.config import Experiment
@@ -79,7 +80,8 @@ def local_data(toml: str, context: Context, client: int = -1, run: str = "") -> 
         run: what names the run at a deployed node.
 
     Raises:
-        UserError: the data does not fit the experiment, or the node may not take part in it.
+        UserError: the data does not fit the experiment.
+        Refusal: the rules of the node do not let it take part.
     """
     if STATE in context.node_config:
         return _deployed(toml, Path(str(context.node_config[STATE])), client, run)
@@ -110,12 +112,12 @@ def _simulated(toml: str, context: Context) -> LocalData:
 def _deployed(toml: str, folder: Path, client: int, run: str) -> LocalData:
     settings, experiment = NodeSettings.read(folder), Experiment.load(toml)
     if experiment.backbone not in settings.allowed:
-        raise UserError(
+        raise Refusal(
             f"this node does not load backbone '{experiment.backbone}', only "
             f"{', '.join(settings.allowed)}; `fedpeft node up --backbone` names others"
         )
     if settings.data and described(experiment.task) is None:
-        raise UserError("task.labels is empty: this node does not tell which labels its data has")
+        raise Refusal("task.labels is empty: this node does not tell which labels its data has")
     files = files_of(settings, experiment.task)
     content = files_digest(settings.data) if settings.data else ""
     runtime, ledger = runtime_of(toml, files, content), state.ledger_path(folder)
@@ -129,7 +131,7 @@ def _deployed(toml: str, folder: Path, client: int, run: str) -> LocalData:
         )
     client, clients = settings.partition, experiment.federation.clients
     if client >= clients:
-        raise UserError(f"this node has part {client} of {clients}: count the parts from 0")
+        raise Refusal(f"this node has part {client} of {clients}: count the parts from 0")
     train, dev = _partition(toml, files, content)[client], _share(client, clients, len(dev))
     owner, limit = f"part {client} of {clients}", settings.max_epsilon
     return LocalData(runtime, client, train, dev, ledger, own, owner, "", len(train), limit)
@@ -139,13 +141,14 @@ def files_of(settings: NodeSettings, section: TaskSection) -> TaskSection:
     """Return a task with the node's own files in place of any that the experiment names.
 
     Raises:
-        UserError: the task needs files, and the node has none for it.
+        Refusal: the task needs files, and the node has none for it.
+        UserError: its folder has no file of this kind.
     """
     data = Path(settings.data) if settings.data else None
     if section.name != "custom":
         return section.model_copy(update={"path": str(data or "")})
     if data is None:
-        raise UserError("task 'custom' needs this node's own files: `fedpeft node up --data ...`")
+        raise Refusal("task 'custom' needs this node's own files: `fedpeft node up --data ...`")
     train, dev = (data, None) if data.is_file() else (_table(data, "train"), _table(data, "dev"))
     if train is None:
         raise UserError(f"'{data}': holds no train{'|'.join(EXTENSIONS)}")

@@ -13,8 +13,9 @@ from typing import Any, Literal
 import numpy as np
 
 from clients.data import LocalData
+from clients.errors import Refusal
 from fedpeft.config import Experiment
-from fedpeft.errors import UserError
+from fedpeft.privacy.accounting import spent
 from fedpeft.privacy.example import DPSGD
 from fedpeft.privacy.ledger import PrivacyLedger, Unit
 from fedpeft.privacy.noise import Noise, noise_of
@@ -54,13 +55,12 @@ def charge(request: Request) -> Protection:
         BudgetSpent: the round would exceed the client's budget, and nothing is done; with two
             units the first one may have been charged for nothing.
         LedgerDamaged: what was spent cannot be known.
-        UserError: settings that do not fit the client's data, a ledger of other data, or less
-            privacy than the owner of the data asks for.
+        UserError: settings that do not fit the client's data, or a ledger of other data.
+        Refusal: less privacy than the owner of the data asks for.
     """
     experiment, data = request.experiment, request.data
     privacy = experiment.privacy
-    if data.max_epsilon is not None:
-        _require_privacy(data, data.max_epsilon)
+    require_rules(data)
     if not (privacy.examples or privacy.local):
         return Protection()
     ledger = PrivacyLedger(data.ledger, data.owner, data.digest)
@@ -82,41 +82,57 @@ def require_open(data: LocalData) -> None:
     """Refuse an evaluation, whose exact counts no noise covers, where privacy is limited.
 
     Raises:
-        UserError: the owner of the data has set a limit.
+        Refusal: the owner of the data has set a limit.
     """
     if data.max_epsilon is not None:
-        raise UserError(
+        raise Refusal(
             "this node limits its epsilon, which evaluation has none of; it trains only "
             "(federation.evaluation = 'server' evaluates elsewhere)"
         )
 
 
-def _require_privacy(data: LocalData, most: float) -> None:
-    """Raise UserError if an experiment makes less of privacy than a limit of epsilon means."""
+def require_rules(data: LocalData) -> None:
+    """Refuse an experiment that makes less of privacy than its data's owner asks for.
+
+    Known before anything is trained; what earlier runs have spent is the ledger's to say.
+
+    Raises:
+        Refusal: it does, with the reason.
+        UserError: its privacy does not fit the client's data.
+    """
+    most = data.max_epsilon
+    if most is None:
+        return
     experiment = data.runtime.experiment
     privacy, task = experiment.privacy, experiment.task
     if not privacy.examples:
-        raise UserError(
+        raise Refusal(
             f"privacy.unit = '{privacy.unit}': this node takes part only with privacy for "
             f"examples, of an epsilon up to {most:g}"
         )
     if privacy.reproducible:  # the server chose the seed
-        raise UserError(
+        raise Refusal(
             "privacy.reproducible = true: this node takes part only with noise that nobody can "
             "draw again"
         )
     for key in ("train_limit", "eval_limit"):
         if limit := getattr(task, key):
-            raise UserError(
+            raise Refusal(
                 f"task.{key} = {limit}: this node limits its epsilon, and trains on all of its "
                 f"examples"
             )
     # Of few examples a delta may be large; which few, the server would choose.
     delta = example_delta(experiment, len(data.train))
     if delta * data.rows >= 1:
-        raise UserError(
+        raise Refusal(
             f"privacy.delta = {delta:g}, task.held_out = {task.held_out:g}: this node limits its "
             f"epsilon, and expects a delta below 1 / its {data.rows} examples"
+        )
+    once = spent([example_plan(experiment, len(data.train)).mechanism], delta).epsilon
+    if once > most:
+        raise Refusal(
+            f"one round spends epsilon {once:.4g} (delta {delta:g}), and this node's limit is "
+            f"{most:g}; expected a larger privacy.noise_multiplier, or a smaller privacy.epsilon"
         )
 
 
@@ -146,7 +162,7 @@ def _charge(ledger: PrivacyLedger, unit: Unit, plan: Plan, request: Request) -> 
         "client": (privacy.client_clip, "fixed"),
     }
     clip, clipping = of_unit[unit]
-    spent = ledger.charge(
+    now = ledger.charge(
         unit,
         plan.mechanism,
         plan.delta,
@@ -157,7 +173,7 @@ def _charge(ledger: PrivacyLedger, unit: Unit, plan: Plan, request: Request) -> 
         draw=_draw(request) if privacy.reproducible else None,
     )
     sampling: Literal["Poisson", "none"] = "Poisson" if unit == "example" else "none"
-    return statement(ledger.charges(unit), spent, clip, clipping, sampling)
+    return statement(ledger.charges(unit), now, clip, clipping, sampling)
 
 
 def _noise(request: Request, purpose: str) -> Noise:

@@ -5,13 +5,13 @@ from __future__ import annotations
 import json
 import os
 import secrets
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from fedpeft import locks
 from fedpeft.errors import UserError
-from fedpeft.ownfiles import PRIVATE, write_together
+from fedpeft.files import PRIVATE, write_together
 
 SETTINGS = "node.json"
 OUR_OWN = ("minilm", "tiny")  # backbones that come with an installation
@@ -79,6 +79,11 @@ def ledger_path(state: Path) -> Path:
     return state / "privacy.sqlite"
 
 
+def runtime_folder(state: Path) -> Path:
+    """Return the folder of the key with which the node's own processes know each other."""
+    return state / "runtime"
+
+
 def log_path(state: Path) -> Path:
     """Return the log that all processes of the node append to."""
     return state / "node.log"
@@ -121,21 +126,10 @@ def secret_file(state: Path) -> Path:
     return path
 
 
-@contextmanager
-def locked(state: Path) -> Iterator[None]:
+def locked(state: Path) -> AbstractContextManager[None]:
     """Keep a second node from using the state folder; a killed one lets go.
 
     Raises:
         UserError: another node runs in it.
     """
-    from filelock import FileLock, Timeout
-
-    lock = FileLock(state / "node.lock", mode=0o600)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise UserError(f"--state {state}: another node runs there") from None
-    try:
-        yield
-    finally:
-        lock.release()
+    return locks.locked(state / "node.lock", f"--state {state}: another node runs there")

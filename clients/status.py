@@ -17,6 +17,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from clients.channel import is_listening
 from clients.state import log_path, socket_path
 from fedpeft.errors import UserError
 
@@ -27,7 +28,6 @@ CHILDREN = {
     "superexec": "flower-superexec",
 }
 _TAIL = 1 << 20  # bytes of the log that are looked through
-_LISTENS = 0x10000  # flag of a socket in /proc/net/unix
 _RESTART = re.compile(r"; restart (\d+) in ")
 _SERVED = re.compile(r": (done|an error) in [\d.]+ s$")
 
@@ -47,7 +47,7 @@ def describe_node(state: Path) -> dict[str, Any]:
     lines = _tail(state)
     main, children = _processes(state)
     since = main.started() if main else None
-    worker = "listening" if _is_listening(socket_path(state)) else "away"
+    worker = "listening" if is_listening(socket_path(state)) else "away"
     if main and "--no-worker" in main.words:
         worker = "none"
         del children["worker"]
@@ -115,16 +115,6 @@ def _all_processes() -> Iterator[_Process]:
         if entry.name.isdecimal():
             with suppress(OSError):  # it has ended
                 yield _Process.read(int(entry.name))
-
-
-def _is_listening(path: Path) -> bool:
-    """Return whether a process listens at the path of a Unix socket."""
-    for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]:
-        # Address, references, protocol, flags, type, state, inode, path.
-        words = line.split(maxsplit=7)
-        if len(words) == 8 and words[7] == str(path) and int(words[3], 16) & _LISTENS:
-            return True
-    return False
 
 
 def _tail(state: Path) -> list[dict[str, Any]]:

@@ -3,7 +3,7 @@
 ``python -m clients.worker STATE`` listens in the state folder. Flower starts a fresh process for
 every message; that process hands its message over (:mod:`clients.relay`), and nothing is imported
 or loaded again. SIGTERM ends the worker at once: the message in hand is then answered by the
-process that asked, to the same bits.
+process that asked, to the same bits. If that process goes away, so does the worker.
 """
 
 from __future__ import annotations
@@ -69,7 +69,7 @@ def serve(state: Path) -> None:
         _preload(allowed)
         while True:
             try:
-                serve_one(listener, answer_wire)
+                serve_one(listener, answer_wire, _end)
             except Exception as error:  # of one request; the worker is there for the next
                 log.warning("a request is dropped: %s", _cause(error))
 
@@ -87,6 +87,16 @@ def main() -> None:
     except UserError as error:
         log.error("%s", error)
         sys.exit(1)
+
+
+def _end() -> None:
+    """End this process in the middle of an answer that nobody waits for.
+
+    A computation cannot be broken off in any other way, and a run with very long rounds that was
+    given up would hold the node. The supervisor starts the next worker.
+    """
+    log.warning("who asked has gone: this worker ends, and the next begins")
+    os._exit(1)
 
 
 def _preload(backbones: tuple[str, ...]) -> None:

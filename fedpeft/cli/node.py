@@ -26,7 +26,9 @@ def up(
     superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server.")],
     key: Annotated[Path, typer.Option(help="This node's private key (fedpeft keys node).")],
     ca: Annotated[Path, typer.Option(help="The ca.crt that the server's operator hands out.")],
-    state: Annotated[Path, typer.Option(help="Folder that the node keeps (mode 0700).")],
+    state: Annotated[
+        Path, typer.Option(help="Folder that the node keeps (mode 0700), not in --data.")
+    ],
     data: Annotated[
         Path | None, typer.Option(help="This node's examples: a table file, or a folder of them.")
     ] = None,
@@ -34,7 +36,11 @@ def up(
         int | None, typer.Option(min=0, help="For trials: take only this part of the data.")
     ] = None,
     max_epsilon: Annotated[
-        float | None, typer.Option(help="Refuse rounds that would spend more privacy than this.")
+        float | None,
+        typer.Option(
+            help="Refuse what would tell more of any example than this epsilon, over all runs: "
+            "rounds that spend more, runs without privacy.unit = 'example', every evaluation."
+        ),
     ] = None,
     backbone: Annotated[
         list[str] | None,
@@ -49,6 +55,8 @@ def up(
     log_json: Annotated[bool, typer.Option("--log-json", help="Print the log as JSON.")] = False,
 ) -> None:
     """Check key, certificate, data and backbones, then serve the server until stopped.
+
+    Ctrl-C and SIGTERM end it, with exit code 0; 2 means a mistake in what it was told.
 
     Example: fedpeft node up --superlink fl.example.org:9092 --key site1 --ca ca.crt
     --data reviews.csv --state /var/lib/fedpeft

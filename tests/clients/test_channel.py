@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import socket
 import stat
@@ -27,7 +28,10 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def serving(path: Path, requests: int = 1) -> Iterator[list[BaseException | None]]:
-    """Answer some requests by their halves in the other order; gives how each of them ended."""
+    """Answer some requests by their halves in the other order; gives how each of them ended.
+
+    A peer that is said to have gone shows as one more end.
+    """
     ends: list[BaseException | None] = []
     listener = listen(path)
 
@@ -37,7 +41,7 @@ def serving(path: Path, requests: int = 1) -> Iterator[list[BaseException | None
     def work() -> None:
         for _ in range(requests):
             try:
-                serve_one(listener, swap)
+                serve_one(listener, swap, lambda: ends.append(InterruptedError()))
                 ends.append(None)
             except OSError as error:
                 ends.append(error)
@@ -86,17 +90,60 @@ def test_the_socket_is_for_its_user_alone(path: Path) -> None:
 def test_what_a_dead_process_left_is_taken_over_and_a_living_one_is_not(path: Path) -> None:
     listen(path).close()
     assert path.exists() and not is_listening(path)
-    with serving(path, 2):
-        assert is_listening(path)  # one who only looks is no request
+    with serving(path, 0):
+        assert is_listening(path)
         with pytest.raises(UserError, match="another process answers there already"):
             listen(path)
 
 
 def test_looking_is_not_asking(path: Path) -> None:
-    with serving(path, 2) as ends:
+    with listen(path) as listener:
+        listener.setblocking(False)
         assert is_listening(path)
+        with pytest.raises(BlockingIOError):
+            listener.accept()  # nobody has knocked
+        path.rename(path.with_suffix(".moved"))
+        assert not is_listening(path)
+    with serving(path, 2) as ends:
+        connected(path).close()
         assert ask(path, (b"a", b"b"), 10) == (b"b", b"a")
     assert ends == [None, None]
+
+
+def request(path: Path) -> socket.socket:
+    """Send a request; who gets the connection may wait for the answer, or go."""
+    connection = connected(path)
+    connection.sendall(struct.pack("!Q", 1) + b"a" + struct.pack("!Q", 0))
+    return connection
+
+
+def test_one_who_goes_before_the_answer_is_noticed_at_once(path: Path) -> None:
+    asked, gone = threading.Event(), threading.Event()
+
+    def answer(request: Pair) -> Pair:
+        asked.set()
+        assert gone.wait(20)
+        return request
+
+    def serve() -> None:
+        with contextlib.suppress(OSError):  # there is nobody to send it to
+            serve_one(listener, answer, gone.set)
+
+    with listen(path) as listener:
+        serving = threading.Thread(target=serve)
+        serving.start()
+        connection = request(path)
+        assert asked.wait(20) and not gone.wait(0.3)
+        connection.close()
+        assert gone.wait(5)
+        serving.join(20)
+
+
+def test_for_one_who_has_gone_nothing_is_begun(path: Path) -> None:
+    with listen(path) as listener:
+        request(path).close()
+        with pytest.raises(ChannelError, match="has gone while the request waited"):
+            serve_one(listener, pytest.fail, pytest.fail)
 
 
 @pytest.mark.parametrize(

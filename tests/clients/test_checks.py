@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-import multiprocessing
+import os
 import socket
 import ssl
 import threading
@@ -13,12 +13,18 @@ from pathlib import Path
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
-from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
+from cryptography.hazmat.primitives.serialization import (
+    Encoding,
+    NoEncryption,
+    PrivateFormat,
+    PublicFormat,
+)
 
 from clients.checks import check_all, check_ca, check_data, check_key, check_superlink
 from clients.state import NodeSettings
 from fedpeft.errors import UserError
 from fedpeft.keys import make_authority, make_node, make_server
+from simulations.processes import descendants
 
 NONE = NodeSettings("", 0)
 
@@ -68,7 +74,7 @@ def test_a_node_with_all_it_needs_passes(keys: Path, tmp_path: Path) -> None:
     settings = NodeSettings(str(tmp_path / "mine.csv"), allow=("tiny",))
     with answering(keys) as superlink:
         assert check_all(superlink, keys / "site", keys / "ca" / "ca.crt", settings) == []
-    assert not multiprocessing.active_children()
+    assert not descendants(os.getpid())
 
 
 @pytest.mark.slow
@@ -81,7 +87,7 @@ def test_all_mistakes_are_told_at_once(keys: Path, tmp_path: Path) -> None:
         f"--key {keys / 'none'}",
         f"--ca {keys / 'site.pub'}",
         "--superlink nowhere",
-        str(tmp_path / "no.csv"),
+        f"--data {tmp_path / 'no.csv'}",
         "backbone '/no/such/backbone'",
     ]
 
@@ -101,10 +107,7 @@ def test_a_key_is_a_private_one_of_the_right_kind_for_us_alone(keys: Path, tmp_p
     curve, expected = ec.generate_private_key(ec.SECP384R1()), "expected a private elliptic-curve"
     other = written(tmp_path / "other", ed25519.Ed25519PrivateKey.generate())
     form = written(tmp_path / "form", curve, PrivateFormat.PKCS8)
-    public = tmp_path / "public"
-    public.touch(0o600)
-    public.write_bytes((keys / "site.pub").read_bytes())
-    for wrong in (form, other, public):
+    for wrong in (form, other):
         with pytest.raises(UserError, match=expected):
             check_key(wrong)
     shared = written(tmp_path / "shared", curve)
@@ -113,6 +116,18 @@ def test_a_key_is_a_private_one_of_the_right_kind_for_us_alone(keys: Path, tmp_p
         check_key(shared)
     with pytest.raises(UserError, match="cannot be read"):
         check_key(tmp_path)
+
+
+def test_a_public_key_is_told_from_a_private_one(keys: Path, tmp_path: Path) -> None:
+    """Whatever others may do with its file: the advice to chmod it would mislead."""
+    said = rf"--key {keys}/site.pub: this is the public key, .* the private one, {keys}/site$"
+    with pytest.raises(UserError, match=said):
+        check_key(keys / "site.pub")
+    pem = tmp_path / "key.pem"
+    public = ec.generate_private_key(ec.SECP384R1()).public_key()
+    pem.write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
+    with pytest.raises(UserError, match="this is the public key"):
+        check_key(pem)
 
 
 def test_a_ca_is_a_certificate(keys: Path) -> None:
@@ -157,6 +172,9 @@ def test_data_must_be_there_and_be_a_table(tmp_path: Path) -> None:
     for data in (table, task, task.parent):
         check_data(NodeSettings(str(data)))
     check_data(NONE)  # part 0 of a task that makes its own data
+    for missing in (tmp_path / "no", tmp_path / "no.csv"):
+        with pytest.raises(UserError, match=rf"--data {missing}: does not exist; expected"):
+            check_data(NodeSettings(str(missing)))
     with pytest.raises(UserError, match="--data is missing"):
         check_data(NodeSettings(""))
     table.write_text("text,label\na secret text,1,2\n")

@@ -13,13 +13,13 @@ from flowering import (
     environment,
     flwr,
     foreign_project,
-    free_port,
+    insecure_superlink,
     lines,
     running,
-    superlink,
     until,
 )
 
+from fedpeft.ports import free_port
 from fedpeft.shims import write_shims
 
 
@@ -77,7 +77,7 @@ def test_a_node_refuses_code_that_its_server_sends(tmp_path: Path) -> None:
     node = environment(state / "flwr", state / "bin", SIDE="node", FEDPEFT_NODE_STATE=str(state))
     command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
     command += ["--port", str(free_port())]
-    with superlink(tmp_path, port, server), running(command, tmp_path / "node.txt", node):
+    with insecure_superlink(tmp_path, port, server), running(command, tmp_path / "node.txt", node):
         project = foreign_project(tmp_path / "foreign", tmp_path)
         run = flwr(port, tmp_path / "operator", "run", str(project))["run-id"]
         reply = until((tmp_path / "reply").is_file) and (tmp_path / "reply").read_text()

@@ -10,7 +10,7 @@ import pytest
 from flwr.app import ConfigRecord, Context, Message, RecordDict
 
 from clients.app import answering_errors, app
-from clients.errors import ClientError
+from clients.errors import ClientError, Refusal
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from server.flower import from_wire, give_id, new_run, to_wire
@@ -49,7 +49,7 @@ def test_an_error_of_others_travels_without_its_text(error: Exception) -> None:
     assert not any(word in to_wire(reply) for word in (b"film", b"doctor"))
 
 
-@pytest.mark.parametrize("kind", [ClientError, UserError])
+@pytest.mark.parametrize("kind", [ClientError, UserError, Refusal])
 def test_our_own_words_travel(kind: type[Exception]) -> None:
     reply = answer_raising(kind("engine.device = 'cuda': torch finds no such device here"))
     assert reply.error.reason == (
@@ -59,12 +59,16 @@ def test_our_own_words_travel(kind: type[Exception]) -> None:
 
 def test_long_reasons_are_cut() -> None:
     assert len(answer_raising(ClientError("x" * 5000)).error.reason) == 200
+    assert len(answer_raising(Refusal("x" * 5000)).error.reason) == 500
 
 
 def test_a_file_that_cannot_be_used_is_not_quoted(
-    tmp_path: Path, quick: Callable[..., Experiment]
+    tmp_path: Path, quick: Callable[..., Experiment], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Our reader names the value at fault; with the wrong column that is a text."""
+    """Our reader names the value at fault; with the wrong column that is a text.
+
+    Who reads this node's own log owns the data, and sees it.
+    """
     rows = "".join(f"{TEXT} {number}\t{number}\n" for number in range(4))
     (tmp_path / "train.tsv").write_text(f"text\tlabel\n{rows}")
     experiment = quick(
@@ -92,3 +96,11 @@ def test_a_file_that_cannot_be_used_is_not_quoted(
     reply = app(from_wire(to_wire(question)), context)
     assert reply.error.reason.startswith("UserError at readers.py:")
     assert b"film" not in to_wire(reply)
+    said = f"UserError: {tmp_path}/train.tsv row 1: text = '{TEXT[:29]}…', expected a finite number"
+    assert caplog.messages == [f"{said} (the server is told: {reply.error.reason})"]
+    assert caplog.records[0].run == str(context.run_id)  # type: ignore[attr-defined]
+
+
+def test_of_errors_of_others_the_text_is_not_even_logged(caplog: pytest.LogCaptureFixture) -> None:
+    reply = answer_raising(ValueError(TEXT))
+    assert caplog.messages == [reply.error.reason]

@@ -13,17 +13,19 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from superlinks import server_state, superlink
+from servers import server_state, superlink
 from workers import eventually, handshake, logged, node_context
 
 from clients import relay
 from clients.channel import is_listening
-from clients.node import Node, children, environment
-from clients.state import NodeSettings, prepare, socket_path
+from clients.node import Node, children, make_certificate, up
+from clients.state import NodeSettings, prepare, runtime_folder, socket_path
 from fedpeft.config import Experiment
+from fedpeft.errors import UserError
 from fedpeft.keys import make_node
 from server.host.state import ServerState
 from server.registry import add_node
+from simulations.processes import alive, command_line, descendants
 
 PROGRAM = "from fedpeft.cli import main; main()"
 
@@ -57,6 +59,10 @@ def processes_of(state: Path) -> dict[int, str]:
 
 def pids_of(state: Path, word: str) -> list[int]:
     return [pid for pid, command in processes_of(state).items() if word in command]
+
+
+def commands_below(pid: int) -> list[str]:
+    return [command_line(each) for each in descendants(pid)]
 
 
 @pytest.fixture(scope="module")
@@ -133,6 +139,48 @@ def test_a_mistake_ends_it_before_anything_starts(server: ServerState, tmp_path:
     assert not (state / "node.json").exists()
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_a_signal_during_the_checks_ends_them(
+    server: ServerState, tmp_path: Path, number: int
+) -> None:
+    state = tmp_path / "state"
+    # A shell starts what runs in its background with SIGINT ignored.
+    earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        with node_up(state, *options(server)) as node:
+            eventually(lambda: "clients.checks" in str(commands_below(node.pid)))
+            (checking,) = descendants(node.pid)
+            time.sleep(0.2)  # reading the data takes longer: it imports first
+            node.send_signal(number)
+            assert node.wait(timeout=20) == 0
+            eventually(lambda: not alive(checking), seconds=5)
+    finally:
+        signal.signal(signal.SIGINT, earlier)
+    printed = state.with_suffix(".out").read_text()
+    assert "the node has ended" in printed and "Traceback" not in printed
+    assert not (state / "node.json").exists()
+
+
+def test_a_state_folder_in_the_data_is_refused(tmp_path: Path) -> None:
+    for state in (tmp_path, tmp_path / "deep" / "state"):
+        node = Node("host:1", Path("/k"), Path("/ca"), state, NodeSettings(str(tmp_path)))
+        with pytest.raises(UserError, match=rf"--state {state}: lies in --data {tmp_path}, whose"):
+            up(node, as_json=False)
+    assert not list(tmp_path.iterdir())
+
+
+def test_its_processes_know_each_other_by_a_certificate_of_this_start(tmp_path: Path) -> None:
+    folder = runtime_folder(tmp_path)
+    make_certificate(folder)
+    first = {path.name: path.read_bytes() for path in folder.iterdir()}
+    assert set(first) == {"ca.crt", "server.crt", "server.key"}  # nobody can sign another
+    modes = {path.name: path.stat().st_mode & 0o777 for path in (folder, *folder.iterdir())}
+    assert modes["runtime"] == 0o700 and modes["server.key"] == 0o600
+    make_certificate(folder)
+    assert not any(first[path.name] == path.read_bytes() for path in folder.iterdir())
+
+
 def test_its_processes_are_closed_to_others_and_find_our_program_first(tmp_path: Path) -> None:
     state = tmp_path / "a state"
     prepare(state)
@@ -140,12 +188,13 @@ def test_its_processes_are_closed_to_others_and_find_our_program_first(tmp_path:
     worker, supernode, superexec = children(node, 4321)
     assert "process" in supernode.command and f'state="{state}"' in supernode.command
     assert "--host" in supernode.command and "127.0.0.1" in supernode.command
-    assert "127.0.0.1:4321" in superexec.command
+    assert "127.0.0.1:4321" in superexec.command and "--insecure" not in superexec.command
     for child in (supernode, superexec):
         secret = child.command[list(child.command).index("--superexec-auth-secret-file") + 1]
         assert Path(secret).stat().st_mode & 0o777 == 0o600
         assert (state / "secret").read_text() not in str(child.command)
-    around = environment(state)
+    around = worker.environment
     assert around["PATH"].split(os.pathsep)[0] == str(state / "bin")
     assert around["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
-    assert worker.environment == supernode.environment == superexec.environment == around
+    assert around["FEDPEFT_NODE_STATE"] == str(state)
+    assert supernode.environment == superexec.environment == around

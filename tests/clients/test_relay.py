@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-import json
 import signal
 import subprocess
 import sys
@@ -28,7 +27,7 @@ from workers import (
 
 from clients import app, relay
 from clients.flower import context_to_wire, from_wire, to_wire
-from clients.worker import answer_wire
+from clients.worker import answer, answer_wire
 from fedpeft.config import Experiment
 from fedpeft.runtime import runtime_of
 
@@ -144,16 +143,19 @@ def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
 
 
 def test_an_exception_here_becomes_an_error_reply_without_its_text(
-    tmp_path: Path, experiment: Experiment
+    tmp_path: Path, quick: Quick, caplog: pytest.LogCaptureFixture
 ) -> None:
-    secret = "a patient's name"
-    context = node_context(state_folder(tmp_path / "state", data=f"/{secret}.csv"))
-    asked = message("train.unknown", RecordDict())
-    from clients.worker import answer
-
-    reply = answer(asked, context)
-    assert reply.has_error() and "unknown" not in reply.error.reason
-    assert secret not in json.dumps(str(reply.error))
+    """The text of the exception quotes the data, as this node's own log shows."""
+    secret = "of a patient's name"
+    (tmp_path / "own.csv").write_text(f"text,label\ngood,fine\nbad,{secret}\n")
+    state = state_folder(tmp_path / "state", data=str(tmp_path / "own.csv"), partition=None)
+    custom = ["task.name=custom", "task.train_limit=0", "task.eval_limit=0", "task.labels=fine,no"]
+    reply = relay.app(handshake(quick(*custom)), node_context(state))
+    assert reply.error.reason.startswith("UserError at readers.py:")
+    assert secret.encode() not in to_wire(reply)
+    assert f"label = '{secret}' is none of the labels" in caplog.text
+    unknown = answer(message("train.unknown", RecordDict()), node_context(state))
+    assert unknown.has_error() and "unknown" not in unknown.error.reason
 
 
 def test_the_relay_imports_next_to_nothing() -> None:

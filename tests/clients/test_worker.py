@@ -3,12 +3,17 @@
 from __future__ import annotations
 
 import json
+import logging
 import signal
+import subprocess
+import sys
+import threading
 import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from flwr.app import Context, Message
 from workers import (
     connected_to,
     eventually,
@@ -19,13 +24,17 @@ from workers import (
     same_time,
     start_worker,
     state_folder,
+    task_vector,
 )
 
 from clients import relay
 from clients.channel import ask, is_listening
 from clients.flower import context_to_wire, to_wire
-from clients.state import log_path, socket_path
+from clients.node import Node, children
+from clients.state import NodeSettings, log_path, socket_path
 from fedpeft.config import Experiment
+from fedpeft.processes import Supervisor
+from fedpeft.runtime import runtime_of
 
 pytestmark = pytest.mark.slow  # each starts a process that imports torch
 Quick = Callable[..., Experiment]
@@ -66,9 +75,11 @@ def test_a_broken_request_is_dropped_and_the_next_is_answered(tmp_path: Path, qu
         with connected_to(state) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
         context = node_context(state)
-        with connected_to(state) as connection:  # one that is killed before its answer comes
+        worker.send_signal(signal.SIGSTOP)
+        with connected_to(state) as connection:  # one that is killed before its turn comes
             for part in (to_wire(handshake(quick())), context_to_wire(context)):
                 connection.sendall(len(part).to_bytes(8, "big") + part)
+        worker.send_signal(signal.SIGCONT)
         assert relay.app(handshake(quick()), context).has_content()
         assert worker.poll() is None
     lines = logged(state)
@@ -91,6 +102,55 @@ def test_sigterm_ends_it_at_once_and_the_next_takes_its_place(tmp_path: Path, qu
         context.run_id = asked.metadata.run_id
         assert same_time(relay.app(asked, context)) == first
     assert sum("query.handshake: done" in line for line in logged(state)) == 2
+
+
+RELAY = """
+import sys
+from pathlib import Path
+from clients.flower import context_from_wire, from_wire
+from clients.relay import relay
+message, context = (Path(path).read_bytes() for path in sys.argv[1:])
+relay(from_wire(message), context_from_wire(context))
+"""
+
+
+def asking(folder: Path, asked: Message, context: Context) -> subprocess.Popen[bytes]:
+    """Start the process of one message."""
+    paths = folder / "message", folder / "context"
+    for path, content in zip(paths, (to_wire(asked), context_to_wire(context)), strict=True):
+        path.write_bytes(content)
+    return subprocess.Popen([sys.executable, "-c", RELAY, *map(str, paths)])
+
+
+def test_it_ends_in_the_middle_when_who_asked_is_gone_and_is_back(
+    tmp_path: Path, quick: Quick
+) -> None:
+    state, experiment = state_folder(tmp_path / "state"), quick("local.steps=100000")
+    node = Node("nowhere:1", tmp_path, tmp_path, state, NodeSettings("", 0))
+    supervisor = Supervisor(children(node, 1)[:1], logging.getLogger("test"), backoff=(0.1,))
+    supervising = threading.Thread(target=supervisor.run)
+    supervising.start()
+    try:
+        eventually(lambda: is_listening(socket_path(state)))
+        context = node_context(state)
+        assert relay.app(handshake(experiment), context).has_content()
+        start = runtime_of(experiment.to_toml()).trainable.initial(0)
+        asker = asking(tmp_path, task_vector("train", experiment, start), context)
+        eventually(lambda: "train, round 1: begun" in logged(state))
+        time.sleep(1)  # well into it
+        assert supervisor.restarts == {"worker": 0}
+        asker.kill()
+        asker.wait()
+        begun = time.monotonic()
+        eventually(lambda: supervisor.restarts == {"worker": 1})
+        assert time.monotonic() - begun < 5
+        eventually(lambda: is_listening(socket_path(state)))
+        assert relay.app(handshake(experiment), context).has_content()
+    finally:
+        supervisor.stop()
+        supervising.join(20)
+    assert "who asked has gone: this worker ends, and the next begins" in logged(state)
+    assert not any(line.startswith("train, round 1: done") for line in logged(state))
 
 
 def test_a_second_worker_is_refused(tmp_path: Path) -> None:

@@ -104,6 +104,7 @@ SETTINGS = [
     "federation.rounds=3",
     "federation.evaluation=clients",
     "engine.threads=1",
+    "engine.cohort=1",  # a node trains one client; in a cohort its bits would be rounded otherwise
     "output.plots=false",
 ]
 

@@ -70,7 +70,7 @@ def test_own_files_give_the_bits_of_the_simulation_of_the_same_clients(
     assert found["metrics"] == expected["metrics"]
     end = read(run / "ended.json")
     assert (end["ok"], end["reason"]) == (True, "") and end["run"].isdigit()
-    clients = read(run / "nodes.json")["nodes"]
+    clients = read(run / "roster.json")["nodes"]
     assert [(each["client"], each["name"], each["rounds"]) for each in clients] == [
         (0, "site0", 3),
         (1, "site1", 3),
@@ -89,6 +89,7 @@ def test_parts_of_a_public_task_give_the_bits_of_the_simulation(
         "method.d=32",
         "task.train_limit=60",
         "task.eval_limit=20",
+        "engine.cohort=1",
         "engine.threads=1",
     ]
     experiment = Experiment.load("", [*quick, "federation.clients=2", "federation.rounds=2"])
@@ -114,11 +115,11 @@ def test_numbers_follow_the_order_of_registration_and_stay(
     run = server / "runs" / "trial"
     reason = read(run / "ended.json")["reason"]
     assert read(run / "ended.json")["ok"] is False and reason.startswith("round 2: 0 of 2")
-    numbers = {each["node_id"]: each["client"] for each in read(run / "nodes.json")["nodes"]}
+    numbers = {each["node_id"]: each["client"] for each in read(run / "roster.json")["nodes"]}
     assert numbers == {1001: 0, 1000: 1}
     (server / "nodes.json").write_text(json.dumps(read(server / "nodes.json")[::-1]))
     deploy(Experiment.load("", settings), states, resume=True)
-    clients = read(run / "nodes.json")["nodes"]
+    clients = read(run / "roster.json")["nodes"]
     assert {each["node_id"]: each["client"] for each in clients} == numbers
     assert [each["rounds"] for each in clients] == [3, 3]
     assert read(run / "ended.json")["ok"]
@@ -186,6 +187,7 @@ def test_a_node_keeps_its_own_limit_of_epsilon(
     settings: list[str],
     node_state: NodeState,
     server_state: Callable[[list[int]], Path],
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     server = server_state([1000, 1001])
     states = [
@@ -193,8 +195,10 @@ def test_a_node_keeps_its_own_limit_of_epsilon(
         node_state("node1", data_folders[1]),
     ]
     deploy(Experiment.load("", settings), states)
-    reasons = {failed["reason"] for line in rounds(server) for failed in line["failed"]}
-    assert len(reasons) == 1 and "takes part only with privacy for examples" in reasons.pop()
+    said = "no handshake: site0: error 2: Refusal: privacy.unit = 'none': this node takes part only"
+    assert said in caplog.text
+    # Before its first round, and in none of them.
+    assert [(line["clients"], line["failed"]) for line in rounds(server)] == [(1, [])] * 3
     assert not (states[0] / "privacy.sqlite").exists()
 
     limited = [
@@ -205,14 +209,16 @@ def test_a_node_keeps_its_own_limit_of_epsilon(
     ]
     (server / "runs" / "trial").rename(server / "runs" / "zeroth")
     deploy(Experiment.load("", [*limited, "task.train_limit=10", "federation.rounds=1"]), states)
-    assert "trains on all of its examples" in rounds(server)[0]["failed"][0]["reason"]
+    assert "Refusal: task.train_limit = 10: this node limits its epsilon" in caplog.text
     assert rounds(server)[0]["evaluated"] == 8  # of 16: the other node's
 
     (server / "runs" / "trial").rename(server / "runs" / "held")
     few = [*limited, "task.held_out=0.9", "privacy.delta=0.2", "federation.rounds=1"]
     one_file = node_state("node0", data_folders[0] / "train.tsv", max_epsilon=2.0)
-    with pytest.raises(RunFailed, match="expects a delta below 1 / its 40 examples"):
+    with pytest.raises(RunFailed, match="expected less than 1 / 20, the number"):  # the other's
         deploy(Experiment.load("", few), [one_file, states[1]])
+    assert "site0: error 2: Refusal: privacy.delta = 0.2, task.held_out = 0.9" in caplog.text
+    assert "expects a delta below 1 / its 40 examples" in caplog.text
     (server / "runs" / "trial").rename(server / "runs" / "few")
     states[0] = node_state("node0", data_folders[0], max_epsilon=2.0)
 
@@ -221,7 +227,7 @@ def test_a_node_keeps_its_own_limit_of_epsilon(
     deploy(Experiment.load("", more), states)
     found = [epsilon(state / "privacy.sqlite") for state in states]
     assert found[0] <= 2.0 < found[1]
-    nodes = read(server / "runs" / "trial" / "nodes.json")["nodes"]
+    nodes = read(server / "runs" / "trial" / "roster.json")["nodes"]
     assert nodes[0]["epsilon"]["example"] == pytest.approx(found[0])
     assert nodes[1]["epsilon"]["example"] == pytest.approx(found[1])
 
@@ -243,7 +249,7 @@ def test_a_node_added_while_the_run_waits_is_numbered_by_its_registration(
     timer = threading.Timer(1.5, (server / "nodes.json").write_text, [later])
     timer.start()
     deploy(Experiment.load("", settings), states)
-    clients = read(server / "runs" / "trial" / "nodes.json")["nodes"]
+    clients = read(server / "runs" / "trial" / "roster.json")["nodes"]
     assert [(each["client"], each["name"]) for each in clients] == [
         (0, "site1001"),
         (1, "site1000"),
@@ -264,7 +270,7 @@ def test_data_that_changes_is_read_anew(
     (data_folders[0] / "train.tsv").write_text("\n".join(rows[:21]) + "\n")
     (server / "runs" / "trial").rename(server / "runs" / "before")
     deploy(experiment, states)  # in the same process, as in a worker
-    found = [read(server / "runs" / name / "nodes.json") for name in ("before", "trial")]
+    found = [read(server / "runs" / name / "roster.json") for name in ("before", "trial")]
     assert [each["nodes"][0]["examples"] for each in found] == [40, 20]
     digests = [
         read(server / "runs" / name / "result.json")["digests"]["vector"]

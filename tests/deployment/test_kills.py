@@ -18,7 +18,8 @@ import pytest
 from ledgerwatch import LedgerWatch, steps_held, steps_told
 from replay import Trained, simulated, trained
 
-from simulations.loopback import Deployment, deployment, kill, until
+from simulations.loopback import Deployment, deployment, until
+from simulations.processes import kill
 
 pytestmark = pytest.mark.slow
 PARTS = {"north": 0, "south": 1}
@@ -31,6 +32,7 @@ SETTINGS = [
     "federation.rounds=2",
     "federation.node_wait=240",
     "local.steps=200",  # some seconds, to be hit in the middle
+    "engine.cohort=1",  # as at a node, to the bit
     "engine.threads=1",
     "output.eval_every=9",
     "output.plots=false",
@@ -214,5 +216,5 @@ def test_no_kill_makes_a_privacy_ledger_fall_back(deployed: Deployment) -> None:
     # Two of the trainings were begun twice, and are paid for twice.
     assert steps_told(run, 2) == [steps_held(nodes[0]), steps_held(nodes[1])] == [1000, 800]
     assert deployed.rounds("private")[-1]["privacy"]["example"]["steps"] == 1000
-    said = json.loads((run / "nodes.json").read_text())["nodes"]
+    said = json.loads((run / "roster.json").read_text())["nodes"]
     assert said[0]["epsilon"]["example"] > said[1]["epsilon"]["example"] > 0

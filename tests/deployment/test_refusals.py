@@ -15,9 +15,11 @@ import pytest
 from flowering import foreign_project
 
 import fedpeft
+from clients.state import runtime_folder
 from fedpeft.keys import make_node
+from fedpeft.ports import PORTS
 from server.registry import add_node
-from server.remote.connection import Connection, find_connection
+from server.remote.connection import Connection, find_connection, secure_line
 from server.remote.flwr_cli import run_flwr
 from server.remote.submit import status
 from simulations.loopback import Deployment, command, deployment, run, until
@@ -62,7 +64,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
                     code = differing_copy(made.folder / f"{name}-code", OTHERS[name])
                     patch.setenv("PYTHONPATH", str(code))
                 worker = ["--no-worker"] if name in OTHERS else []
-                made._start(name, *node_up(made, name, client), *worker)
+                made.start(name, *node_up(made, name, client), *worker)
         for name in ["good", *OTHERS]:
             made.wait_for(name, "the node is up")
         yield made
@@ -101,7 +103,7 @@ def test_nodes_that_compute_otherwise_are_refused_and_the_rest_goes_on(
 ) -> None:
     found = deployed.run("mixed", SETTINGS)
     assert [line["clients"] for line in deployed.rounds("mixed")] == [1, 1]
-    took_part = json.loads((deployed.state / "runs" / "mixed" / "nodes.json").read_text())
+    took_part = json.loads((deployed.state / "runs" / "mixed" / "roster.json").read_text())
     assert [node["name"] for node in took_part["nodes"]] == ["good"]
     ours = found["digests"]
     expected = {
@@ -118,7 +120,7 @@ def test_nodes_that_compute_otherwise_are_refused_and_the_rest_goes_on(
 def test_a_node_without_a_registered_key_is_refused(deployed: Deployment) -> None:
     make_node(deployed.keys, "stranger")
     begin = len(deployed.log("server"))
-    deployed._start("stranger", *node_up(deployed, "stranger"), "--no-worker")
+    deployed.start("stranger", *node_up(deployed, "stranger"), "--no-worker")
     line = r"^refused a node: its key is not registered \(fedpeft server add-node\)$"
     deployed.wait_for("server", line, begin)
     deployed.wait_for("stranger", "its key is not registered there")
@@ -173,9 +175,10 @@ def test_nobody_is_given_work_without_the_secret(deployed: Deployment) -> None:
     assert ask(deployed, "control", "/v1/runtime/acquire-task") == 401
     assert ask(deployed, "control", "/v1/runtime/pull-task-input") == 401
     deployed.wait_for("server", r"POST /v1/runtime/acquire-task HTTP/1\.1. 401", begin)
-    (listening,) = deployed.logged("good", r"running on http://127\.0\.0\.1:\d+")
+    (listening,) = deployed.logged("good", r"running on https://127\.0\.0\.1:\d+")
     node = int(listening.rpartition(":")[2].split()[0])
-    line = http.client.HTTPConnection("127.0.0.1", node)
+    assert node in PORTS
+    line = secure_line(f"127.0.0.1:{node}", runtime_folder(deployed.node("good")) / "ca.crt", 20)
     headers = {"Content-Type": "application/protobuf"}
     line.request("POST", "/v1/runtime/acquire-task", b"", headers)
     assert line.getresponse().status == 401
@@ -186,7 +189,7 @@ def test_the_operations_endpoint_gives_runs_to_the_token_only(deployed: Deployme
     begin = len(deployed.log("server"))
     there, token = connection(deployed).operations, connection(deployed).token
     for given, expected in (("", 401), ("Bearer wrong", 401), (f"Bearer {token}", 200)):
-        line = http.client.HTTPConnection(there)
+        line = secure_line(there, connection(deployed).ca, 20)
         line.request("GET", "/runs", headers={"Authorization": given})
         assert line.getresponse().status == expected
         line.close()

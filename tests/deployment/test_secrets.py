@@ -97,7 +97,7 @@ def start(made: Deployment, name: str) -> None:
     with pytest.MonkeyPatch.context() as patch:
         if name == "exits":
             patch.setenv("PYTHONPATH", str(made.folder / "code"))
-        made._start(
+        made.start(
             name,
             *command("node", "up", "--superlink", f"localhost:{port}", *options),
             *("--key", str(made.keys / name), "--ca", str(made.keys / "ca.crt")),
@@ -135,7 +135,18 @@ def test_nothing_of_the_data_reaches_the_server_or_who_runs_it(finished: Deploym
     assert "server.log" in arrived and any(file.startswith("superlink.db") for file in arrived)
 
 
-def test_nothing_of_the_data_stays_in_what_a_node_writes(finished: Deployment) -> None:
-    nodes = [finished.node(name) for name in ("good", *REASONS)]
-    printed = [finished.folder / f"{name}.out" for name in ("good", *REASONS)]
-    assert found_in([*nodes, *printed], NEEDLES) == []
+def test_a_node_writes_of_its_data_the_label_at_fault_and_no_more(finished: Deployment) -> None:
+    """For its operator, who owns the data: in the node's own log, and printed with it."""
+    others = [name for name in ("good", *REASONS) if name != "label"]
+    written = [place for name in others for place in places(finished, name)]
+    assert found_in(written, NEEDLES) == []
+    said = f"train.jsonl row 14: label = '{LABEL}' is none of the labels; valid: negative, positive"
+    assert finished.logged("label", said)
+    assert set(found_in(places(finished, "label"), NEEDLES)) == {
+        (file, needle) for file in ("node.log", "label.out") for needle in (b"carrier of", b"qfj-9")
+    }
+
+
+def places(made: Deployment, name: str) -> list[Path]:
+    """Return where a node writes."""
+    return [made.node(name), made.folder / f"{name}.out"]

@@ -9,7 +9,8 @@ from pathlib import Path
 import pytest
 
 from fedpeft.config import Experiment
-from simulations.loopback import Deployment, alive, deployment, descendants, run
+from simulations.loopback import Deployment, deployment, run
+from simulations.processes import alive, descendants
 from simulations.run import prepare, simulate
 
 pytestmark = pytest.mark.slow
@@ -43,6 +44,7 @@ def test_a_run_on_two_nodes_has_the_bits_of_the_simulation(
     below = [
         pid for name in ("server", "north") for pid in descendants(deployed.processes[name].pid)
     ]
+    assert len(below) >= 6, "Flower's two and ours of each"
     assert deployed.stop("north") == 0
     assert deployed.stop("server") == 0
     assert not [pid for pid in below if alive(pid)]

@@ -26,6 +26,11 @@ ROOT = Path(__file__).parents[2]
 UNITS = ("server/fedpeft-server.service", "clients/fedpeft-node@.service")
 DOCKERFILES = ("server/Dockerfile", "clients/Dockerfile")
 STOP = 15  # seconds that the supervisor takes at most
+CLOSED = """
+LockPersonality NoNewPrivileges PrivateDevices PrivateIPC PrivateTmp PrivateUsers ProtectClock
+ProtectControlGroups ProtectHome ProtectHostname ProtectKernelLogs ProtectKernelModules
+ProtectKernelTunables RemoveIPC RestrictNamespaces RestrictRealtime RestrictSUIDSGID
+"""
 EXPOSURE = 20  # tenths, of 100: what `systemd-analyze security` may find; 14 with systemd 252
 
 
@@ -74,6 +79,36 @@ def test_a_wrong_command_is_noticed(words: list[str]) -> None:
 
 
 # --- units ---------------------------------------------------------------------------------------
+
+
+def test_every_line_is_a_setting_of_a_section() -> None:
+    for path in UNITS:
+        lines = (ROOT / path).read_text().splitlines()
+        sections = [line for line in lines if line.startswith("[")]
+        assert sections == ["[Unit]", "[Service]", "[Install]"], path
+        settings = [line for line in lines if line and line[0] not in "#["]
+        assert all(re.fullmatch(r"[A-Z][A-Za-z]+=.*", line) for line in settings), path
+
+
+@pytest.mark.parametrize("path", UNITS)
+def test_the_units_take_every_right_away_that_they_can(path: str) -> None:
+    """What `systemd-analyze security` counts below, where it is installed."""
+    said = unit(path)
+    for closed in CLOSED.split():
+        assert (closed, "yes") in said, closed
+    for key, value in (
+        ("User", "fedpeft"),
+        ("CapabilityBoundingSet", ""),
+        ("AmbientCapabilities", ""),
+        ("ProtectSystem", "strict"),
+        ("ProtectProc", "invisible"),
+        ("UMask", "0077"),
+        ("StateDirectoryMode", "0700"),
+        ("SystemCallArchitectures", "native"),
+        ("SystemCallFilter", "~@privileged"),
+        ("RestrictAddressFamilies", "AF_INET AF_INET6 AF_UNIX"),
+    ):
+        assert (key, value) in said, key
 
 
 @pytest.fixture(params=UNITS)

@@ -17,8 +17,9 @@ from typing import Any
 
 import pytest
 
+from fedpeft.child import Child
 from fedpeft.errors import UserError
-from fedpeft.processes import Child, Supervisor
+from fedpeft.processes import Supervisor
 
 SLEEP = "import time; time.sleep(600)"
 
@@ -134,6 +135,35 @@ def test_a_child_that_is_not_ready_in_time_is_started_again(records: Records) ->
     assert "not ready within 0.3 s; restart 1 in 0.1 s" in records.messages("slow")
 
 
+def test_a_child_that_answers_no_more_is_started_again_one_that_pauses_is_not(
+    records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("fedpeft.child._ASK", 0.05)
+    healthy = tmp_path / "healthy"
+    healthy.touch()
+    hung = python("hung", SLEEP, ready=healthy.exists, patience=1.0)
+    with running(hung, python("other", SLEEP)) as supervisor:
+        until(lambda: len(supervisor.pids) == 2)
+        before = dict(supervisor.pids)
+        for _ in range(2):
+            healthy.unlink()
+            time.sleep(0.6)
+            healthy.touch()
+            time.sleep(0.3)
+        assert supervisor.pids == before
+        healthy.unlink()
+        until(lambda: supervisor.restarts["hung"] == 1)
+        assert not alive(before["hung"])
+        healthy.touch()
+        until(lambda: len(records.messages("hung")) == 3)
+        assert supervisor.restarts == {"hung": 1, "other": 0}
+    assert [message.partition(" (pid")[0] for message in records.messages("hung")] == [
+        "ready",
+        "did not answer for 1 s; restart 1 in 0.1 s",
+        "ready",
+    ]
+
+
 def test_output_is_logged_line_by_line_with_its_level_and_long_lines_cut(records: Records) -> None:
     program = (
         "import sys, os\n"
@@ -199,7 +229,8 @@ def test_stopping_ends_in_reverse_and_what_will_not_end_is_killed(records: Recor
 
 SUPERVISED = """
 import json, logging, sys
-from fedpeft.processes import Child, Supervisor
+from fedpeft.child import Child
+from fedpeft.processes import Supervisor
 children = [Child(name, [sys.executable, "-c", "import time; time.sleep(600)"]) for name in "ab"]
 supervisor = Supervisor(children, logging.getLogger())
 supervisor.run(lambda: print(json.dumps(supervisor.pids), flush=True))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import stat
 import subprocess
 import sys
@@ -11,7 +12,7 @@ from pathlib import Path
 import pytest
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
-from fedpeft.shims import FLOWER_TASKS, write_shims
+from fedpeft.shims import FLOWER_TASKS, environment, write_shims
 
 
 def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:
@@ -56,3 +57,21 @@ def test_modules_in_the_working_directory_do_not_take_the_place_of_ours(tmp_path
     write_shims(tmp_path / "bin", {"flwr-clientapp": "json.tool"})
     done = run([str(tmp_path / "bin" / "flwr-clientapp"), "--help"], cwd=tmp_path)
     assert done.returncode == 0 and "planted" not in done.stderr
+
+
+def test_a_process_finds_our_programs_first_and_its_own_loopback_without_a_proxy(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write_shims(tmp_path / "bin", {"flwr-clientapp": "json.tool"})
+    monkeypatch.setenv("NO_PROXY", "intern.example.org")
+    around = {**os.environ, **environment(tmp_path)}
+    assert shutil.which("flwr-clientapp", path=around["PATH"]) == str(
+        tmp_path / "bin/flwr-clientapp"
+    )
+    assert shutil.which("flwr", path=around["PATH"]) is not None
+    assert around["FLWR_HOME"] == str(tmp_path / "flwr")
+    assert around["no_proxy"] == "intern.example.org,127.0.0.1,localhost"
+    program = "import httpx; print(httpx.get('http://127.0.0.1:1'))"  # as Flower asks
+    dead = {"HTTP_PROXY": "http://192.0.2.1:1", "HTTPS_PROXY": "http://192.0.2.1:1"}
+    done = run([sys.executable, "-c", program], env={**around, **dead}, timeout=30)
+    assert "ConnectError: [Errno 111] Connection refused" in done.stderr
