@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpeft.errors import UserError
-from fedpeft.ownfiles import PRIVATE, PUBLIC, write_together
+from fedpeft.files import PRIVATE, PUBLIC, write_together
 
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY = "server.crt", "server.key"
@@ -63,7 +63,8 @@ def make_authority(folder: Path, force: bool = False) -> tuple[Path, Path]:
         .sign(key, hashes.SHA384())
     )
     paths = folder / CA_KEY, folder / CA_CERTIFICATE
-    _write({paths[0]: (_pem(key), PRIVATE), paths[1]: (_pem(certificate), PUBLIC)}, force)
+    files = {paths[0]: (_pem(key), PRIVATE), paths[1]: (_pem(certificate), PUBLIC)}
+    _write(files, force, "the server then needs a new certificate, and every node the new ca.crt")
     return paths
 
 
@@ -101,7 +102,7 @@ def make_server(
     files = {paths[0]: (_pem(key), PRIVATE), paths[1]: (_pem(certificate), PUBLIC)}
     if not (paths[2].is_file() and paths[2].read_bytes() == _pem(ca)):
         files[paths[2]] = (_pem(ca), PUBLIC)
-    _write(files, force)
+    _write(files, force, "then start the server again")
     return paths
 
 
@@ -122,9 +123,8 @@ def make_node(folder: Path, name: str, force: bool = False) -> tuple[Path, Path]
         serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
     )
     paths = folder / name, folder / f"{name}.pub"
-    _write(
-        {paths[0]: (private, PRIVATE), paths[1]: (public + f" {name}\n".encode(), PUBLIC)}, force
-    )
+    files = {paths[0]: (private, PRIVATE), paths[1]: (public + f" {name}\n".encode(), PUBLIC)}
+    _write(files, force, "the server then has to remove the node and add the new .pub")
     return paths
 
 
@@ -217,10 +217,13 @@ def _pem(thing: ec.EllipticCurvePrivateKey | x509.Certificate) -> bytes:
     )
 
 
-def _write(files: Mapping[Path, tuple[bytes, int]], force: bool) -> None:
+def _write(files: Mapping[Path, tuple[bytes, int]], force: bool, then: str) -> None:
+    """Write keys; ``then`` says what has to be done if any that are there are replaced."""
     try:
         write_together(files, replace=force)
     except FileExistsError as error:
-        raise UserError(f"'{error}' is there; replace it with --force") from None
+        raise UserError(
+            f"'{error}' is there already; choose another --out, or --force to replace it ({then})"
+        ) from None
     except OSError as error:
         raise UserError(f"'{error.filename}' cannot be written ({error.strerror})") from None

@@ -25,6 +25,9 @@ _COLOURS = re.compile(r"\x1b\[[0-9;]*m")
 # Flower's ``INFO :   text``, and its web server's ``2026-01-31T12:00:00.000Z INFO [name] text``.
 _LEVEL = re.compile(rf"\s*(?:({'|'.join(_LEVELS)})\s*:|[-0-9T:.]+Z ({'|'.join(_LEVELS)})\b)\s*")
 _PAUSE = 0.1  # seconds between two looks at a log that is followed
+# Flower's strategies count what we hand them, one stand-in for all nodes and no failures: as said
+# in a log it is false.
+_FALSE = ("Sampled %s nodes", "Received %s results")
 
 
 def start_log(path: Path, source: str, run: str | None = None) -> logging.Logger:
@@ -57,12 +60,15 @@ class _LineHandler(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         """Write a record; a full disk must not end the process that logs."""
+        message = _message(record)
+        if not message.strip() or (record.name == "flwr" and _is_false(str(record.msg))):
+            return
         line = {
             "time": datetime.fromtimestamp(record.created, UTC).isoformat(timespec="milliseconds"),
             "level": record.levelname.lower(),
             "source": getattr(record, "source", self._source),
             "run": getattr(record, "run", self._run),
-            "message": _message(record),
+            "message": message,
         }
         try:
             os.write(self._file, (json.dumps(line) + "\n").encode())
@@ -75,6 +81,10 @@ class _LineHandler(logging.Handler):
             os.close(self._file)
             self._file = -1
         super().close()
+
+
+def _is_false(form: str) -> bool:
+    return any(words in form for words in _FALSE)
 
 
 def _message(record: logging.LogRecord) -> str:
@@ -115,11 +125,14 @@ def follow(path: Path, stop: threading.Event, as_json: bool, begin: int = 0) -> 
     """Print the log from byte ``begin`` on, then what is appended, until ``stop`` is set.
 
     What stands in the file when ``stop`` is set is still printed. A file that became shorter (a
-    rotated log) is read from its start.
+    rotated log) is read from its start; one that is not there yet is waited for.
 
     Raises:
         OSError: ``path`` cannot be read.
     """
+    while not path.exists():
+        if stop.wait(_PAUSE):
+            return
     with open(path, "rb") as file:
         file.seek(begin)
         rest = b""

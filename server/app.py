@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from flwr.app import Context, Message
@@ -36,6 +36,7 @@ from server.round import Round, Update, check_all
 from server.runfolder import Checkpoint, RunFolder
 from server.spending import Spending
 from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
+from server.waiting import wait_for_nodes
 
 log = logging.getLogger(__name__)
 app = ServerApp()
@@ -123,9 +124,13 @@ def gather(grid: Grid, folder: RunFolder, experiment: Experiment, roster: Roster
     """Wait for the nodes of a run; who was which client before stays that."""
     common = {key: value for key, value in folder.pinned().items() if key in COMMON}
     name = run_name(folder)
-    nodes = Nodes(grid, experiment, common, registry(), roster.numbers, run=name)
-    nodes.wait()
-    return nodes
+    known, wanted = registry(), experiment.federation.clients
+
+    def missing(connected: int, names: Sequence[str]) -> None:
+        folder.report("wait", 1, connected, wanted, names)
+
+    wait_for_nodes(grid, experiment.federation, known, missing)
+    return Nodes(grid, experiment, common, known, roster.numbers, run=name, note=folder.note)
 
 
 def finish(

@@ -5,6 +5,7 @@ The folder is named by the environment, which `fedpeft server up` gives to its p
 
 from __future__ import annotations
 
+import logging
 import os
 import re
 import secrets
@@ -23,10 +24,12 @@ from server.runfolder import RunFolder
 if TYPE_CHECKING:
     from flwr.app import Context
 
+log = logging.getLogger(__name__)
 STATE = "FEDPEFT_SERVER_STATE"
 RUNS = "runs"
 STARTED = "run.json"  # in a run's folder: {"run": Flower's id of who goes on, or did so last}
-ENDED = "ended.json"  # in a run's folder: {"run": Flower's id, "ok": bool, "reason": str}
+#: In a run's folder: {"run": Flower's id, "ok": bool, "reason": str}, and "stopped": true if so.
+ENDED = "ended.json"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of runs and their files; not hidden
 _LETTING_GO = 60.0  # seconds that the ServerApp of a run that was stopped may still hold its folder
 
@@ -77,9 +80,13 @@ def opened(context: Context) -> Iterator[RunFolder]:
         (path / ENDED).unlink(missing_ok=True)
         try:
             yield folder
+        except (SystemExit, KeyboardInterrupt):  # SIGTERM: --stop, or the whole server ends
+            write_json(path / ENDED, end | {"ok": False, "stopped": True, "reason": "stopped"})
+            raise
         except BaseException as error:
             ours = isinstance(error, UserError | RunFailed)
             reason = str(error) if ours else f"{type(error).__name__} in the server app"
             write_json(path / ENDED, end | {"ok": False, "reason": reason})
+            log.error("run '%s' has failed: %s", out, reason)
             raise
         write_json(path / ENDED, end)

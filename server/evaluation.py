@@ -57,8 +57,11 @@ def measure_at_clients(
     good = check_all(replies, failed, lambda reply: check_measured(reply, info))
     for client, reason in sorted(failed.items()):
         log.warning("round %d: client %d did not evaluate: %s", run.number, client, reason)
+        name = f" ({clients[client].name})" if clients[client].name else ""
+        run.folder.note(f"client {client}{name} did not evaluate: {reason}")
     if not good:
-        raise RunFailed(f"round {run.number}: no client evaluated")
+        reasons = "; ".join(f"client {client}: {failed[client]}" for client in sorted(failed)[:3])
+        raise RunFailed(f"round {run.number}: no client evaluated ({reasons or 'none was there'})")
     statistics = np.sum([found[0] for found in good.values()], axis=0)
     return statistics, sum(found[1] for found in good.values())
 

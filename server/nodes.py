@@ -29,6 +29,7 @@ class Node:
 
     node_id: int
     examples: int
+    name: str = ""  # what the operator calls it; nothing in a simulation
 
 
 @dataclass
@@ -45,6 +46,8 @@ class Nodes:
     numbers: dict[int, int] = field(default_factory=dict)  # node id -> client, for the whole run
     clients: dict[int, Node] = field(default_factory=dict)
     run: str = ""  # names a deployment's run to its nodes
+    #: Gets a line for people on each node that is refused, or with which there is no handshake.
+    note: Callable[[str], None] = lambda line: None
     registered: Sequence[Registered] = ()  # when it was last asked
     refused: dict[int, str] = field(default_factory=dict)  # node id -> why
     silent: dict[int, str] = field(default_factory=dict)  # the same; asked again next round
@@ -67,22 +70,6 @@ class Nodes:
     def retire(self, clients: Iterable[int]) -> None:
         """Never ask these clients to train again: their privacy budget is spent."""
         self.spent.update(clients)
-
-    def wait(self) -> None:
-        """Wait until all clients' nodes are connected.
-
-        Raises:
-            RunFailed: fewer after ``federation.node_wait`` seconds.
-        """
-        federation = self.experiment.federation
-        deadline = time.monotonic() + federation.node_wait
-        while (connected := len(list(self.grid.get_node_ids()))) < federation.clients:
-            if time.monotonic() > deadline:
-                raise RunFailed(
-                    f"only {connected} of {federation.clients} nodes connected within "
-                    f"{federation.node_wait:g} s (federation.node_wait)"
-                )
-            time.sleep(0.1)
 
     def refresh(self, ledger: ByteLedger) -> None:
         """Forget nodes that left and shake hands with those that are new.
@@ -172,6 +159,7 @@ class Nodes:
         for place, reason in failed.items():
             self.silent[places[place]] = f"{self.name(places[place])}: {reason}"
             log.warning("no handshake: %s", self.silent[places[place]])
+            self.note(f"no handshake: {self.silent[places[place]]}")
         for (kind, place, direction), sizes in own.entries.items():
             client = names.get(place)
             ledger.entries[kind, -1 - place if client is None else client, direction] = sizes
@@ -212,7 +200,8 @@ class Nodes:
         elif not 0 <= client < self.experiment.federation.clients or examples < 1:
             self._refuse(node_id, f"client {client} with {examples} examples does not belong here")
         else:
-            self.clients[client] = Node(node_id, examples)
+            name = self.name(node_id) if self.registry else ""
+            self.clients[client] = Node(node_id, examples, name)
             self.numbers[node_id] = client
             return client
         return None
@@ -228,6 +217,7 @@ class Nodes:
     def _refuse(self, node_id: int, reason: str) -> None:
         self.refused[node_id] = printable(reason)
         log.warning("refused %s", self.refused[node_id])
+        self.note(f"refused {self.refused[node_id]}")
 
 
 def _short(value: object) -> str:

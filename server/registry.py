@@ -9,19 +9,20 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError, nearest
-from fedpeft.ownfiles import PRIVATE, write_together
+from fedpeft.files import PRIVATE, write_together
+from fedpeft.locks import locked
 from server.remote.connection import Connection
 from server.remote.flwr_cli import run_flwr
 
 NODES = "nodes.json"
+_PATIENCE = 60.0  # seconds that another command has to end
 _LONGEST = 65536  # bytes that are read of a file that may be a key
 _IN_USE = "Public key already in use"
 _GONE = "Node ID not found"
@@ -91,27 +92,51 @@ def add_node(state: Path, key: Path, name: str | None = None) -> Registered:
     return node
 
 
-def remove_node(state: Path, name: str) -> Registered:
-    """Unregister a node at the running SuperLink and drop it from nodes.json; return it.
+def remove_node(state: Path, which: str) -> str:
+    """Unregister a node at the running SuperLink and drop it from nodes.json; return its name.
 
     The SuperLink never takes a removed node's key again: to come back it needs a new one.
+
+    Args:
+        state: the server's state folder.
+        which: the node's name, its id at the SuperLink (which may know one that nodes.json does
+            not), or the file of its public key.
 
     Raises:
         UserError: no such node, or the SuperLink does not answer or refuses.
     """
     with _locked(state):
         nodes = registered_nodes(state)
-        found = next((node for node in nodes if node.name == name), None)
-        if found is None:
-            known = nearest(name, [node.name for node in nodes]) if nodes else "; there is none"
-            raise UserError(f"no node '{name}' is registered{known}")
+        found = _find(nodes, which)
+        if found is None and not which.isdecimal():
+            known = nearest(which, [node.name for node in nodes]) if nodes else "; there is none"
+            raise UserError(f"no node '{which}' is registered{known}")
+        number = found.node_id if found else which
         try:
-            run_flwr(["supernode", "unregister", str(found.node_id)], _connection(state))
+            run_flwr(["supernode", "unregister", str(number)], _connection(state))
         except UserError as error:
-            if _GONE not in str(error):  # a node that is gone is what was asked for
+            if _GONE not in str(error):
                 raise
-        _write(state, [node for node in nodes if node.name != name])
-    return found
+            if found is None:
+                raise UserError(
+                    f"no node has the id {which}; see 'fedpeft server status'"
+                ) from None
+            # One that is gone is what was asked for.
+        if found is None:
+            return which
+        _write(state, [node for node in nodes if node != found])
+    return found.name
+
+
+def _find(nodes: list[Registered], which: str) -> Registered | None:
+    """Return the node that a name, a number or the file of a key stands for."""
+    for node in nodes:
+        if which in (node.name, str(node.node_id)):
+            return node
+    if not which.endswith(".pub"):
+        return None
+    digest = fingerprint(Path(which))
+    return next((node for node in nodes if node.public_key_sha256 == digest), None)
 
 
 def fingerprint(key: Path) -> str:
@@ -135,7 +160,8 @@ def fingerprint(key: Path) -> str:
         raise UserError(f"'{key}' cannot be read ({error.strerror})") from None
     if b"PRIVATE KEY" in data:
         raise UserError(
-            f"'{key}' is a private key, which must stay at its site; give the public one (.pub)"
+            f"'{key}' is a private key, which must stay at its node; expected the public one, "
+            f"'{key.with_name(key.name + '.pub')}'"
         )
     try:
         public = load_ssh_public_key(data)
@@ -174,10 +200,7 @@ def _write(state: Path, nodes: list[Registered]) -> None:
     write_together({state / NODES: (content.encode(), PRIVATE)}, replace=True)
 
 
-@contextmanager
-def _locked(state: Path) -> Iterator[None]:
+def _locked(state: Path) -> AbstractContextManager[None]:
     """Let one command at a time change the registry."""
-    from filelock import FileLock
-
-    with FileLock(state / f".{NODES}.lock", mode=PRIVATE):
-        yield
+    taken = f"another command is changing the nodes of '{state}'; try again when it has ended"
+    return locked(state / f".{NODES}.lock", taken, _PATIENCE)

@@ -1,4 +1,4 @@
-"""What a deployment's operator sees of each client of a run: nodes.json in the run's folder."""
+"""What a deployment's operator sees of each client of a run: roster.json in the run's folder."""
 
 from __future__ import annotations
 
@@ -12,8 +12,7 @@ from fedpeft.errors import UserError
 from fedpeft.files import write_json
 from server.nodes import Nodes
 from server.round import Update
-
-NODES = "nodes.json"
+from server.runfolder import ROSTER
 
 
 @dataclass
@@ -44,7 +43,7 @@ class Roster:
         Raises:
             UserError: its file is damaged.
         """
-        path = folder / NODES
+        path = folder / ROSTER
         if not path.exists():
             return cls(path)
         try:

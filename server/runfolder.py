@@ -9,8 +9,8 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -20,6 +20,7 @@ import numpy as np
 from fedpeft.config import Experiment, differing_keys
 from fedpeft.errors import UserError
 from fedpeft.files import append_lines, write_atomic, write_json
+from fedpeft.locks import is_held, locked
 from fedpeft.vectorfile import EXPERIMENT, VECTOR, vector_bytes
 
 ROUNDS = "rounds.jsonl"
@@ -28,6 +29,8 @@ CHECKPOINT = "checkpoint.safetensors"
 RESULT = "result.json"
 PROGRESS = "progress.json"
 IDENTITY = "identity.json"
+REFUSED = "refused.jsonl"  # which nodes do not take part, or not in all of it, and why
+ROSTER = "roster.json"  # of a deployment: each client's node and what became of it
 LOCK = "run.lock"
 
 
@@ -64,8 +67,7 @@ class RunFolder:
                 raise UserError(f"--out '{path}': cannot be written ({reason})") from None
         return cls(path)
 
-    @contextmanager
-    def locked(self, wait: float = 0.0) -> Iterator[None]:
+    def locked(self, wait: float = 0.0) -> AbstractContextManager[None]:
         """Keep other processes from running in this folder; a killed one lets go.
 
         Args:
@@ -74,17 +76,11 @@ class RunFolder:
         Raises:
             UserError: another process is running in it.
         """
-        from filelock import FileLock, Timeout
+        return locked(self.path / LOCK, f"'{self.path}' is in use by another process", wait)
 
-        lock = FileLock(self.path / LOCK)
-        try:
-            lock.acquire(timeout=wait)
-        except Timeout:
-            raise UserError(f"'{self.path}' is in use by another process") from None
-        try:
-            yield
-        finally:
-            lock.release()
+    def in_use(self) -> bool:
+        """Return whether a process runs in this folder now."""
+        return is_held(self.path / LOCK)
 
     @staticmethod
     def check(path: Path, experiment: Experiment, resume: bool = False) -> None:
@@ -95,7 +91,10 @@ class RunFolder:
         """
         if not (path / EXPERIMENT).is_file():
             if resume:
-                raise UserError(f"nothing to resume in '{path}': it holds no {EXPERIMENT}")
+                raise UserError(
+                    f"nothing to resume in '{path}': it holds no {EXPERIMENT}; leave out --resume "
+                    f"to begin a run there"
+                )
             # What a crash while the folder was made leaves behind is not in the way.
             own = {f".{EXPERIMENT}.tmp"}
             if path.exists() and (not path.is_dir() or {f.name for f in path.iterdir()} - own):
@@ -162,7 +161,7 @@ class RunFolder:
                     f"'{path}' is damaged ({error}); start again in another --out"
                 ) from None
             self._check_own(path, theirs)
-        for name in (ROUNDS, BYTES):
+        for name in (ROUNDS, BYTES, REFUSED):
             self._keep_rounds(name, found.round if found else 0)
         return found
 
@@ -191,15 +190,31 @@ class RunFolder:
         write_atomic(self.path / VECTOR, vector_bytes(vector, about))
         write_json(self.path / RESULT, result)
 
-    def report(self, phase: str, round: int, done: int, total: int) -> None:
+    def note(self, line: str) -> None:
+        """Write down, once, why a node does not take part or not in all of it."""
+        if line not in self.noted():
+            done = self.rounds()
+            entry = {"round": done[-1]["round"] + 1 if done else 1, "message": line}
+            append_lines(self.path / REFUSED, [json.dumps(entry)])
+
+    def noted(self) -> list[str]:
+        """Return what was noted so far."""
+        return [str(entry["message"]) for entry in _whole_lines(self.path / REFUSED)]
+
+    def report(
+        self, phase: str, round: int, done: int, total: int, missing: Sequence[str] = ()
+    ) -> None:
         """Tell whoever watches the folder where the run is; not durable, only whole.
 
-        Written at most four times a second, else it would cost more than small clients do.
+        Written at most four times a second, else it would cost more than small clients do; always
+        where nodes are ``missing``, who are named.
         """
         path = self.path / PROGRESS
-        if 0 < done < total and path.exists() and time.time() - path.stat().st_mtime < 0.25:
+        soon = path.exists() and time.time() - path.stat().st_mtime < 0.25
+        if 0 < done < total and soon and not missing:
             return
-        progress = {"phase": phase, "round": round, "done": done, "total": total}
+        progress: dict[str, Any] = {"phase": phase, "round": round, "done": done, "total": total}
+        progress |= {"missing": [*missing]} if missing else {}
         temporary = self.path / f".{PROGRESS}.tmp"
         temporary.write_text(json.dumps(progress))
         temporary.replace(path)

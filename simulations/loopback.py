@@ -9,7 +9,6 @@ import json
 import os
 import re
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -19,6 +18,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from fedpeft.ports import free_port
+from simulations.processes import command_line, descendants, kill, started
+
 PATIENCE = 240.0  # seconds until something must have happened; two tests may share two cores
 
 
@@ -27,34 +29,35 @@ def command(*arguments: str) -> list[str]:
     return [str(Path(sys.executable).with_name("fedpeft")), *arguments]
 
 
+class TrialFailed(Exception):
+    """Something of a deployment did not do what was expected of it."""
+
+
 def run(*arguments: str, expect: int = 0, timeout: float = PATIENCE, at: Sequence[str] = ()) -> str:
-    """Run a fedpeft command to its end, ``at`` another host perhaps; return what it printed."""
+    """Run a fedpeft command to its end, ``at`` another host perhaps; return what it printed.
+
+    Raises:
+        TrialFailed: its exit code is not ``expect``.
+    """
     line = [*at, *command(*arguments)]
     done = subprocess.run(line, capture_output=True, text=True, timeout=timeout)
-    assert done.returncode == expect, (done.returncode, done.stdout, done.stderr)
+    if done.returncode != expect:
+        raise TrialFailed(f"{line}: exit code {done.returncode}: {done.stdout}{done.stderr}")
     return done.stdout + done.stderr
 
 
-def free_ports(count: int) -> list[int]:
-    """Return ports of loopback that nobody uses now."""
-    sockets = [socket.socket() for _ in range(count)]
-    try:
-        for each in sockets:
-            each.bind(("127.0.0.1", 0))
-        return [each.getsockname()[1] for each in sockets]
-    finally:
-        for each in sockets:
-            each.close()
-
-
 def until(what: Callable[[], Any], name: str, patience: float = PATIENCE) -> Any:
-    """Wait until ``what`` returns something true, and return that."""
+    """Wait until ``what`` returns something true, and return that.
+
+    Raises:
+        TrialFailed: it has not within ``patience`` seconds.
+    """
     end = time.monotonic() + patience
     while time.monotonic() < end:
         if found := what():
             return found
         time.sleep(0.1)
-    raise AssertionError(f"waited {patience:g} s for {name}")
+    raise TrialFailed(f"waited {patience:g} s for {name}")
 
 
 @dataclass
@@ -90,13 +93,12 @@ class Deployment:
         """Start the server, or start it again, and wait until it is up."""
         ports = []
         if not (self.state / "server.json").exists():
-            public, control = free_ports(2)
-            ports = ["--port", str(public), "--control-port", str(control)]
+            ports = ["--port", str(free_port())]
         before = len(self.log("server"))
         host = "127.0.0.1" if self.address == "localhost" else self.address
         options = ["--state", str(self.state), "--keys", str(self.keys), "--host", host]
         up = command("server", "up", *options, *ports)
-        self._start("server", *self.prefixes.get("server", ()), *up)
+        self.start("server", *self.prefixes.get("server", ()), *up)
         self.wait_for("server", "the server is up", before)
 
     def add_node(self, name: str) -> None:
@@ -116,7 +118,7 @@ class Deployment:
         """Start a node, and wait until it says that it is up."""
         port = json.loads((self.state / "server.json").read_text())["ports"]["public"]
         before = len(self.log(name))
-        self._start(
+        self.start(
             name,
             *self.prefixes.get(name, ()),
             *command("node", "up", "--superlink", f"{self.address}:{port}"),
@@ -130,12 +132,17 @@ class Deployment:
         overrides = [part for setting in settings for part in ("-s", setting)]
         on = ["--on", str(self.state), "--out", str(self.folder / name)]
         at = self.prefixes.get("server", ())
-        return self._start(f"run-{name}", *at, *command("run", *on, *overrides, *options))
+        return self.start(f"run-{name}", *at, *command("run", *on, *overrides, *options))
 
     def finish(self, name: str, expect: int = 0) -> dict[str, Any]:
-        """Wait for a run to end and return its result; empty if it failed as expected."""
+        """Wait for a run to end and return its result; empty if it failed as expected.
+
+        Raises:
+            TrialFailed: its exit code is not ``expect``.
+        """
         code = self.processes[f"run-{name}"].wait(PATIENCE)
-        assert code == expect, self.output(f"run-{name}")
+        if code != expect:
+            raise TrialFailed(f"run {name}: exit code {code}: {self.output(f'run-{name}')}")
         path = self.folder / name / "result.json"
         return json.loads(path.read_text()) if path.exists() else {}
 
@@ -167,12 +174,17 @@ class Deployment:
         return [message for message in messages if re.search(pattern, message)]
 
     def wait_for(self, name: str, pattern: str, after: int = 0) -> str:
-        """Wait for a line in a log; fail at once if the process that writes it has ended."""
+        """Wait for a line in a log and return it.
+
+        Raises:
+            TrialFailed: it does not come, or the process that writes the log has ended.
+        """
 
         def found() -> list[str]:
             lines = self.logged(name, pattern, after)
             ended = name in self.processes and self.processes[name].poll() is not None
-            assert lines or not ended, f"{name} ended: {self.output(name)}"
+            if ended and not lines:
+                raise TrialFailed(f"{name} ended: {self.output(name)}")
             return lines
 
         return str(until(found, f"'{pattern}' in the log of {name}")[0])
@@ -201,7 +213,8 @@ class Deployment:
         self.signal(name, signal.SIGTERM)
         return self.processes[name].wait(30)
 
-    def _start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
+        """Start a process that is known as ``name`` and ended with the others; return it."""
         around = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         with open(self.folder / f"{name}.out", "ab") as output:
             process = subprocess.Popen(
@@ -230,7 +243,10 @@ def deployment(
         made.start_server()
         yield made
     finally:
-        below = [pid for each in made.processes.values() for pid in descendants(each.pid)]
+        # With their starts: by the time they are looked at, a pid may be another process's.
+        below = {
+            pid: started(pid) for each in made.processes.values() for pid in descendants(each.pid)
+        }
         for process in made.processes.values():
             if process.poll() is None:
                 process.terminate()
@@ -239,40 +255,7 @@ def deployment(
                 process.wait(20)
             except subprocess.TimeoutExpired:
                 process.kill()
-        left = [pid for pid in below if alive(pid)]
-        for pid in left:
-            kill(pid)
-
-
-def descendants(pid: int) -> list[int]:
-    """Return the pids of all processes below one."""
-    try:
-        tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = [int(each) for task in tasks for each in (task / "children").read_text().split()]
-    except OSError:
-        return []
-    return [each for child in children for each in (child, *descendants(child))]
-
-
-def command_line(pid: int) -> str:
-    """Return the command line of a process; empty if it has ended."""
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs; one that only waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
-    except OSError:
-        return False
-
-
-def kill(pid: int) -> None:
-    """Send SIGKILL to a process that may have ended."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+                process.wait()
+        for pid, start in below.items():
+            if start and started(pid) == start:
+                kill(pid)

@@ -78,7 +78,8 @@ def main(arguments: list[str] | None = None) -> None:
         reason = " ".join(error.format_message().split())  # a list of choices comes in lines
         if not reason:  # the help has just been printed
             sys.exit(2)
-        _end(f"error: {reason}", 2)
+        where = f"; see {error.ctx.command_path} --help" if error.ctx else ""
+        _end(f"error: {reason.rstrip('.')}{where}", 2)
     except RunFailed as error:
         _end(f"stopped: {error}", 1)
     except (KeyboardInterrupt, click.Abort):

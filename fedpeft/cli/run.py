@@ -4,16 +4,23 @@ from __future__ import annotations
 
 import json
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import TYPE_CHECKING, Annotated, NoReturn
 
 import typer
 
 from fedpeft.cli.options import Overrides
+from fedpeft.cli.run_there import (
+    SUBMITTED,
+    check_there,
+    checked_name,
+    end_if_dead,
+    going_on,
+    kept_experiment,
+    submitted,
+)
 from fedpeft.cli.running import default_folder, print_result
-from fedpeft.config import Experiment, differing_keys
+from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from fedpeft.files import write_json
 
@@ -21,7 +28,6 @@ if TYPE_CHECKING:
     from server.remote.connection import Connection
     from server.runfolder import RunFolder
 
-SUBMITTED = "submitted.json"  # in the folder at home: the run's name and id at the server
 _INTERRUPTED = 130  # the shell's code for Ctrl-C
 
 
@@ -55,19 +61,19 @@ def run(
     connection = find_connection(on)
     if resume or stop:
         out = out or Path("runs") / str(name)
-        name = _checked(_submitted(out).get("name") or name or out.resolve().name)
+        name = checked_name(submitted(out).get("name") or name or out.resolve().name)
     if stop and out:
         _stop(connection, str(name), out)
         return
     if resume and experiment is None and out:
-        experiment = _kept_experiment(connection, str(name), out)
+        experiment = kept_experiment(connection, str(name), out)
     settings = Experiment.read(experiment, overrides or ())
     if settings.engine.kind != "local":
         raise UserError(
             f"engine.kind = '{settings.engine.kind}': is a simulation's; leave it out here"
         )
     out = out or (Path("runs") / name if name else default_folder(settings))
-    _run(settings, connection, _checked(name or out.resolve().name), out, resume)
+    _run(settings, connection, checked_name(name or out.resolve().name), out, resume)
 
 
 def _run(
@@ -81,10 +87,13 @@ def _run(
     from simulations.display import Display
 
     console = Console(highlight=False, markup=False)
-    there = _check(connection, name, experiment, out, resume)
+    there = check_there(connection, name, experiment, out, resume)
     folder = RunFolder.create(out, experiment, resume)
     with folder.locked():
-        identity = _going(connection, name, out) if resume else None
+        identity = going_on(connection, name, out) if resume else None
+        if identity and end_if_dead(connection, name, identity):
+            console.print(f"run {identity} had died at the server; it goes on as a new one")
+            identity = None
         if identity is None:
             with console.status("giving the run to the server"):
                 identity = _submit(connection, experiment, name, out, there)
@@ -129,67 +138,10 @@ def _submit(
     return identity
 
 
-def _check(
-    connection: Connection, name: str, experiment: Experiment, out: Path, resume: bool
-) -> bool:
-    """Return whether the server has the run already.
-
-    Raises:
-        UserError: the run cannot begin, here or there, or another run has its name.
-    """
-    from fedpeft.vectorfile import EXPERIMENT
-    from server.runfolder import RunFolder
-
-    there = name in _runs_at(connection)
-    if there and not resume:
-        raise UserError(
-            f"the server has a run '{name}' already; choose another --name, or add --resume"
-        )
-    RunFolder.check(out, experiment, resume)
-    theirs = _read(connection, name, EXPERIMENT) if there else ""
-    if theirs and (differing := differing_keys(Experiment.load(theirs), experiment)):
-        raise UserError(
-            f"the server's run '{name}' has other settings: {', '.join(differing)} (its own and "
-            f"yours); choose another --name"
-        )
-    return there
-
-
-def _going(connection: Connection, name: str, out: Path) -> str | None:
-    """Return the id of the run submitted before if it goes on or has completed, else None."""
-    from server.remote.flwr_cli import UnknownRun
-    from server.remote.submit import status
-
-    for identity in _identities(connection, name, out):
-        try:
-            found = status(connection, identity)
-        except UnknownRun:  # a server that was set up anew knows no earlier runs
-            continue
-        if not found.finished or found.end == "completed":
-            return identity
-    return None
-
-
-def _identities(connection: Connection, name: str, out: Path) -> Iterator[str]:
-    """Yield Flower's ids of the run: the one known here, then the server's if it is another.
-
-    The answer to a submission may have been lost, so that only the server knows who goes on.
-    """
-    from server.deployed import STARTED
-    from server.remote.submit import RUN_ID
-
-    ours = str(_submitted(out).get("run", ""))
-    if RUN_ID.fullmatch(ours):
-        yield ours
-    theirs = str(_table(_read(connection, name, STARTED)).get("run", ""))
-    if theirs != ours and RUN_ID.fullmatch(theirs):
-        yield theirs
-
-
 def _stop(connection: Connection, name: str, out: Path) -> None:
     from server.remote.submit import stop
 
-    identity = _going(connection, name, out)
+    identity = going_on(connection, name, out)
     if identity is None:
         raise UserError(
             f"nothing to stop: no run '{name}' goes on at the server; one that was just given to "
@@ -197,78 +149,6 @@ def _stop(connection: Connection, name: str, out: Path) -> None:
         )
     stop(connection, identity)
     print(f"stopped run {identity}; --resume instead of --stop goes on with it")
-
-
-def _kept_experiment(connection: Connection, name: str, out: Path) -> Path:
-    """Return the run's experiment file in ``out``, fetched from the server if need be."""
-    from fedpeft.vectorfile import EXPERIMENT
-    from server.remote.mirror import Mirror
-
-    if not (out / EXPERIMENT).is_file():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
-            raise UserError(f"'{out}' is not empty and holds no run; choose another --out")
-        if name not in _runs_at(connection):
-            raise UserError(
-                f"nothing to resume: no run in '{out}', and none '{name}' at the server"
-            )
-        out.mkdir(parents=True, exist_ok=True)
-        with _reached(connection):
-            Mirror(connection, name, out).fetch_file(EXPERIMENT)
-    return out / EXPERIMENT
-
-
-def _runs_at(connection: Connection) -> list[str]:
-    from server.remote.mirror import runs_at
-
-    with _reached(connection):
-        return runs_at(connection)
-
-
-def _read(connection: Connection, name: str, file: str) -> str:
-    """Return the text of a small file of a run at the server; "" if it has none."""
-    from server.remote.mirror import Mirror
-
-    with _reached(connection):
-        return Mirror(connection, name, Path()).read(file).decode(errors="replace")
-
-
-@contextmanager
-def _reached(connection: Connection) -> Iterator[None]:
-    """Say of a server that cannot be reached what may be the cause."""
-    from server.remote.mirror import Lost
-
-    try:
-        yield
-    except Lost as error:
-        raise UserError(
-            f"{error}; is the server up, and the tunnel open? "
-            f"ssh -L {connection.operations}:{connection.operations} "
-            f"-L {connection.control}:{connection.control} THE-SERVER"
-        ) from None
-
-
-def _submitted(out: Path) -> dict[str, Any]:
-    try:
-        return _table((out / SUBMITTED).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-
-
-def _table(text: str) -> dict[str, Any]:
-    """Return a JSON object, an empty one where the text is none."""
-    try:
-        found = json.loads(text)
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
-
-
-def _checked(name: Any) -> str:
-    from server.deployed import PLAIN_NAME
-
-    if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name):
-        raise UserError(f"'{name}': expected a --name of letters, digits and . _ -, at most 100")
-    return name
 
 
 def _metric(experiment: Experiment) -> str:

@@ -14,7 +14,7 @@ from fedpeft.errors import UserError
 from fedpeft.keys import CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY
 
 _LOOPBACK = "127.0.0.1", "::1", "localhost"
-_AGAIN = "make them with 'fedpeft keys server HOST...'"
+_AGAIN = "make them with 'fedpeft keys server HOST --out KEYS --ca-dir CA'"
 
 
 @dataclass(frozen=True)

@@ -6,14 +6,15 @@ counted here, so a restart of the server loses nothing.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from fedpeft.errors import UserError
 from fedpeft.processes import Supervisor
 from server.host.health import superlink_answers
+from server.host.presence import ONLINE, Presence, last_seen
 from server.host.runs import Run, is_over, read_run, run_folders, signature
 from server.registry import registered_nodes
 from server.remote.connection import Connection
@@ -38,6 +39,7 @@ class Metrics:
         from prometheus_client import CollectorRegistry
 
         self.state, self.connection, self.supervisor = state, connection, supervisor
+        self.presence = Presence(connection)
         self._read: dict[Path, tuple[object, Run]] = {}  # with the files' signature
         self.registry = CollectorRegistry(auto_describe=False)
         self.registry.register(self)
@@ -56,7 +58,7 @@ class Metrics:
         yield GaugeMetricFamily("fedpeft_up", "Whether the SuperLink answers (1 or 0).", value=up)
         yield from self._children()
         runs = self._runs()
-        yield from _nodes(self.state, runs)
+        yield from _nodes(self.state, runs, self.presence.known() if up else {})
         yield from _of_runs(runs)
         yield _sent(runs)
 
@@ -92,27 +94,41 @@ def watched_runs(state: Path) -> list[Path]:
     return [*going, *folders[-1:]][-_RUNS:]
 
 
-def _nodes(state: Path, runs: list[Run]) -> Iterator[Metric]:
-    """Yield how many nodes are registered, and how long ago each was seen in the runs watched."""
+def _nodes(
+    state: Path, runs: list[Run], flower: Mapping[int, Mapping[str, Any]]
+) -> Iterator[Metric]:
+    """Yield how many nodes are registered, which are online, and when the others last were.
+
+    ``flower`` is what Flower says of nodes, by node id; those it says nothing of have no gauge.
+    """
     from prometheus_client.core import GaugeMetricFamily
 
     try:
-        names = [node.name for node in registered_nodes(state)]
+        nodes = registered_nodes(state)
     except UserError:  # said by every command that needs it; the other metrics are still true
         return
     yield GaugeMetricFamily(
-        "fedpeft_registered_nodes", "Nodes whose keys are registered.", value=len(names)
+        "fedpeft_registered_nodes", "Nodes whose keys are registered.", value=len(nodes)
+    )
+    online = GaugeMetricFamily(
+        "fedpeft_node_online",
+        "Whether the SuperLink has a node online (1 or 0), asked about once a minute.",
+        labels=["node"],
     )
     ago = GaugeMetricFamily(
         "fedpeft_node_last_seen_seconds",
-        "Seconds since a node last answered in a run.",
+        "Seconds since a node was last there: 0 while it is online, else since it left or its "
+        "last update in a run shown here, whichever is later.",
         labels=["node"],
     )
-    seen = {n["name"]: n["last_seen"] for run in runs for n in run.nodes if n["last_seen"]}
-    for name in names:
-        if name in seen:
-            ago.add_metric([name], seconds_since(seen[name]))
-    yield ago
+    trained = {n["node_id"]: n["last_seen"] for run in runs for n in run.nodes if n["last_seen"]}
+    for node in nodes:
+        said = flower.get(node.node_id, {})
+        if said:
+            online.add_metric([node.name], said["status"] == ONLINE)
+        if seen := last_seen(said, trained.get(node.node_id, "")):
+            ago.add_metric([node.name], seconds_since(seen))
+    yield from (online, ago)
 
 
 def seconds_since(time: str) -> float:

@@ -1,7 +1,9 @@
-"""The operations endpoint: health, metrics and the files of the runs, over HTTP on loopback.
+"""The operations endpoint: health, metrics and the files of the runs, over HTTPS on loopback.
 
 ``/health`` and ``/metrics`` are open to this machine; the runs ask for the token of
-``connection.toml``. From other machines one comes here through a tunnel (``ssh -L``) only.
+``connection.toml``. From other machines one comes here through a tunnel (``ssh -L``) only. It
+shows the server's certificate, so that nobody gives the token to another program that listens
+here while the server is down, or at a tunnel's other end.
 """
 
 from __future__ import annotations
@@ -12,13 +14,11 @@ import ipaddress
 import json
 import logging
 import os
-import stat
+import socket
+import ssl
 import sys
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from pathlib import Path
 from typing import Any, BinaryIO
 from urllib.parse import parse_qs, unquote, urlsplit
 
@@ -26,13 +26,20 @@ from fedpeft.processes import Supervisor
 from server.deployed import PLAIN_NAME, RUNS
 from server.host.health import superlink_answers
 from server.host.metrics import CONTENT_TYPE, Metrics
+from server.host.served import (
+    NotServed,
+    entries_of,
+    opened_file,
+    opened_folder,
+    pieces,
+    served_files,
+)
 from server.host.state import ServerState
 from server.remote.connection import Connection
-from server.remote.mirror import DIGEST
+from server.remote.mirror import DIGEST, IN_USE
+from server.runfolder import RunFolder
 
 log = logging.getLogger(__name__)
-_SERVED = (".json", ".jsonl", ".toml", ".safetensors")  # no ledgers, locks or pictures
-_CHUNK = 1 << 16  # bytes
 
 
 class _Refused(Exception):
@@ -64,7 +71,15 @@ class _Endpoint(ThreadingHTTPServer):
         self.connection: Connection = state.connection()
         self.supervisor = supervisor
         self.metrics = Metrics(state.path, self.connection, supervisor)
+        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        self.tls.load_cert_chain(state.certificate, state.key)
         super().__init__(("127.0.0.1", state.ports["operations"]), _Handler)
+
+    def get_request(self) -> tuple[socket.socket, Any]:
+        """Accept a connection; its own thread shakes hands, at the first byte it reads."""
+        line, address = super().get_request()
+        secure = self.tls.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
+        return secure, address
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """Log what the standard library would print; readers that go away are no news."""
@@ -82,6 +97,8 @@ class _Handler(BaseHTTPRequestHandler):
         try:
             self._check_host()
             self._route()
+        except NotServed as missing:
+            self._send_json({"error": str(missing)}, HTTPStatus.NOT_FOUND)
         except _Refused as refused:
             body = json.dumps({"error": str(refused)}).encode()
             extra = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
@@ -128,21 +145,23 @@ class _Handler(BaseHTTPRequestHandler):
             name: {"pid": supervisor.pids.get(name), "restarts": restarts}
             for name, restarts in supervisor.restarts.items()
         }
-        status = HTTPStatus.OK if answers else HTTPStatus.SERVICE_UNAVAILABLE
+        well = answers and all(child["pid"] for child in children.values())
+        status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
         self._send_json({"superlink": answers, "children": children}, status)
 
     def _runs(self, rest: list[str], query: str) -> None:
         if not rest:
-            folders = [entry for entry in _entries(self.server.runs) if entry.is_dir()]
+            folders = [entry for entry in entries_of(self.server.runs) if entry.is_dir()]
             self._send_json(
                 sorted(each.name for each in folders if PLAIN_NAME.fullmatch(each.name))
             )
             return
-        with _opened_folder(self.server.runs / rest[0]) as folder:
+        with opened_folder(self.server.runs / rest[0]) as folder:
             if len(rest) == 1:
-                self._send_json(_files(folder))
+                used = RunFolder(self.server.runs / rest[0]).in_use()
+                self._send_json(served_files(folder), extra={IN_USE: "yes" if used else "no"})
             else:
-                with _opened_file(folder, rest[1]) as file:
+                with opened_file(folder, rest[1]) as file:
                     self._send_file(file, query)
 
     def _send_file(self, file: BinaryIO, query: str) -> None:
@@ -157,15 +176,20 @@ class _Handler(BaseHTTPRequestHandler):
         headers = {"Content-Length": str(size - start)}
         if start == 0:
             digest = hashlib.sha256()
-            for piece in _pieces(file, 0, size):
+            for piece in pieces(file, 0, size):
                 digest.update(piece)
             headers[DIGEST] = digest.hexdigest()
         self._head(HTTPStatus.OK, "application/octet-stream", headers)
-        for piece in _pieces(file, start, size - start):
+        for piece in pieces(file, start, size - start):
             self.wfile.write(piece)
 
-    def _send_json(self, value: Any, status: HTTPStatus = HTTPStatus.OK) -> None:
-        self._send(status, "application/json", json.dumps(value).encode() + b"\n")
+    def _send_json(
+        self,
+        value: Any,
+        status: HTTPStatus = HTTPStatus.OK,
+        extra: dict[str, str] | None = None,
+    ) -> None:
+        self._send(status, "application/json", json.dumps(value).encode() + b"\n", extra)
 
     def _send(
         self, status: HTTPStatus, kind: str, body: bytes, extra: dict[str, str] | None = None
@@ -178,64 +202,3 @@ class _Handler(BaseHTTPRequestHandler):
         for name, value in {"Content-Type": kind, "Cache-Control": "no-store", **headers}.items():
             self.send_header(name, value)
         self.end_headers()
-
-
-def _entries(folder: Path | int) -> list[os.DirEntry[str]]:
-    """Return what lies in a folder, symbolic links left out."""
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.is_symlink()]
-    except FileNotFoundError:  # no run yet
-        return []
-
-
-def _files(folder: int) -> dict[str, int]:
-    """Return the files that are served of an open folder, with their sizes in bytes."""
-    found = {}
-    for entry in sorted(_entries(folder), key=lambda each: each.name):
-        if _is_served(entry.name) and entry.is_file(follow_symlinks=False):
-            with suppress(FileNotFoundError):  # replaced or dropped meanwhile
-                found[entry.name] = entry.stat(follow_symlinks=False).st_size
-    return found
-
-
-def _is_served(name: str) -> bool:
-    return PLAIN_NAME.fullmatch(name) is not None and name.endswith(_SERVED)
-
-
-@contextmanager
-def _opened_folder(path: Path) -> Iterator[int]:
-    """Open a run's folder, but no link to one; files are opened relative to it."""
-    try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
-    except OSError:
-        raise _Refused(HTTPStatus.NOT_FOUND, "no such run") from None
-    try:
-        yield folder
-    finally:
-        os.close(folder)
-
-
-@contextmanager
-def _opened_file(folder: int, name: str) -> Iterator[BinaryIO]:
-    """Open a regular file that lies directly in an open folder and is meant to be served."""
-    missing = _Refused(HTTPStatus.NOT_FOUND, "no such file in this run")
-    if not _is_served(name):
-        raise missing
-    try:  # not blocking: opening a named pipe would wait for its writer
-        handle = os.open(name, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK, dir_fd=folder)
-    except OSError:
-        raise missing from None
-    if not stat.S_ISREG(os.fstat(handle).st_mode):
-        os.close(handle)
-        raise missing
-    with open(handle, "rb") as file:
-        yield file
-
-
-def _pieces(file: BinaryIO, start: int, count: int) -> Iterator[bytes]:
-    """Yield ``count`` bytes of a file from an offset; fewer if it has become shorter."""
-    file.seek(start)
-    while count > 0 and (piece := file.read(min(_CHUNK, count))):
-        count -= len(piece)
-        yield piece

@@ -14,9 +14,7 @@ from fedpeft.errors import UserError
 from fedpeft.vectorfile import EXPERIMENT
 from server.deployed import ENDED, RUNS
 from server.ledger import total_bytes
-from server.runfolder import RESULT, ROUNDS, RunFolder
-
-_NODES = "nodes.json"  # of a run: who took part
+from server.runfolder import RESULT, ROSTER, ROUNDS, RunFolder
 
 
 @dataclass(frozen=True)
@@ -25,14 +23,15 @@ class Run:
 
     Attributes:
         name: of the folder.
-        state: "finished", "failed", "unfinished" (going on, or resumable), or "damaged".
+        state: "finished", "failed", "stopped" (by who runs it, or with the server; resumable),
+            "unfinished" (going on, or resumable), or "damaged".
         reason: why, in the server's own words, where it failed.
         changed: when the folder last did, in seconds since 1970.
         rounds: how many were wanted.
         last: the line of the last round in rounds.jsonl; empty before the first.
         score: the last one measured.
         bytes: of all messages, ``{"train" | "evaluate" | "handshake": {"up", "down"}}``.
-        nodes: entries of nodes.json: client, node_id, name, last_seen, epsilon, ...
+        nodes: entries of roster.json: client, node_id, name, last_seen, epsilon, ...
     """
 
     name: str
@@ -66,23 +65,30 @@ def read_run(folder: Path) -> Run:
         settings = tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
         rounds = int(settings["federation"]["rounds"])
         ended = _json(folder / ENDED, {"ok": True, "reason": ""})
-        nodes = _json(folder / _NODES, {"nodes": []})["nodes"]
-        finished = ended["ok"] and (folder / RESULT).exists()
-        state = "finished" if finished else "unfinished" if ended["ok"] else "failed"
+        nodes = _json(folder / ROSTER, {"nodes": []})["nodes"]
         lines = RunFolder(folder).rounds()
         last = lines[-1] if lines else {}
         scores = [line["score"] for line in lines if line["score"] is not None]
         score = scores[-1] if scores else None
         sent, reason = _sent(lines), str(ended["reason"])
+        state = _state(folder, ended)
         return Run(folder.name, state, reason, changed, rounds, last, score, sent, nodes)
     except (OSError, ValueError, KeyError, TypeError, UserError):
         return Run(folder.name, "damaged")
 
 
+def _state(folder: Path, ended: dict[str, Any]) -> str:
+    if ended.get("stopped"):
+        return "stopped"
+    if not ended["ok"]:
+        return "failed"
+    return "finished" if (folder / RESULT).exists() else "unfinished"
+
+
 def signature(folder: Path) -> tuple[tuple[int, int, int], ...]:
     """Return what changes whenever ``read_run`` would find something else."""
     found = []
-    for name in (EXPERIMENT, ROUNDS, RESULT, ENDED, _NODES):
+    for name in (EXPERIMENT, ROUNDS, RESULT, ENDED, ROSTER):
         with suppress(FileNotFoundError):
             about = (folder / name).stat()
             found.append((about.st_ino, about.st_mtime_ns, about.st_size))

@@ -5,26 +5,23 @@ from __future__ import annotations
 import json
 import os
 import secrets
-import socket
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpeft import locks
 from fedpeft.errors import UserError
-from fedpeft.files import write_json
+from fedpeft.files import PRIVATE, PUBLIC, write_json, write_together
 from fedpeft.keys import CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY
-from fedpeft.ownfiles import PRIVATE, PUBLIC, write_together
+from fedpeft.ports import LOOPBACK, check_free, free_port
 from server.remote.connection import CONNECTION, Connection
 
 SETTINGS = "server.json"
 LOG = "server.log"
 LOCK = "server.lock"
 PORTS = ("public", "control", "operations")
-# Below the ports that the system gives to outgoing connections, which could take ours while the
-# server is down.
-_PORTS = range(20000, 32000)
 _LEAVING = 15.0  # seconds that the processes of a server that was killed may take to end
 
 
@@ -91,12 +88,16 @@ class ServerState:
                 which a killed server's processes need to end; the settings are damaged.
         """
         kept = cls.read(path).ports if (path / SETTINGS).exists() else {}
-        chosen = {name: ports[name] or kept.get(name) or _free_port() for name in PORTS}
+        chosen = {name: ports[name] or kept.get(name) or free_port() for name in PORTS}
         for name, port in chosen.items():
-            if list(chosen.values()).count(port) > 1:
-                raise UserError(f"the {name} port {port} is another one's, too; choose another")
+            others = [other for other in PORTS if other != name and chosen[other] == port]
+            if others:
+                raise UserError(
+                    f"port {port} cannot be both the {name} port and the {others[0]} port; choose "
+                    f"another with --{_option('control' if name == 'operations' else name)}"
+                )
             patience = _LEAVING if kept.get(name) == port else 0.0
-            _check_free(host if name == "public" else "127.0.0.1", name, port, patience)
+            _check_free(host if name == "public" else LOOPBACK, name, port, patience)
         state = cls(path.resolve(), keys.resolve(), host, tuple(hosts), chosen)
         state._write()
         return state
@@ -173,35 +174,18 @@ def locked(path: Path) -> Iterator[None]:
     Raises:
         UserError: another server runs there; the folder cannot be made, or is another user's.
     """
-    from filelock import FileLock, Timeout
-
     try:
         path.mkdir(mode=0o700, parents=True, exist_ok=True)
         if path.stat().st_uid != os.geteuid():
             raise UserError(f"--state '{path}' belongs to another user; use a folder of your own")
         path.chmod(0o700)
+    except FileExistsError:
+        raise UserError(f"--state '{path}' is a file; expected a folder") from None
     except OSError as error:
         raise UserError(f"--state '{path}' cannot be used ({error.strerror})") from None
-    lock = FileLock(path / LOCK, mode=0o600)
-    try:
-        lock.acquire(blocking=False)
-    except Timeout:
-        raise UserError(f"--state '{path}': another server runs there") from None
-    try:
+    with locks.locked(path / LOCK, f"--state '{path}': another server runs there"):
         (path / LOCK).write_text(f"{os.getpid()}\n", encoding="ascii")
         yield
-    finally:
-        lock.release()
-
-
-def _free_port() -> int:
-    while True:
-        port = secrets.choice(_PORTS)
-        try:
-            _bind("127.0.0.1", port)
-            return port
-        except OSError:
-            continue
 
 
 def _check_free(host: str, name: str, port: int, patience: float) -> None:
@@ -209,7 +193,7 @@ def _check_free(host: str, name: str, port: int, patience: float) -> None:
     deadline = time.monotonic() + patience
     while True:
         try:
-            return _bind(host, port)
+            return check_free(host, port)
         except OSError as error:
             if time.monotonic() >= deadline:
                 option = (
@@ -224,10 +208,3 @@ def _check_free(host: str, name: str, port: int, patience: float) -> None:
 
 def _option(name: str) -> str:
     return "port" if name == "public" else f"{name}-port"
-
-
-def _bind(host: str, port: int) -> None:
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    with socket.socket(family) as probe:
-        probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-        probe.bind((host, port))

@@ -7,12 +7,13 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
+from fedpeft.locks import is_held
 from server.host.health import superlink_answers
+from server.host.presence import flower_nodes, last_seen
 from server.host.runs import Run, read_run, run_folders, sent_by_client
 from server.host.state import LOCK, ServerState
 from server.registry import registered_nodes
 from server.remote.connection import Connection
-from server.remote.flwr_cli import run_flwr
 
 _UNREGISTERED = "unregistered"  # Flower's word for a node that was removed
 
@@ -23,8 +24,8 @@ def describe_server(state: Path) -> dict[str, Any]:
     ``up`` is whether the SuperLink answers, ``pid`` the process of `fedpeft server up` and
     ``since`` its start, null when it is gone. ``runs`` are those of the state folder, the latest
     last; ``nodes`` the registered ones in order, then those that only the SuperLink knows.
-    Numbers of a node are those of the latest run it took part in; bytes are of messages, times
-    ISO 8601 in UTC.
+    Numbers of a node are those of the latest run it took part in, ``last_seen`` is that of
+    ``server.host.presence``; bytes are of messages, times ISO 8601 in UTC.
 
     Raises:
         UserError: there is no server's state, or it is damaged.
@@ -46,13 +47,17 @@ def describe_server(state: Path) -> dict[str, Any]:
 
 
 def _pid(state: Path) -> int | None:
-    """Return the process of `fedpeft server up`, None if it is not there."""
+    """Return the process of `fedpeft server up`, None if it is not there.
+
+    The lock file of a server that was killed keeps a number that another process may have by now;
+    only a server that lives holds the lock.
+    """
     try:
         pid = int((state / LOCK).read_text(encoding="ascii"))
         os.kill(pid, 0)
     except (OSError, ValueError):
         return None
-    return pid
+    return pid if is_held(state / LOCK) else None
 
 
 def _describe_run(run: Run) -> dict[str, Any]:
@@ -73,7 +78,7 @@ def _describe_nodes(
     state: Path, connection: Connection | None, runs: dict[Path, Run]
 ) -> list[dict[str, Any]]:
     """Return a line for each node; ``connection`` is None while the SuperLink does not answer."""
-    flower = _flower_nodes(connection)
+    flower = flower_nodes(connection) if connection else {}
     names = {node.node_id: node.name for node in registered_nodes(state)}
     for number, said in flower.items():
         if said["status"] != _UNREGISTERED:
@@ -82,13 +87,13 @@ def _describe_nodes(
     for number, name in names.items():
         said = flower.get(number, {})
         taken_part = _latest_part(number, runs)
-        last_seen = max(taken_part.pop("last_seen", ""), _time(said.get("offline-at")))
+        seen = last_seen(said, taken_part.pop("last_seen", ""))
         found.append(
             {
                 "name": name,
                 "node_id": number,
                 "state": said.get("status", "unknown"),
-                "last_seen": last_seen or None,
+                "last_seen": seen or None,
                 **taken_part,
             }
         )
@@ -111,21 +116,5 @@ def _latest_part(node_id: int, runs: dict[Path, Run]) -> dict[str, Any]:
     return {**none, "epsilon": {}}
 
 
-def _flower_nodes(connection: Connection | None) -> dict[int, dict[str, Any]]:
-    """Return what Flower says of each node it knows, by node id."""
-    if connection is None:
-        return {}
-    answer = run_flwr(["supernode", "list"], connection)
-    return {int(node["node-id"]): node for node in answer["nodes"]}
-
-
 def _iso(seconds: float) -> str:
     return datetime.fromtimestamp(seconds, UTC).isoformat(timespec="seconds")
-
-
-def _time(said: str | None) -> str:
-    """Return a time of Flower's (``2026-11-21 15:44:06Z``) in ISO 8601, "" if it is none."""
-    try:
-        return datetime.fromisoformat(said or "").isoformat(timespec="seconds")
-    except ValueError:
-        return ""

@@ -8,14 +8,15 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpeft.processes import Child, Supervisor
+from fedpeft.child import Child
+from fedpeft.processes import Supervisor
+from fedpeft.shims import environment, write_shims
 from server.host import proxy
 from server.host.certificate import Certificate, check_keys
 from server.host.health import superlink_answers
@@ -74,8 +75,6 @@ def _printed_log(state: ServerState, as_json: bool) -> Iterator[logging.Logger]:
 
 
 def _run(state: ServerState, certificate: Certificate, log: logging.Logger, as_json: bool) -> None:
-    from fedpeft.shims import write_shims
-
     write_shims(state.path / "bin", {"flwr-serverapp": "server.task"})
     if certificate.days < _SOON:
         log.warning("the certificate expires in %d days: fedpeft keys server", certificate.days)
@@ -108,7 +107,7 @@ def _operations(state: ServerState, supervisor: Supervisor) -> Iterator[None]:
 
 def children(state: ServerState) -> list[Child]:
     """Return the processes of a server in the order in which they start."""
-    around = environment(state)
+    around = {**environment(state.path), "FEDPEFT_SERVER_STATE": str(state.path)}
     control, connection = f"127.0.0.1:{state.ports['control']}", state.connection()
     hidden = "--superexec-auth-secret-file", str(state.secret)
     superlink = Child(
@@ -140,20 +139,6 @@ def children(state: ServerState) -> list[Child]:
         read=read_nginx,
     )
     return [superlink, superexec, nginx]
-
-
-def environment(state: ServerState) -> Mapping[str, str]:
-    """Return what Flower's processes find in their environment, besides what is there."""
-    places = [str(state.path / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    return {
-        "FEDPEFT_SERVER_STATE": str(state.path),
-        "FLWR_HOME": str(state.path / "flwr"),
-        "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
-        "FLWR_DISABLE_UPDATE_CHECK": "1",
-        "FLWR_TELEMETRY_ENABLED": "0",
-        "PATH": os.pathsep.join(filter(None, places)),
-        "PYTHONUNBUFFERED": "1",
-    }
 
 
 def addresses(state: ServerState) -> list[str]:

@@ -1,13 +1,16 @@
 """Where a server is and how an operator proves to be one: ``connection.toml``.
 
 Both addresses are loopback ones, on the server's own machine or at this end of a tunnel
-(``ssh -L``); the file is as secret as the token in it.
+(``ssh -L``); the file is as secret as the token in it. Whoever listens there has to show a
+certificate of the server's authority before anything is sent to it.
 """
 
 from __future__ import annotations
 
+import http.client
 import os
 import re
+import ssl
 import tomllib
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,7 +28,7 @@ class Connection:
     Attributes:
         control: host:port of Flower's control API (TLS).
         ca: file of the certificate that the server's is signed by.
-        operations: host:port of the operations endpoint (HTTP, on loopback only).
+        operations: host:port of the operations endpoint (TLS, on loopback only).
         token: what the operations endpoint asks for.
     """
 
@@ -74,6 +77,24 @@ class Connection:
         if not ca.is_file():
             raise UserError(f"'{path}': no certificate '{ca}'; copy the server's ca.crt there")
         return cls(values["control"], ca, values["operations"], values["token"])
+
+
+def secure_line(address: str, ca: Path, patience: float) -> http.client.HTTPSConnection:
+    """Return a connection over TLS that is opened by its first request; it asks no proxy.
+
+    Args:
+        address: host:port.
+        ca: file of the certificate that the other side's has to be signed by.
+        patience: seconds without a byte.
+
+    Raises:
+        OSError: ``ca`` cannot be read or is no certificate.
+    """
+    host, _, port = address.rpartition(":")
+    context = ssl.create_default_context(cafile=ca)
+    return http.client.HTTPSConnection(
+        host.strip("[]"), int(port), timeout=patience, context=context
+    )
 
 
 def servers_folder() -> Path:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import hashlib
 import http.client
 import json
+import ssl
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -20,15 +21,24 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.files import append_lines, write_atomic
 from fedpeft.vectorfile import EXPERIMENT, VECTOR
 from server.deployed import ENDED, PLAIN_NAME, STARTED
-from server.remote.connection import Connection
-from server.runfolder import BYTES, CHECKPOINT, IDENTITY, PROGRESS, RESULT, ROUNDS
+from server.remote.connection import Connection, secure_line
+from server.runfolder import (
+    BYTES,
+    CHECKPOINT,
+    IDENTITY,
+    PROGRESS,
+    REFUSED,
+    RESULT,
+    ROSTER,
+    ROUNDS,
+)
 
-DIGEST = "X-SHA256"  # header: of the whole file
-_GROWING = (ROUNDS, BYTES)
+DIGEST = "X-SHA256"  # header of a file: of the whole
+IN_USE = "X-In-Use"  # header of a run's list of files: "yes" while a process runs in its folder
+_GROWING = (ROUNDS, BYTES, REFUSED)
 _LIVE = (PROGRESS, ENDED)  # small, and replaced while a run goes on
-_NODES = "nodes.json"  # server/roster.py's, which needs torch
 _LARGE = (*_GROWING, CHECKPOINT, VECTOR)
-_OWN = (*_LARGE, *_LIVE, EXPERIMENT, IDENTITY, RESULT, STARTED, _NODES)  # all that comes home
+_OWN = (*_LARGE, *_LIVE, EXPERIMENT, IDENTITY, RESULT, STARTED, ROSTER)  # all that comes home
 _SMALL = 1 << 20  # bytes that a listing or any other file has at most
 _PATIENCE = 30.0  # seconds without a byte
 
@@ -47,6 +57,15 @@ class Mirror:
     def __init__(self, connection: Connection, name: str, folder: Path):
         self.connection, self.name, self.folder = connection, name, folder
         self._copied: dict[str, int] = {}  # bytes of growing files that are home
+
+    def in_use(self) -> bool:
+        """Return whether a process of the server runs in the run's folder now.
+
+        Raises:
+            Lost, UserError: see ``files``.
+        """
+        with _asked(self.connection, f"/runs/{self.name}") as answer:
+            return answer.headers.get(IN_USE, "") == "yes"
 
     def files(self) -> dict[str, int]:
         """Return the run's files with their sizes in bytes; empty while there is no such run.
@@ -207,10 +226,8 @@ def _is_small(answer: http.client.HTTPResponse) -> bool:
 @contextmanager
 def _asked(connection: Connection, path: str) -> Iterator[http.client.HTTPResponse]:
     """Give the answer to a GET, 200 or 404; errors while it is read are ``Lost``, too."""
-    # http.client asks no proxy: the token goes to this address only.
-    host, _, port = connection.operations.rpartition(":")
-    line = http.client.HTTPConnection(host.strip("[]"), int(port), timeout=_PATIENCE)
-    try:
+    line = secure_line(connection.operations, connection.ca, _PATIENCE)
+    try:  # the token goes to this server only: the other side has shown its certificate first
         line.request("GET", path, headers={"Authorization": f"Bearer {connection.token}"})
         with line.getresponse() as answer:  # has the socket now, to be closed
             if answer.status in (401, 403):
@@ -223,6 +240,11 @@ def _asked(connection: Connection, path: str) -> Iterator[http.client.HTTPRespon
             yield answer
     except Lost:
         raise
+    except ssl.SSLError:
+        raise Lost(
+            f"what answers at {connection.operations} has no certificate of '{connection.ca}': "
+            f"another program, or another server's tunnel; nothing was told to it"
+        ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__
         raise Lost(f"no connection to {connection.operations} ({reason})") from None

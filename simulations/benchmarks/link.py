@@ -20,7 +20,7 @@ import threading
 import time
 import zlib
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass, field
 from typing import Self
 
@@ -36,16 +36,12 @@ def hosts(names: Sequence[str]) -> Iterator[None]:
     Raises:
         subprocess.CalledProcessError: not root, or a namespace of this name is there.
     """
-    made: list[str] = []
-    try:
+    with ExitStack() as made:  # each is deleted, whatever becomes of the others
         for name in names:
             ip("netns", "add", name)
-            made.append(name)
+            made.callback(ip, "netns", "delete", name)
             ip("-n", name, "link", "set", "lo", "up")
         yield
-    finally:
-        for name in made:
-            ip("netns", "delete", name)
 
 
 def inside(host: str) -> list[str]:
@@ -81,28 +77,38 @@ class Line:
     _handles: list[int] = field(default_factory=list)
 
     def __enter__(self) -> Self:
+        try:
+            self._open()
+        except BaseException:
+            self._close()
+            raise
         self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._carry, daemon=True)
+        self._thread.start()
+        return self
+
+    def _open(self) -> None:
         named = []
         for end, host in enumerate(self.ends):
             # A host may have several lines; names of devices have 15 characters at most.
             device = f"fp{zlib.crc32(f'{self.ends}{end}'.encode()):08x}"
             handle = _tun(device)
+            self._handles.append(handle)
             ip("link", "set", device, "netns", host)
             own, other = self.addresses[end], self.addresses[1 - end]
             ip("-n", host, "address", "add", f"{own}/32", "peer", f"{other}/32", "dev", device)
             ip("-n", host, "link", "set", device, "mtu", str(_MTU), "up")
-            self._handles.append(handle)
             named.append(device)
         self.devices = (named[0], named[1])
-        self._thread = threading.Thread(target=self._carry, daemon=True)
-        self._thread.start()
-        return self
 
     def __exit__(self, *_: object) -> None:
         self._stop.set()
         self._thread.join()
-        for handle in self._handles:
-            os.close(handle)
+        self._close()
+
+    def _close(self) -> None:
+        while self._handles:
+            os.close(self._handles.pop())
 
     def wire(self) -> dict[str, int]:
         """Return the bytes of IP packets so far, by the counters of the second host's device."""
@@ -139,5 +145,9 @@ def _tun(name: str) -> int:
     """Return a handle of a new TUN device."""
     handle = os.open("/dev/net/tun", os.O_RDWR)
     request = struct.pack("16sH22x", name.encode(), _IFF_TUN | _IFF_NO_PI)
-    fcntl.ioctl(handle, _TUNSETIFF, request)
+    try:
+        fcntl.ioctl(handle, _TUNSETIFF, request)
+    except OSError:
+        os.close(handle)
+        raise
     return handle

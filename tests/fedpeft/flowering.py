@@ -55,11 +55,6 @@ def foreign_project(folder: Path, here: Path) -> Path:
     return folder
 
 
-def free_port() -> int:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        return int(server.getsockname()[1])
-
-
 def environment(home: Path, *paths: Path, **variables: str) -> dict[str, str]:
     """Return the environment of a Flower process that finds programs in ``paths`` first."""
     return {
@@ -97,7 +92,7 @@ def running(command: list[str], output: Path, env: dict[str, str]) -> Iterator[N
 
 
 @contextmanager
-def superlink(folder: Path, port: int, env: dict[str, str]) -> Iterator[None]:
+def insecure_superlink(folder: Path, port: int, env: dict[str, str]) -> Iterator[None]:
     """Run a SuperLink and the programs it starts, until it answers and as long as asked."""
     command = ["flower-superlink", "--insecure", "--host", "127.0.0.1", "--port", str(port)]
     with running(command, folder / "superlink.txt", env):

@@ -6,7 +6,6 @@ import logging
 import os
 import subprocess
 import sys
-import sysconfig
 import threading
 import time
 from collections.abc import Iterator
@@ -18,24 +17,25 @@ from fedpeft.processes import Supervisor
 from server.host.health import superlink_answers
 from server.host.operations import serve
 from server.host.state import PORTS, ServerState
+from server.host.up import children
 
-SCRIPTS = sysconfig.get_path("scripts")
+_PATIENCE = 60.0  # seconds for a SuperLink on a busy machine to start
 
 
-def make_state(folder: Path) -> ServerState:
-    """Return the state of a new server in ``folder``, with keys of its own."""
-    keys, state = folder / "keys", folder / "state"
-    keys.mkdir(parents=True)
-    make_authority(keys)
-    make_server(keys, ["localhost"], keys)
+def server_state(folder: Path) -> ServerState:
+    """Return the state of a new server in ``folder/state``, with keys of its own; nothing runs."""
+    make_authority(folder / "ca")
+    make_server(folder / "keys", ["localhost"], folder / "ca")
+    state = folder / "state"
     state.mkdir(mode=0o700)
-    return ServerState.settle(state, keys, ["localhost"], "127.0.0.1", dict.fromkeys(PORTS))
+    any_free = dict.fromkeys(PORTS)
+    return ServerState.settle(state, folder / "keys", ["localhost"], "127.0.0.1", any_free)
 
 
 @contextmanager
-def operations(state: ServerState) -> Iterator[None]:
-    """Run the operations endpoint while the context is open."""
-    endpoint = serve(state, Supervisor([], logging.getLogger("test")))
+def operations(state: ServerState, supervisor: Supervisor | None = None) -> Iterator[None]:
+    """Run the operations endpoint while the context is open, of no processes if none are given."""
+    endpoint = serve(state, supervisor or Supervisor([], logging.getLogger("test")))
     thread = threading.Thread(target=endpoint.serve_forever, args=(0.05,))
     thread.start()
     try:
@@ -59,27 +59,22 @@ def server_app_shim(folder: Path) -> Path:
 
 
 @contextmanager
-def superlink(state: ServerState, shims: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a SuperLink that starts the ``flwr-serverapp`` in ``shims``, until the context closes."""
-    command = [
-        *(f"{SCRIPTS}/flower-superlink", "--host", "127.0.0.1"),
-        *("--port", str(state.ports["control"]), "--ssl-ca-certfile", str(state.ca)),
-        *("--ssl-certfile", str(state.certificate), "--ssl-keyfile", str(state.key)),
-        *("--enable-supernode-auth", "--database", str(state.path / "superlink.db")),
-        "--disable-runtime-dependency-installation",
-    ]
-    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
-    home = {"FLWR_HOME": str(state.path / "flwr"), "FEDPEFT_SERVER_STATE": str(state.path)}
-    path = {"PATH": f"{shims}:{SCRIPTS}:{os.environ['PATH']}"}
+def superlink(state: ServerState, shims: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a SuperLink as `fedpeft server up` does; give its process when it answers.
+
+    With ``shims`` it starts the ``flwr-serverapp`` there itself, without a superexec.
+    """
+    child = children(state)[0]
+    command, around = [*child.command], {**os.environ, **child.environment}
+    if shims:
+        del command[command.index("--isolation") :]
+        around["PATH"] = f"{shims}:{around['PATH']}"
     with open(state.path / "superlink.log", "ab") as log:
         process = subprocess.Popen(
-            command,
-            env={**os.environ, **quiet, **home, **path},
-            stdout=log,
-            stderr=subprocess.STDOUT,
+            command, env=around, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
     try:
-        end = time.monotonic() + 60
+        end = time.monotonic() + _PATIENCE
         while not superlink_answers(state.connection()):
             assert process.poll() is None and time.monotonic() < end, log.name
             time.sleep(0.1)

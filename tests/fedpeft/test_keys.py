@@ -196,7 +196,9 @@ def test_files_that_are_there_stay(folder: Path, tmp_path: Path) -> None:
     make_server(tmp_path, ["a"], tmp_path)
     make_node(tmp_path, "n")
     before = {path: path.read_bytes() for path in tmp_path.iterdir()}
-    with pytest.raises(UserError, match=r"ca\.key' is there; replace it with --force"):
+    with pytest.raises(
+        UserError, match=r"ca\.key' is there already; choose .* every node the new ca.crt\)$"
+    ):
         make_authority(tmp_path)
     with pytest.raises(UserError, match=r"server\.key' is there"):
         make_server(tmp_path, ["a"], tmp_path)

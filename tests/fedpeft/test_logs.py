@@ -165,3 +165,30 @@ def test_a_rotated_log_is_read_from_its_start(
     stop.set()
     follower.join(timeout=5)
     assert [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines()][-1] == "anew"
+
+
+def test_a_log_that_is_not_there_yet_is_waited_for(
+    path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    stop = threading.Event()
+    follower = threading.Thread(target=follow, args=(path, stop, False))
+    follower.start()
+    time.sleep(0.2)
+    start_log(path, "up").info("first")
+    time.sleep(0.3)
+    stop.set()
+    follower.join(timeout=5)
+    assert capsys.readouterr().out.endswith(" info up: first\n")
+    follow(path.with_name("never.log"), stop, False)  # told to stop, it returns
+
+
+def test_what_flower_counts_of_our_stand_ins_is_not_logged(path: Path) -> None:
+    start_log(path, "run")
+    flower = logging.getLogger("flwr")
+    flower.warning("configure_train: Sampled %s nodes (out of %s)", 1, 1)
+    flower.warning("%s: Received %s results and %s failures", "aggregate_train", 2, 0)
+    flower.warning("  ")
+    flower.warning("something else: Sampled nodes")
+    logging.getLogger("server.x").warning("Sampled %s nodes", 2)
+    said = [line["message"] for line in lines(path)]
+    assert said == ["something else: Sampled nodes", "Sampled 2 nodes"]

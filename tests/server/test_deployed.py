@@ -50,6 +50,26 @@ def test_the_folder_says_whose_it_is_from_the_start(context: Context, tmp_path: 
     assert read(run / "run.json") == {"run": "8"}
 
 
+def test_a_run_that_is_told_to_end_has_not_failed(
+    context: Context, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    run = tmp_path / "runs" / "trial"
+    with pytest.raises(SystemExit), opened(context(7)):
+        raise SystemExit(0)  # which is what Flower makes of SIGTERM
+    assert read(run / "ended.json") == {
+        "run": "7",
+        "ok": False,
+        "stopped": True,
+        "reason": "stopped",
+    }
+    assert not caplog.records
+    with pytest.raises(RunFailed), opened(context(8, resume=1)):
+        raise RunFailed("no nodes")
+    assert [record.getMessage() for record in caplog.records] == [
+        "run 'trial' has failed: no nodes"
+    ]
+
+
 def test_a_server_app_that_is_ending_is_waited_for(context: Context, tmp_path: Path) -> None:
     with opened(context(7)) as folder:
         pass

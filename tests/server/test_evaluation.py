@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
+from flwr.app import Message
 
 from fedpeft.config import Experiment
+from fedpeft.errors import RunFailed
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -50,3 +53,19 @@ def test_rounds_between_are_not_evaluated_but_the_last_is(quick: Quick, federate
     between = folder.rounds()[0]
     assert between["eval_loss"] is between["metrics"] is None
     assert between["loss"] > 0
+
+
+def test_a_client_that_does_not_evaluate_is_noted_once_and_named_if_none_does(
+    quick: Quick, federate: Federate
+) -> None:
+    def refuse(reply: Message) -> Message:
+        raise OSError("the secret file is locked")
+
+    def spoiled(**which: Any) -> Any:
+        at_clients = quick("federation.evaluation=clients")
+        return federate(at_clients, refuse, "evaluate", **which)
+
+    (noted,) = spoiled(client=1, out="one").noted()
+    assert noted.startswith("client 1 did not evaluate: error 2: OSError at ")
+    with pytest.raises(RunFailed, match=r"round 1: no client evaluated \(client 0: error 2: OSErr"):
+        spoiled(out="all")

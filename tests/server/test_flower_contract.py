@@ -15,7 +15,14 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flowering import environment, flwr, foreign_project, free_port, lines, superlink, until
+from flowering import (
+    environment,
+    flwr,
+    foreign_project,
+    insecure_superlink,
+    lines,
+    until,
+)
 from flwr.app import (
     Array,
     ArrayRecord,
@@ -33,6 +40,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from clients.errors import CLIENT_EXCEPTION
 from fedpeft.bundle import write_bundle
+from fedpeft.ports import free_port
 from fedpeft.shims import write_shims
 from server.exchange import CLIENT_DIED
 from server.flower import from_wire, give_id, message_bytes, new_run, to_wire
@@ -223,7 +231,7 @@ def test_a_server_runs_no_code_that_a_bundle_brings(tmp_path: Path) -> None:
     ours = tmp_path / "fedpeft"
     ours.mkdir()
     write_bundle(ours, {"experiment": "no [ toml", "out": "first", "resume": 0})
-    with superlink(tmp_path, port, server):
+    with insecure_superlink(tmp_path, port, server):
         foreign, reason = end(foreign_project(tmp_path / "foreign", tmp_path))
         assert reason.endswith("the bundle brings its own code: evil.py")
         own, _ = end(ours)

@@ -62,6 +62,7 @@ def test_a_node_that_differs_is_refused_once_and_the_rest_go_on(
     assert [line["clients"] for line in folder.rounds()] == [2, 2]
     assert len(warnings(caplog)) == 1
     assert warnings(caplog)[0].startswith(f"refused client 1: {key} is 0123456789ab, expected ")
+    assert folder.noted() == warnings(caplog)
     lines = read_lines(folder.path / "bytes.jsonl")
     refused = [(line["round"], line["kind"]) for line in lines if line["client"] < 0]
     assert refused == [(1, "handshake")]
@@ -140,6 +141,8 @@ def test_a_handshake_that_failed_is_tried_again_in_the_next_round(
 ) -> None:
     folder = federate(quick("federation.rounds=3"), failing_first(2), HANDSHAKE, client=1)
     assert [line["clients"] for line in folder.rounds()] == [2, 2, 3]
+    (noted,) = folder.noted()
+    assert noted.startswith("no handshake: node 1001: error 2: OSError at ")
 
 
 def test_a_client_that_failed_shakes_hands_before_it_trains_again(

@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from superlinks import server_state, superlink
+from servers import server_state, superlink
 
 from fedpeft.errors import UserError
 from fedpeft.keys import make_node
@@ -41,7 +41,9 @@ def test_a_comment_does_not_make_another_key(key: Path, tmp_path: Path) -> None:
 
 
 def test_a_private_key_is_not_taken(key: Path) -> None:
-    with pytest.raises(UserError, match=r"site' is a private key, which must stay at its site"):
+    with pytest.raises(
+        UserError, match=r"a private key, which must stay at its node; .*/site.pub'$"
+    ):
         fingerprint(key.with_suffix(""))
 
 
@@ -143,11 +145,37 @@ def test_a_removed_node_is_gone_for_good(server: ServerState, tmp_path: Path) ->
     node = add_node(server.path, key)
     with pytest.raises(UserError, match=r"no node 'leavin' is registered; did you mean 'leaving'"):
         remove_node(server.path, "leavin")
-    assert remove_node(server.path, "leaving") == node
+    assert remove_node(server.path, "leaving") == "leaving"
     assert node not in registered_nodes(server.path)
     assert flower_knows(server)[node.node_id] == "unregistered"
     with pytest.raises(UserError, match=r"SuperLink has seen the key .* before.*keys node leaving"):
         add_node(server.path, key)
+
+
+@pytest.mark.slow
+def test_a_node_is_removed_by_its_id_or_its_key_as_well(
+    server: ServerState, tmp_path: Path
+) -> None:
+    by_id, by_key = (
+        add_node(server.path, make_node(tmp_path, name)[1], f"called-{name}") for name in ("a", "b")
+    )
+    assert remove_node(server.path, str(by_id.node_id)) == "called-a"
+    assert remove_node(server.path, str(tmp_path / "b.pub")) == "called-b"
+    assert not {by_id, by_key} & {*registered_nodes(server.path)}
+    # One that only the SuperLink knows, as when add-node was cut short.
+    answer = run_flwr(
+        ["supernode", "register", str(make_node(tmp_path, "half")[1])], server.connection()
+    )
+    number = int(answer["node-id"])
+    assert remove_node(server.path, str(number)) == str(number)
+    known = flower_knows(server)
+    assert {known[each] for each in (by_id.node_id, by_key.node_id, number)} == {"unregistered"}
+    with pytest.raises(UserError, match="no node has the id 7; see 'fedpeft server status'"):
+        remove_node(server.path, "7")
+    with pytest.raises(UserError, match=r"gone.pub' cannot be read"):
+        remove_node(server.path, str(tmp_path / "gone.pub"))
+    with pytest.raises(UserError, match=r"no node '.*half.pub' is registered"):
+        remove_node(server.path, str(tmp_path / "half.pub"))
 
 
 @pytest.mark.slow

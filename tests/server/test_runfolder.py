@@ -238,3 +238,28 @@ def test_progress_is_whole_and_not_written_for_every_reply(folder: RunFolder) ->
         seen.append(json.loads((folder.path / "progress.json").read_text())["done"])
     assert (seen[0], seen[-1]) == (0, 100)
     assert len(set(seen)) < 30
+
+
+def test_missing_nodes_are_named_at_once(folder: RunFolder) -> None:
+    for names in (["a", "b"], ["b"]):
+        folder.report("wait", 1, 1, 3, names)
+        assert json.loads((folder.path / "progress.json").read_text())["missing"] == names
+    folder.report("train", 1, 0, 2)
+    assert "missing" not in json.loads((folder.path / "progress.json").read_text())
+
+
+def test_a_refusal_is_noted_once_and_goes_with_its_round(folder: RunFolder) -> None:
+    for line in ("refused a", "refused b", "refused a"):
+        folder.note(line)
+    assert folder.noted() == ["refused a", "refused b"]
+    save_rounds(RunFolder(folder.path), 3)  # the third is now done
+    folder.note("refused c")
+    folder.checkpoint()
+    assert folder.noted() == ["refused a", "refused b"]  # round 4 begins anew
+
+
+def test_a_folder_is_in_use_while_a_process_runs_in_it(folder: RunFolder) -> None:
+    assert not folder.in_use()
+    with folder.locked():
+        assert folder.in_use()
+    assert not folder.in_use()

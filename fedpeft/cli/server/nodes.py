@@ -30,7 +30,13 @@ def add_node(
 
 
 def remove_node(
-    name: Annotated[str, typer.Argument(help="The name it was added by.")], state: State
+    node: Annotated[
+        str,
+        typer.Argument(
+            metavar="NODE", help="Its name, its id as 'server status' shows it, or NAME.pub."
+        ),
+    ],
+    state: State,
 ) -> None:
     """Shut a node out, for good: to come back it needs a new key.
 
@@ -38,5 +44,5 @@ def remove_node(
     """
     from server import registry
 
-    node = registry.remove_node(state, name)
-    print(f"node '{node.name}' may no longer take part")
+    name = registry.remove_node(state, node)
+    print(f"node '{name}' may no longer take part")

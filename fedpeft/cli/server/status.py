@@ -5,10 +5,14 @@ from __future__ import annotations
 import json
 import sys
 from datetime import UTC, datetime
-from typing import TYPE_CHECKING, Any
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
 
 from fedpeft.cli.options import AsJson
 from fedpeft.cli.server.options import State
+from fedpeft.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -20,14 +24,23 @@ _NODE_COLUMNS = ("node", "id", "state", "client", "rounds", "up", "down", "epsil
 _LEFT = ("run", "node", "state", "changed")  # columns of words
 
 
-def status(state: State, as_json: AsJson = False) -> None:
+def status(
+    state: State,
+    as_json: AsJson = False,
+    quick: Annotated[
+        bool, typer.Option("--quick", help="Only whether all parts run: for probes, in a second.")
+    ] = False,
+) -> None:
     """Show whether a server is up, its runs, and its nodes; exit code 1 if it is down.
 
     A node's client number, rounds (of those it was asked for), bytes and epsilon are those of the
-    latest run it was in.
+    latest run it was in. "seen" is when it was last online, or its last update was taken.
 
     Example: fedpeft server status --state /var/lib/fedpeft
     """
+    if quick:
+        _print_quick(state, as_json)
+        return
     from server.host.status import describe_server
 
     described = describe_server(state)
@@ -37,6 +50,25 @@ def status(state: State, as_json: AsJson = False) -> None:
         _print(described)
     if not described["up"]:
         sys.exit(1)  # the answer itself, no error to explain
+
+
+def _print_quick(state: Path, as_json: bool) -> None:
+    """Print what the server says of its parts; exit code 1 unless all run."""
+    from server.host.health import ask_health
+    from server.remote.connection import CONNECTION, Connection
+
+    file = state / CONNECTION
+    if not file.is_file():
+        raise UserError(f"no '{file}'; 'fedpeft server up --state {state}' makes it")
+    health = ask_health(Connection.read(file))
+    down = [name for name, child in health.get("children", {}).items() if not child["pid"]]
+    down += [] if health.get("superlink") else ["the SuperLink does not answer"]
+    if as_json:
+        print(json.dumps({"up": not down, **health}))
+    else:
+        print(f"down: {', '.join(down)}" if down else "up")
+    if down:
+        sys.exit(1)
 
 
 def _print(described: dict[str, Any]) -> None:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import signal
-import socket
 import subprocess
 import sys
 import time
@@ -15,10 +14,11 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from servers import make_state, operations, server_app_shim, superlink
+from servers import operations, server_app_shim, server_state, superlink
 
 from fedpeft.config import Experiment
 from fedpeft.keys import make_node
+from fedpeft.ports import free_port
 from server.host.state import ServerState
 from server.registry import add_node
 from server.runfolder import RunFolder
@@ -53,7 +53,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def server(folder: Path) -> Iterator[ServerState]:
     """A server that is up, with one node registered."""
-    state = make_state(folder)
+    state = server_state(folder)
     make_node(folder, "node")
     with superlink(state, server_app_shim(folder)), operations(state):
         add_node(state.path, folder / "node.pub")
@@ -78,12 +78,6 @@ def node(server: ServerState, folder: Path) -> Iterator[None]:
     finally:
         process.terminate()
         assert process.wait(30) == 0
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @contextmanager
@@ -139,7 +133,7 @@ def test_a_run_goes_on_without_us_and_comes_home_as_it_is_at_the_server(
     assert lines[-1] == f"results: {out}"
     there = server.path / "runs" / "first"
     home = {each.name for each in out.iterdir()} - {"run.lock", "submitted.json"}
-    assert home >= {"result.json", "vector.safetensors", "rounds.jsonl", "nodes.json"}
+    assert home >= {"result.json", "vector.safetensors", "rounds.jsonl", "roster.json"}
     assert all((out / name).read_bytes() == (there / name).read_bytes() for name in home)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import make_state, operations
+from servers import operations, server_state
 
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
@@ -27,7 +27,7 @@ RUNNING, STOPPED = Status("running"), Status("finished", "stopped")
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> ServerState:
     """A server's state; its keys take a moment."""
-    return make_state(tmp_path_factory.mktemp("server"))
+    return server_state(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture
@@ -98,7 +98,8 @@ def test_the_server_tells_the_id_that_home_lacks(
     if home is not None:
         keep(tmp_path / "home", "submitted.json", name=server.name, run=home)
     flower.runs = {"6": STOPPED, "7": RUNNING}
-    code, _, _ = call(option)
+    with RunFolder(server).locked():
+        code, _, _ = call(option)
     assert flower.asked == [("follow" if option == "--resume" else "stop", "7")]
     assert code == (130 if option == "--resume" else 0)
 
@@ -116,6 +117,32 @@ def test_a_run_that_nobody_goes_on_with_is_given_again(
     assert flower.asked == [("run", server.name), ("follow", "99")]
     kept = json.loads((tmp_path / "home" / "submitted.json").read_text())
     assert kept == {"name": server.name, "run": "99"}
+
+
+def test_a_run_whose_server_app_is_dead_is_ended_and_given_again(
+    call: Command, server: Path, flower: Flower, tmp_path: Path
+) -> None:
+    """Flower takes a minute to notice; nobody holds the run's folder any more."""
+    RunFolder.create(tmp_path / "home", Experiment.load("", OVERRIDES))
+    keep(server, "run.json", run="7")
+    flower.runs = {"7": RUNNING}
+    _, printed, _ = call("--resume")
+    assert flower.asked == [("stop", "7"), ("run", server.name), ("follow", "99")]
+    assert "run 7 had died at the server; it goes on as a new one\n" in printed
+
+
+@pytest.mark.parametrize("ended", [{"run": "7", "ok": True}, None])
+def test_a_run_that_has_just_completed_or_not_yet_begun_is_not_dead(
+    call: Command, server: Path, flower: Flower, tmp_path: Path, ended: dict[str, Any] | None
+) -> None:
+    RunFolder.create(tmp_path / "home", Experiment.load("", OVERRIDES))
+    keep(tmp_path / "home", "submitted.json", name=server.name, run="7")
+    keep(server, "run.json", run="7" if ended else "6")
+    if ended:
+        keep(server, "ended.json", **ended)
+    flower.runs = {"7": RUNNING}
+    call("--resume")
+    assert flower.asked == [("follow", "7")]
 
 
 def test_a_server_that_does_not_say_gets_no_second_run(

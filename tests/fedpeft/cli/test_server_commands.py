@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 from finished import finished_run
-from superlinks import server_state, superlink
+from servers import operations, server_state, superlink
 
 from fedpeft.keys import make_node
 from server.host.state import ServerState
@@ -54,7 +54,7 @@ def add_private_run(state: ServerState) -> None:
         }
         for client in range(2)
     ]
-    (folder / "nodes.json").write_text(json.dumps({"nodes": entries}))
+    (folder / "roster.json").write_text(json.dumps({"nodes": entries}))
 
 
 def test_the_status_of_a_server_that_is_down(fedpeft: Fedpeft, state: ServerState) -> None:
@@ -102,6 +102,24 @@ def test_programs_get_json(fedpeft: Fedpeft, state: ServerState) -> None:
     assert found["nodes"][0]["node_id"] == 2**64 - 1
     assert found["nodes"][0]["epsilon"] == {"example": 1.234}
     assert found["runs"][0]["epsilon"] > 0
+
+
+def test_a_probe_asks_the_parts_only(fedpeft: Fedpeft, state: ServerState, tmp_path: Path) -> None:
+    probe = ("server", "status", "--quick", "--state")
+    down = "down: the SuperLink does not answer\n"
+    assert fedpeft(*probe, state.path) == (1, down, "")
+    with operations(state):  # without a SuperLink
+        assert fedpeft(*probe, state.path) == (1, down, "")
+        code, out, _ = fedpeft(*probe, state.path, "--json")
+    assert code == 1 and json.loads(out) == {"up": False, "superlink": False, "children": {}}
+    code, _, err = fedpeft(*probe, tmp_path)
+    assert code == 2 and "connection.toml'; 'fedpeft server up --state" in err
+
+
+@pytest.mark.slow
+def test_a_probe_of_a_server_that_is_up(fedpeft: Fedpeft, state: ServerState) -> None:
+    with superlink(state), operations(state):
+        assert fedpeft("server", "status", "--quick", "--state", state.path) == (0, "up\n", "")
 
 
 @pytest.mark.parametrize("command", ["status", "add-node", "remove-node"])

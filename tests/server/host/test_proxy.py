@@ -14,9 +14,11 @@ from pathlib import Path
 
 import pytest
 
+from fedpeft.child import Child
 from fedpeft.errors import UserError
 from fedpeft.keys import make_authority, make_server
-from fedpeft.processes import Child, Supervisor
+from fedpeft.ports import free_port
+from fedpeft.processes import Supervisor
 from server.host import proxy
 from server.host.outputs import read_nginx
 from server.host.state import ServerState
@@ -86,12 +88,6 @@ class Lines(logging.Handler):
 
     def emit(self, record: logging.LogRecord) -> None:
         self.found.append((record.levelno, record.getMessage()))
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 @pytest.fixture(scope="module")

@@ -13,9 +13,10 @@ from typing import Any
 import pytest
 from finished import finished_run
 from prometheus_client.parser import text_string_to_metric_families
-from superlinks import server_state
+from servers import server_state
 
-from fedpeft.processes import Child, Supervisor
+from fedpeft.child import Child
+from fedpeft.processes import Supervisor
 from server.host.metrics import Metrics, watched_runs
 from server.host.state import ServerState
 
@@ -58,8 +59,8 @@ def lines(folder: Path) -> list[dict[str, Any]]:
     return [json.loads(line) for line in (folder / "rounds.jsonl").read_text().splitlines()]
 
 
-def node(name: str, last_seen: str) -> dict[str, Any]:
-    return {"client": 0, "node_id": 5, "name": name, "examples": 9, "last_seen": last_seen}
+def node(number: int, last_seen: str) -> dict[str, Any]:
+    return {"client": 0, "node_id": number, "name": "", "examples": 9, "last_seen": last_seen}
 
 
 def test_a_server_that_is_down_has_no_runs_and_no_nodes(state: ServerState) -> None:
@@ -171,11 +172,12 @@ def test_nodes_are_the_registered_ones(state: ServerState) -> None:
     ]
     (state.path / "nodes.json").write_text(json.dumps(registry))
     folder = add_run(state, "first")
-    entries = [node("a", seen), node("b", ""), node("stranger", seen)]
-    (folder / "nodes.json").write_text(json.dumps({"nodes": entries}))
+    entries = [node(0, seen), node(1, ""), node(5, seen)]
+    (folder / "roster.json").write_text(json.dumps({"nodes": entries}))
     found = scrape(state)
     assert found["fedpeft_registered_nodes"] == {"": 3}
     assert found["fedpeft_node_last_seen_seconds"] == {"node=a": pytest.approx(100, abs=5)}
+    assert "fedpeft_node_online" not in found  # nobody can say while the SuperLink is down
 
 
 def test_two_servers_in_one_process_share_nothing(state: ServerState, tmp_path: Path) -> None:

@@ -89,7 +89,7 @@ def test_ports_in_use_and_used_twice_are_refused(tmp_path: Path, keys: Path) -> 
             settle(tmp_path, keys, public=port)
         with pytest.raises(UserError, match=f"the control port .*{port} .*--control-port"):
             settle(tmp_path, keys, control=port)
-    with pytest.raises(UserError, match=f"the public port {port} is another one's, too"):
+    with pytest.raises(UserError, match=f"port {port} cannot be both the public port and the "):
         settle(tmp_path, keys, public=port, control=port)
 
 
@@ -151,10 +151,10 @@ def test_two_servers_cannot_share_a_folder_and_a_killed_one_lets_go(
         assert int((tmp_path / "server.lock").read_text()) == os.getpid()
 
 
-def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("name", "said"), [("file", "is a file; expected a folder"), ("file/below", "cannot be used")]
+)
+def test_a_folder_that_cannot_be_made_is_named(tmp_path: Path, name: str, said: str) -> None:
     (tmp_path / "file").write_text("")
-    with (
-        pytest.raises(UserError, match=r"--state '.*file' cannot be used"),
-        locked(tmp_path / "file"),
-    ):
+    with pytest.raises(UserError, match=f"--state '.*{name}' {said}"), locked(tmp_path / name):
         pass

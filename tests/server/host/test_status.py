@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 from finished import finished_run
-from superlinks import server_state, superlink
+from servers import server_state, superlink
 
 from fedpeft.errors import UserError
 from fedpeft.keys import make_node
@@ -54,7 +54,7 @@ def add_run(state: ServerState, name: str, age: float, **nodes: dict[str, Any]) 
         | said
         for node, said in nodes.items()
     ]
-    (folder / "nodes.json").write_text(json.dumps({"nodes": entries}))
+    (folder / "roster.json").write_text(json.dumps({"nodes": entries}))
     then = datetime.now().timestamp() - age
     os.utime(folder, (then, then))
     return folder
@@ -113,6 +113,10 @@ def test_a_node_shows_the_latest_run_that_it_was_in(state: ServerState) -> None:
     ("spoil", "expected"),
     [
         ({"ended.json": '{"ok": false, "reason": "too few"}'}, ("failed", "too few", 1)),
+        (
+            {"ended.json": '{"ok": false, "stopped": true, "reason": "stopped"}'},
+            ("stopped", "stopped", 1),
+        ),
         ({"result.json": None}, ("unfinished", "", 1)),
         ({"result.json": None, "rounds.jsonl": None}, ("unfinished", "", 0)),
         ({"ended.json": '{"ok": true, "reason": ""}'}, ("finished", "", 1)),
@@ -140,6 +144,9 @@ def test_the_process_of_the_server_is_named_while_it_lives(state: ServerState) -
     assert (found["up"], found["pid"]) == (False, os.getpid())
     since = datetime.fromisoformat(found["since"]).timestamp()
     assert abs(since - datetime.now().timestamp()) < 60
+    # Left behind by a server that was killed; the number is another process's by now.
+    assert int((state.path / "server.lock").read_text()) == os.getpid()
+    assert describe_server(state.path)["pid"] is None
     (state.path / "server.lock").write_text("")
     assert describe_server(state.path)["pid"] is None
 

@@ -19,7 +19,8 @@ from typing import Any
 import pytest
 
 from fedpeft.keys import make_authority, make_node, make_server
-from server.host.health import superlink_answers
+from fedpeft.ports import free_port
+from server.host.health import ask_health, superlink_answers
 from server.host.state import ServerState
 
 pytestmark = pytest.mark.slow
@@ -40,9 +41,7 @@ class Up:
     output: Path
 
     def health(self) -> dict[str, Any]:
-        url = f"http://127.0.0.1:{self.state.ports['operations']}/health"
-        with urllib.request.urlopen(url, timeout=10) as answer:
-            return dict(json.load(answer))
+        return ask_health(self.state.connection())
 
     def pids(self) -> dict[str, int]:
         return {name: child["pid"] for name, child in self.health()["children"].items()}
@@ -72,12 +71,6 @@ def alive(pid: int) -> bool:
         return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
     except FileNotFoundError:
         return False
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
 
 
 def end(process: subprocess.Popen[str]) -> None:

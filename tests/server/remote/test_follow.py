@@ -38,13 +38,14 @@ OWN = {"ok": False, "reason": "round 2: 1 of 3 clients\nsucceeded"}
         (
             "failed",
             "Task failed with unknown error.",
-            {"ok": False, "reason": "SystemExit in the server app"},
-            DIED,
+            {"ok": False, "stopped": True, "reason": "stopped"},
+            "the server was stopped, and the run with it; the same command with --resume goes on "
+            "from its last round",
         ),
         (
             "stopped",
             "",
-            {"ok": False, "reason": "SystemExit in the server app"},
+            {"ok": False, "stopped": True, "reason": "stopped"},
             "the run was stopped at the server; the same command with --resume goes on from its "
             "last round",
         ),
@@ -118,6 +119,27 @@ def test_an_endpoint_that_starts_again_is_waited_for(
     said: list[str] = []
     follow.follow(_There(tmp_path, *errors), "7", said.append)
     assert said == ["refused; trying again until it is back"]
+
+
+def test_what_a_run_says_of_its_nodes_is_told_once(
+    tmp_path: Path, flwr: Callable[..., None]
+) -> None:
+    flwr("Connection to the SuperLink is unavailable.")
+    wait = {"phase": "wait", "round": 1, "done": 1, "total": 2, "missing": ["south"]}
+    (tmp_path / "progress.json").write_text(json.dumps(wait))
+    refused = {"round": 1, "message": "refused client 1, south: version is \x1b[31m0"}
+    (tmp_path / "refused.jsonl").write_text(json.dumps(refused) + "\n")
+    (tmp_path / "ca").touch()
+    said: list[str] = []
+    follow.follow(_There(tmp_path), "7", said.append)
+    assert said[:2] == [
+        "refused client 1, south: version is ?[31m0",
+        "waiting for nodes: 1 of 2 connected; missing: south",
+    ]
+    assert len(said) == 3 and "trying again" in said[2]
+    (tmp_path / "refused.jsonl").write_text("x\n")  # damaged: the run goes on
+    flwr()
+    follow.follow(_There(tmp_path), "7", pytest.fail)
 
 
 def test_an_unknown_run_and_a_refused_token_end_it(

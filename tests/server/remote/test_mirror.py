@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import ssl
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
@@ -13,7 +14,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from servers import make_state, operations
+from servers import operations, server_state
 
 from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed, UserError
@@ -21,15 +22,14 @@ from server.host.state import ServerState
 from server.remote import mirror as mirror_module
 from server.remote.connection import Connection
 from server.remote.mirror import DIGEST, Lost, Mirror, runs_at
-from server.roster import NODES
-from server.runfolder import Checkpoint, RunFolder
+from server.runfolder import ROSTER, Checkpoint, RunFolder
 from simulations.run import prepare, simulate
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> ServerState:
     """A server's state; its keys take a moment."""
-    return make_state(tmp_path_factory.mktemp("server"))
+    return server_state(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture
@@ -186,17 +186,20 @@ class _Other(BaseHTTPRequestHandler):
 
 
 @pytest.fixture
-def other() -> Iterator[Callable[..., Connection]]:
-    """Return a starter of a server that answers as a test says."""
+def other(made: ServerState) -> Iterator[Callable[..., Connection]]:
+    """Return a starter of a server that answers as a test says, with our certificate."""
+    tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    tls.load_cert_chain(made.certificate, made.key)
     with ExitStack() as stack:
 
         def start(**answer: Any) -> Connection:
             server = ThreadingHTTPServer(("127.0.0.1", 0), type("Handler", (_Other,), answer))
+            server.socket = tls.wrap_socket(server.socket, server_side=True)
             thread = threading.Thread(target=server.serve_forever, args=(0.05,))
             thread.start()
             for undo in (thread.join, server.server_close, server.shutdown):
                 stack.callback(undo)
-            return Connection("127.0.0.1:1", Path("ca"), f"127.0.0.1:{server.server_port}", "t")
+            return Connection("127.0.0.1:1", made.ca, f"127.0.0.1:{server.server_port}", "t")
 
         yield start
 
@@ -215,12 +218,12 @@ def test_a_listing_that_is_none_of_ours_is_refused(
 def test_only_the_files_of_a_run_come_home(mirror: Mirror, there: RunFolder) -> None:
     save(there, 1)
     theirs = ("submitted.json", "train.jsonl", "adapter.safetensors", "pyproject.toml")
-    ours = ("nodes.json", "run.json", "ended.json", "result.json", "identity.json")
+    ours = ("roster.json", "run.json", "ended.json", "result.json", "identity.json")
     for name in (*theirs, *ours):
         (there.path / name).write_text('{"theirs": 1}')
     (mirror.folder / "submitted.json").write_text("mine")
     rounds = {"rounds.jsonl", "bytes.jsonl", "checkpoint.safetensors", "experiment.toml"}
-    assert set(mirror.fetch()) == {*rounds, *ours} and NODES in ours
+    assert set(mirror.fetch()) == {*rounds, *ours} and ROSTER in ours
     assert {each.name for each in mirror.folder.iterdir()} == {"submitted.json", *rounds, *ours}
     assert (mirror.folder / "submitted.json").read_text() == "mine"
 
@@ -271,12 +274,46 @@ def test_a_broken_answer_can_be_asked_for_again(
         Mirror(other(**answer), "run", tmp_path).update()
 
 
+def test_another_program_at_the_port_is_told_nothing(made: ServerState, tmp_path: Path) -> None:
+    """Who listens there while the server is down has no certificate, or one of its own."""
+    seen: list[str] = []
+
+    class Curious(BaseHTTPRequestHandler):
+        def do_GET(self) -> None:
+            seen.append(self.headers["Authorization"])
+            self.send_error(404)
+
+        def log_message(self, format: str, *args: Any) -> None:
+            pass
+
+    own = server_state(tmp_path / "own")
+    for tls in (False, True):
+        server = ThreadingHTTPServer(("127.0.0.1", 0), Curious)
+        server.handle_error = lambda *_: None  # type: ignore[method-assign]
+        if tls:
+            context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+            context.load_cert_chain(own.certificate, own.key)
+            server.socket = context.wrap_socket(server.socket, server_side=True)
+        thread = threading.Thread(target=server.serve_forever, args=(0.05,))
+        thread.start()
+        try:
+            there = replace(made.connection(), operations=f"127.0.0.1:{server.server_port}")
+            with pytest.raises(Lost, match=r"has no certificate of .*nothing was told to it"):
+                runs_at(there)
+        finally:
+            server.shutdown()
+            server.server_close()
+            thread.join()
+    assert seen == []
+
+
 def test_no_proxy_gets_the_token(
     other: Callable[..., Connection],
     state: ServerState,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    monkeypatch.setenv("http_proxy", f"http://{other(body=b'[]').operations}")
+    for name in ("http_proxy", "https_proxy"):
+        monkeypatch.setenv(name, f"http://{other(body=b'[]').operations}")
     monkeypatch.delenv("no_proxy", raising=False)
     (state.path / "runs" / "direct").mkdir(exist_ok=True)
     assert "direct" in runs_at(state.connection())

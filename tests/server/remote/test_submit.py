@@ -8,7 +8,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from servers import make_state, server_app_shim, superlink
+from servers import server_app_shim, server_state, superlink
 
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
@@ -25,7 +25,7 @@ pytestmark = pytest.mark.slow
 def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerState]:
     """A server whose SuperLink starts server apps."""
     folder = tmp_path_factory.mktemp("server")
-    made = make_state(folder)
+    made = server_state(folder)
     with superlink(made, server_app_shim(folder)):
         yield made
 
@@ -77,6 +77,6 @@ def test_a_server_that_is_not_there_is_one_line(
 def test_a_server_with_another_authority_gets_nothing(
     state: ServerState, quick: Callable[..., Experiment], tmp_path: Path
 ) -> None:
-    other = replace(state.connection(), ca=make_state(tmp_path).ca)
+    other = replace(state.connection(), ca=server_state(tmp_path).ca)
     with pytest.raises(NoSuperLink):
         submit(other, quick(), "run", resume=False)

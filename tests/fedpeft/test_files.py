@@ -1,4 +1,4 @@
-"""Files appear together, whole, and with their rights."""
+"""Files are whole after a crash; those that belong together appear together, with their rights."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.ownfiles import PRIVATE, PROGRAM, PUBLIC, write_together
+from fedpeft.files import PRIVATE, PROGRAM, PUBLIC, write_together
 
 
 def rights(path: Path) -> int:

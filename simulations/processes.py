@@ -1,0 +1,49 @@
+"""Processes as the kernel shows them, each known by its pid: for trials of a deployment (Linux)."""
+
+from __future__ import annotations
+
+import os
+import signal
+from pathlib import Path
+
+
+def descendants(pid: int) -> list[int]:
+    """Return the pids of all processes below one."""
+    try:
+        tasks = Path(f"/proc/{pid}/task").iterdir()
+        children = [int(each) for task in tasks for each in (task / "children").read_text().split()]
+    except OSError:
+        return []
+    return [each for child in children for each in (child, *descendants(child))]
+
+
+def command_line(pid: int) -> str:
+    """Return the command line of a process; empty if it has ended."""
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def alive(pid: int) -> bool:
+    """Return whether a process runs; one that only waits to be reaped does not."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def started(pid: int) -> int:
+    """Return when a process was started, in the kernel's ticks since boot; 0 if there is none."""
+    try:
+        return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
+    except OSError:
+        return 0
+
+
+def kill(pid: int) -> None:
+    """Send SIGKILL to a process that may have ended."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

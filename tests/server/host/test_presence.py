@@ -1,0 +1,123 @@
+"""Who is there and who was: the status and the metrics say the same of real nodes."""
+
+from __future__ import annotations
+
+import logging
+import os
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+import pytest
+from prometheus_client.parser import text_string_to_metric_families
+from servers import server_state, superlink
+
+from fedpeft.keys import make_node
+from fedpeft.ports import free_port
+from fedpeft.processes import Supervisor
+from server.host.metrics import Metrics
+from server.host.presence import Presence, last_seen
+from server.host.state import ServerState
+from server.host.status import describe_server
+from server.registry import add_node
+
+TRAINED = "2026-02-01T10:00:00+00:00"
+
+
+@pytest.mark.parametrize(
+    ("said", "trained", "expected"),
+    [
+        ({}, "", ""),
+        ({}, TRAINED, TRAINED),
+        ({"status": "registered", "offline-at": "N/A"}, "", ""),
+        (
+            {"status": "offline", "offline-at": "2026-02-01 10:00:05Z"},
+            "",
+            TRAINED[:17] + "05+00:00",
+        ),
+        ({"status": "offline", "offline-at": "2026-02-01 09:00:00Z"}, TRAINED, TRAINED),
+    ],
+)
+def test_when_a_node_was_last_there(said: dict[str, str], trained: str, expected: str) -> None:
+    assert last_seen(said, trained) == expected
+
+
+def test_a_node_that_is_online_is_there_now() -> None:
+    seen = datetime.fromisoformat(last_seen({"status": "online"}, TRAINED))
+    assert abs((datetime.now(UTC) - seen).total_seconds()) < 5
+
+
+def eventually(what: Callable[[], Any]) -> Any:
+    end = time.monotonic() + 60
+    while not (found := what()):
+        assert time.monotonic() < end
+        time.sleep(0.2)
+    return found
+
+
+def gauges(metrics: Metrics, name: str) -> dict[str, float]:
+    families = text_string_to_metric_families(metrics.text().decode())
+    found = [sample for family in families for sample in family.samples if sample.name == name]
+    return {sample.labels["node"]: sample.value for sample in found}
+
+
+@pytest.mark.slow
+def test_the_status_and_the_metrics_agree(tmp_path: Path) -> None:
+    state = server_state(tmp_path)
+    private, public = make_node(tmp_path, "here")
+    with superlink(state):
+        here, away = (
+            add_node(state.path, public),
+            add_node(state.path, make_node(tmp_path, "no")[1]),
+        )
+        node = start_supernode(state, private, tmp_path)
+        try:
+            presence = Presence(state.connection())
+            eventually(lambda: states(state)["here"] == "online")
+            assert presence.known() == {}  # asked for in the background
+            known = eventually(presence.known)
+            assert known[here.node_id]["status"] == "online"
+            assert known[away.node_id]["status"] == "registered"
+
+            metrics = Metrics(state.path, state.connection(), Supervisor([], logging.getLogger()))
+            online = eventually(lambda: gauges(metrics, "fedpeft_node_online"))
+            assert online == {"here": 1, "no": 0}
+            seen = gauges(metrics, "fedpeft_node_last_seen_seconds")
+            assert list(seen) == ["here"] and seen["here"] < 5
+            said = {each["name"]: each for each in describe_server(state.path)["nodes"]}
+            assert said["no"]["last_seen"] is None
+            now = datetime.now(UTC) - datetime.fromisoformat(said["here"]["last_seen"])
+            assert now.total_seconds() < 10
+        finally:
+            node.terminate()
+            node.wait(30)
+        eventually(lambda: states(state)["here"] == "offline")
+    # Flower's last word is not held for true when it cannot be asked.
+    assert gauges(metrics, "fedpeft_node_online") == {}
+    assert set(states(state).values()) == {"unknown"}
+
+
+def states(state: ServerState) -> dict[str, str]:
+    return {node["name"]: node["state"] for node in describe_server(state.path)["nodes"]}
+
+
+def start_supernode(state: ServerState, private: Path, folder: Path) -> subprocess.Popen[bytes]:
+    home = folder / "flwr"
+    home.mkdir()
+    quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}
+    return subprocess.Popen(
+        [
+            *(str(Path(sys.executable).parent / "flower-supernode"), "--superlink"),
+            *(f"127.0.0.1:{state.ports['control']}", "--root-certificates", str(state.ca)),
+            *("--auth-supernode-private-key", str(private), "--max-retries", "1"),
+            *("--port", str(free_port()), "--isolation", "process"),
+            *("--superexec-auth-secret-file", str(state.secret)),
+        ],
+        env={**os.environ, "FLWR_HOME": str(home), **quiet},
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.DEVNULL,
+    )
