@@ -13,10 +13,11 @@ from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from fedpeft.heads import Head
 from fedpeft.methods import build_method
-from fedpeft.model import TaskModel, Trainable
+from fedpeft.model import TaskModel
 from fedpeft.settings import TaskSection
 from fedpeft.tasks import Task, TaskInfo, described, load_task
 from fedpeft.tasks.encoding import Encoded, encode
+from fedpeft.trainable import Trainable
 
 #: What two sides must have in common: the keys of ``Runtime.identity``.
 COMMON = ("version", "experiment", "projection", "layout", "labels", "backbone")
@@ -83,6 +84,7 @@ class Runtime:
             self.info.labels,
             engine.autocast,
             engine.projections,
+            engine.cache_mb << 20,
         )
 
     @cached_property

@@ -148,20 +148,31 @@ class WireSection(Section):
 class EngineSection(Section):
     """What runs the clients."""
 
-    kind: Literal["local", "ray"] = Field(
-        "local", description="local: in this process | ray: Flower's simulation, many processes"
+    kind: Literal["local", "actors", "ray"] = Field(
+        "local",
+        description="local: in this process | actors: processes that train cohorts, one a GPU | "
+        "ray: Flower's simulation, a client at a time in many processes",
     )
-    cohort: int = Field(1, ge=1, description="local: clients trained together in one batch")
-    workers: int = Field(1, ge=1, description="ray: processes that run clients")
+    cohort: int = Field(
+        0, ge=0, description="local, actors: clients trained together in one batch; 0 = automatic"
+    )
+    workers: int = Field(
+        1, ge=1, description="ray, actors: processes that run clients; actors on GPUs: one a GPU"
+    )
     threads: int = Field(0, ge=0, le=1024, description="torch threads a process; 0 = torch decides")
     projections: Literal["stored", "regenerated"] = Field(
         "stored",
-        description="in memory | made anew on the CPU in every pass; the same numbers to the bit",
+        description="in memory | made anew in every pass; the same entries to the bit",
     )
     device: Literal["auto", "cpu", "cuda", "mps"] = Field("auto", description="auto: best there is")
     dtype: Literal["float32", "float64"] = Field("float32", description="numbers of the model")
     autocast: Literal["off", "bfloat16", "float16"] = Field(
         "off", description="lower precision inside the backbone"
+    )
+    cache_mb: int = Field(
+        1024,
+        ge=0,
+        description="MiB for what lies below the first change, of texts that come again; 0 = none",
     )
 
 

@@ -11,14 +11,17 @@ from dataclasses import dataclass
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from fedpeft.model import TaskModel
 from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
 from fedpeft.privacy.example import DPSGD, poisson_batches, private_gradients
+from fedpeft.profiling import phase
 from fedpeft.randomness import generator
 from fedpeft.settings import LocalSection
 from fedpeft.tasks.encoding import Batch, Encoded, batches, collate
 from fedpeft.tasks.metrics import statistics, tag_statistics
+from fedpeft.tasks.parts import parts_by_length
 
 EVALUATION_BATCH = 64
 
@@ -74,6 +77,8 @@ def train_cohort(
         private: each client's DP-SGD. What leaves this function is then the vectors alone: the
             losses are NaN, and ``local.max_grad_norm`` gives way to the clipping of examples.
     """
+    with phase("below"):
+        data = [model.kept.attach(own) for own in data]
     if private:
         plans = [poisson_batches(p, len(own)) for p, own in zip(private, data, strict=True)]
     else:
@@ -86,30 +91,48 @@ def train_cohort(
     vectors = begin.clone()
     optimizer = build_optimizer(local, vectors)
     max_norm = 0.0 if private else local.max_grad_norm
-    history: list[torch.Tensor] = []  # each step's losses, of the clients still training
+    history: list[Tensor] = []  # each step's losses, of the clients still training
     for step in range(steps.max(initial=0)):
         rows = int((steps > step).sum())
         theirs = [data[k] for k in order[:rows]]
         batches = [plans[k][step] for k in order[:rows]]
         if private:
             how = [private[k] for k in order[:rows]]
-            gradients = private_gradients(model, vectors[:rows], theirs, batches, how)
+            with phase("DP"):
+                gradients = private_gradients(model, vectors[:rows], theirs, batches, how)
             losses = gradients.new_full((rows,), float("nan"))
         else:
-            pad_id = model.backbone.tokenizer.pad_token_id
-            batch = collate(theirs, batches, pad_id, vectors.device, model.dtype)
-            gradients, losses = model.gradients(vectors[:rows], batch)
+            gradients, losses = _gradients(model, vectors[:rows], theirs, batches)
         history.append(losses)
         if local.proximal_mu:  # FedProx (Li et al. 2020, arXiv 1812.06127)
             gradients += local.proximal_mu * (vectors[:rows] - begin[:rows])
         progress = (when.round - 1 + step / steps[:rows]) / when.rounds
         lr = vectors.new_tensor([[learning_rate(local, share)] for share in progress])
-        optimizer.step(vectors[:rows], clip_rows(gradients, max_norm), lr)
+        with phase("optimiser"):
+            optimizer.step(vectors[:rows], clip_rows(gradients, max_norm), lr)
     back = np.argsort(order)  # row of client k
     loss_sums = np.zeros(len(plans))
     for step_losses in history:
         loss_sums[: len(step_losses)] += step_losses.cpu().double().numpy()
     return CohortResult(vectors.cpu().numpy()[back], (loss_sums / steps)[back], steps[back])
+
+
+def _gradients(
+    model: TaskModel, vectors: Tensor, data: Sequence[Encoded], batches: Sequence[np.ndarray]
+) -> tuple[Tensor, Tensor]:
+    """Return (gradient [G, P] of each client's mean loss over its batch, mean loss [G])."""
+    total, losses = torch.zeros_like(vectors), vectors.new_zeros(len(vectors))
+    sizes = vectors.new_tensor([len(batch) for batch in batches])
+    # Packed texts have little padding; of the others the long ones pass apart from the short.
+    parts = [batches] if model.packs else parts_by_length(data, batches, model.overhead)
+    for rows in parts:
+        pad_id = model.backbone.tokenizer.pad_token_id
+        with phase("data"):
+            part = collate(data, rows, pad_id, vectors.device, model.dtype)
+        gradients, means = model.gradients(vectors, part, sizes)
+        total += gradients
+        losses += means
+    return total, losses
 
 
 def plan_batches(
@@ -129,19 +152,20 @@ def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluat
     """Run one task vector [P] over all examples, and measure it against their labels."""
     loss_sum = 0.0
 
-    def add(outputs: torch.Tensor, batch: Batch) -> None:
+    def add(outputs: Tensor, batch: Batch) -> None:
         nonlocal loss_sum
         loss_sum += float(model.losses(outputs, batch).sum())
 
-    outputs = outputs_of(model, vector, examples, add)
-    return Evaluation(outputs, _statistics(model, outputs, examples), loss_sum)
+    with phase("evaluation"):
+        outputs = outputs_of(model, vector, model.kept.attach(examples), add)
+        return Evaluation(outputs, _statistics(model, outputs, examples), loss_sum)
 
 
 def outputs_of(
     model: TaskModel,
     vector: np.ndarray,
     examples: Encoded,
-    seen: Callable[[torch.Tensor, Batch], None] = lambda outputs, batch: None,
+    seen: Callable[[Tensor, Batch], None] = lambda outputs, batch: None,
 ) -> np.ndarray:
     """Return logits or scores [n, C] of one task vector [P]; for tags of all tokens, [total, C].
 

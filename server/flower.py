@@ -20,6 +20,7 @@ from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
 from fedpeft.bundle import ForeignBundle, check_bundle
+from fedpeft.profiling import phase
 
 log = logging.getLogger(__name__)
 
@@ -40,12 +41,14 @@ def give_id(message: Message) -> str:
 
 def to_wire(message: Message) -> bytes:
     """Serialise a message."""
-    return message_to_proto(message).SerializeToString()
+    with phase("serialisation"):
+        return message_to_proto(message).SerializeToString()
 
 
 def from_wire(data: bytes) -> Message:
     """Parse a serialised message."""
-    return message_from_proto(ProtoMessage.FromString(data))
+    with phase("serialisation"):
+        return message_from_proto(ProtoMessage.FromString(data))
 
 
 def new_run() -> Run:

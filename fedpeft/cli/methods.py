@@ -130,7 +130,7 @@ def _describe(
 ) -> dict[str, Any]:
     from fedpeft.heads import Head
     from fedpeft.methods import build_method, method_class, settings_for
-    from fedpeft.model import layout_of
+    from fedpeft.trainable import layout_of
 
     settings = settings_for({"name": name})
     try:

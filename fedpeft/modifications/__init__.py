@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, Self
+from typing import TYPE_CHECKING, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -36,9 +36,10 @@ class Modification:
     (parallel), ``self`` = the representation that is changed (sequential), ``normed`` = a
     LayerNorm's input, normalised, without gain and bias; ``output`` = what the module would make
     of the representation unchanged (sites on the input side); else the name of another site of
-    the block.
+    the block. ``adds_tokens`` says whether texts get longer.
     """
 
+    adds_tokens: ClassVar[bool] = False
     site: str
     layer: int
     reads: str = field(default="input", kw_only=True)
@@ -83,6 +84,7 @@ class Shift(Modification):
     """h + value: a constant for every token."""
 
     value: Tensor  # [G, width]
+    reads: str = field(default="self", kw_only=True)
 
     def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
         """See Modification; the same shift for all tokens of a group."""

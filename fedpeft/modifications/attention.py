@@ -1,7 +1,7 @@
-"""Attention with trained keys and values in front of the text's own (prefix tuning).
+"""Attention with trained keys and values in front of the text's own, and of packed texts.
 
 Registered with transformers' public ``AttentionInterface``: the model hands its keyword
-arguments down to the attention, so a prefix needs no state in the model. Without one, the
+arguments down to the attention, so neither needs any state in the model. Without them, the
 numbers are those of the implementation behind it, to the bit.
 """
 
@@ -18,6 +18,8 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 from transformers.models.bert.modeling_bert import eager_attention_forward
 
+from fedpeft.modifications.packing import Packing
+
 #: Layer -> (keys, values), each [G, l, width].
 Prefixes = Mapping[int, tuple[Tensor, Tensor]]
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
@@ -25,7 +27,7 @@ Attention = Callable[..., tuple[Tensor, Tensor | None]]
 SDPA, EAGER = "fedpeft-sdpa", "fedpeft-eager"
 
 
-def _with_prefix(attend: Attention) -> Attention:
+def _extended(attend: Attention) -> Attention:
     def attention(
         module: torch.nn.Module,
         query: Tensor,
@@ -33,15 +35,21 @@ def _with_prefix(attend: Attention) -> Attention:
         value: Tensor,
         attention_mask: Tensor | None,
         prefixes: Prefixes | None = None,
+        packing: Packing | None = None,
         **options: Any,
     ) -> tuple[Tensor, Tensor | None]:
+        if packing:  # from [G, heads, M, width of a head] to [N, heads, T, width of a head]
+            query, key, value = (
+                packing.unpack(each.transpose(1, 2)).transpose(1, 2) for each in (query, key, value)
+            )
         if prefixes and module.layer_idx in prefixes:
             keys, values = (_spread(prefix, key) for prefix in prefixes[module.layer_idx])
             key, value = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
             if attention_mask is not None:  # [N, 1, T, T], boolean or added
                 attended = attention_mask.dtype == torch.bool
                 attention_mask = functional.pad(attention_mask, (keys.shape[2], 0), value=attended)
-        return attend(module, query, key, value, attention_mask, **options)
+        found, weights = attend(module, query, key, value, attention_mask, **options)
+        return (packing.pack(found) if packing else found), weights  # [N, T, heads, width]
 
     return attention
 
@@ -53,7 +61,7 @@ def _spread(prefix: Tensor, key: Tensor) -> Tensor:
     return split.repeat_interleave(rows // len(prefix), dim=0)
 
 
-AttentionInterface.register(SDPA, _with_prefix(sdpa_attention_forward))
+AttentionInterface.register(SDPA, _extended(sdpa_attention_forward))
 AttentionMaskInterface.register(SDPA, sdpa_mask)
-AttentionInterface.register(EAGER, _with_prefix(eager_attention_forward))
+AttentionInterface.register(EAGER, _extended(eager_attention_forward))
 AttentionMaskInterface.register(EAGER, eager_mask)

@@ -7,34 +7,76 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
+import torch
 from torch import Tensor, nn
 from torch.func import functional_call
 from torch.nn import functional
+from transformers.masking_utils import create_bidirectional_mask
 
 from fedpeft.modifications import Modification, WeightChange
-from fedpeft.modifications.prompts import KeyValuePrefix
+from fedpeft.modifications.packing import Packing
+from fedpeft.modifications.prompts import prefixes_of
 from fedpeft.sites import FAMILIES, Site
 
-_OWN = ("input", "self", "normed", "output")
+#: What a modification reads at its own site; else the name of another site.
+OWN = ("input", "self", "normed", "output")
 Seen = dict[tuple[str, int], Tensor]  # representations of other sites, in this forward pass
 
 
 def run(
-    model: nn.Module, family: str, modifications: Sequence[Modification], **inputs: Tensor
+    model: Any,
+    family: str,
+    modifications: Sequence[Modification],
+    packing: Packing | None = None,
+    **inputs: Tensor,
 ) -> Tensor:
-    """Return the last hidden states [N, T', width] of a transformers encoder with modifications."""
-    prefixes = {m.layer: (m.keys, m.values) for m in modifications if isinstance(m, KeyValuePrefix)}
+    """Return the last hidden states [N, T', width] of a transformers encoder with modifications.
+
+    Args:
+        model: the encoder.
+        family: of its architecture.
+        modifications: what changes.
+        packing: of the texts, if they are to pass without their padding.
+        inputs: input ids, attention mask, token types, padded.
+    """
     weights = {m.name: m.value for m in modifications if isinstance(m, WeightChange)}
-    elsewhere = (KeyValuePrefix, WeightChange)
-    hooked = [m for m in modifications if not isinstance(m, elsewhere)]
-    arguments: dict[str, Any] = {**inputs, "prefixes": prefixes} if prefixes else dict(inputs)
-    with applied(model, family, hooked):
+    others = [m for m in modifications if not isinstance(m, WeightChange)]
+    hooked, prefixes = prefixes_of(others)
+    arguments: dict[str, Any] = {**inputs, **prefixes}
+    with applied(model, family, hooked), packed(model, packing, arguments):
         if weights:
             changed = {
                 name: model.get_parameter(name) + value[0] for name, value in weights.items()
             }
-            return functional_call(model, changed, kwargs=arguments).last_hidden_state
-        return model(**arguments).last_hidden_state
+            states = functional_call(model, changed, kwargs=arguments).last_hidden_state
+        else:
+            states = model(**arguments).last_hidden_state
+    return packing.unpack(states) if packing else states
+
+
+@contextmanager
+def packed(model: Any, packing: Packing | None, arguments: dict[str, Any]) -> Iterator[None]:
+    """Let texts be packed behind the embeddings while the context is open.
+
+    ``arguments`` of the forward pass get the packing, and the mask in the attention's own form,
+    which the model would else make for the packed texts.
+    """
+    if packing is None:
+        yield
+        return
+    arguments["packing"] = packing
+    arguments["attention_mask"] = attention_mask_of(model, arguments["attention_mask"])
+    handle = model.embeddings.register_forward_hook(lambda module, given, out: packing.pack(out))
+    try:
+        yield
+    finally:
+        handle.remove()
+
+
+def attention_mask_of(model: Any, attended: Tensor) -> Tensor | None:
+    """Return the mask [N, T] in the form that the model's attention takes."""
+    like = torch.empty(*attended.shape, 0, dtype=model.dtype, device=attended.device)
+    return create_bidirectional_mask(model.config, like, attended)
 
 
 @contextmanager
@@ -44,7 +86,7 @@ def applied(model: nn.Module, family: str, modifications: Sequence[Modification]
     places: dict[tuple[str, int], list[Modification]] = defaultdict(list)
     for modification in modifications:
         places[modification.site, modification.layer].append(modification)
-    read = {(m.reads, m.layer) for m in modifications if m.reads not in _OWN}
+    read = {(m.reads, m.layer) for m in modifications if m.reads not in OWN}
     handles = []
     try:
         for place, changes in places.items():

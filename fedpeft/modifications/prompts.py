@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -16,6 +18,7 @@ from fedpeft.tasks.encoding import Batch
 class Prompt(Modification):
     """k embeddings put in front of the embedding output (site ``embeddings``, layer 0)."""
 
+    adds_tokens = True
     value: Tensor  # [G, k, width]
     reads: str = field(default="self", kw_only=True)
 
@@ -29,7 +32,7 @@ class Prompt(Modification):
     def prepare(self, batch: Batch, mask_id: int) -> tuple[Modification, Batch]:
         """The prompt is attended; it has no token ids, and positions stay as they are."""
         mask = functional.pad(batch.attention_mask, (self.value.shape[1], 0), value=1)
-        return self, replace(batch, attention_mask=mask)
+        return self, replace(batch, attention_mask=mask, packing=None)
 
 
 @dataclass(frozen=True)
@@ -37,6 +40,7 @@ class PromptShift(Modification):
     """h + value at the k prompt positions, which stand in front of the text."""
 
     value: Tensor  # [G, k, width]
+    reads: str = field(default="self", kw_only=True)
 
     def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
         """See Modification; tokens behind the prompt stay as they are."""
@@ -54,6 +58,7 @@ class MaskTemplate(Modification):
     rest behind it. ``value`` is added to the mask token's embedding, so 0 is WARP's start.
     """
 
+    adds_tokens = True
     value: Tensor  # [G, n, width]
     # Of a batch: which of the n a token is, one-hot [N, T', n]. In a tuple, so that it is none of
     # ``tensors()``, which are trained and have the leading axis G.
@@ -78,6 +83,7 @@ class MaskTemplate(Modification):
             attention_mask=batch.attention_mask.gather(1, origin),
             token_type_ids=batch.token_type_ids.gather(1, origin),
             read=batch.read + left,
+            packing=None,
         )
         return replace(self, slots=(slots.to(self.value.dtype),)), longer
 
@@ -97,3 +103,12 @@ class KeyValuePrefix(Modification):
 
     keys: Tensor  # [G, l, width]
     values: Tensor  # [G, l, width]
+
+
+def prefixes_of(
+    modifications: Sequence[Modification],
+) -> tuple[list[Modification], dict[str, Any]]:
+    """Return the modifications that hooks apply, and the rest as the attention's argument."""
+    hooked = [m for m in modifications if not isinstance(m, KeyValuePrefix)]
+    found = {m.layer: (m.keys, m.values) for m in modifications if isinstance(m, KeyValuePrefix)}
+    return hooked, {"prefixes": found} if found else {}

@@ -11,7 +11,7 @@ has, and how many tokens they are long, is not protected.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -22,15 +22,15 @@ from torch import Tensor
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.noise import Noise, poisson
 from fedpeft.privacy.whole_weights import example_gradients
+from fedpeft.profiling import phase
 from fedpeft.tasks.encoding import Encoded, collate
+from fedpeft.tasks.parts import parts_by_length
 
 if TYPE_CHECKING:
     from fedpeft.model import TaskModel
 
 #: gamma of automatic clipping (Bu et al. 2023, arXiv 2206.07136, equation 5 and section 4).
 STABILITY = 0.01
-_PADDED = 1.25  # most tokens of a part, of its texts' own
-_FEWEST = 8  # rows of a part: with fewer, calls cost more than padding
 
 
 @dataclass(frozen=True)
@@ -81,51 +81,16 @@ def private_gradients(
     total = torch.zeros_like(vectors)
     rows = max(1, private[0].physical_batch // len(private))
     # By length, so that little is padded; a sum does not mind the order.
-    batches = [
-        batch[np.argsort(examples.lengths[batch], kind="stable")]
-        for examples, batch in zip(data, batches, strict=True)
-    ]
-    lengths = [own.lengths[batch] for own, batch in zip(data, batches, strict=True)]
-    for cut in physical_batches(lengths, rows):
-        part = collate(
-            data,
-            [batch[cut] for batch in batches],
-            model.backbone.tokenizer.pad_token_id,
-            vectors.device,
-            model.dtype,
-        )
+    for chosen in parts_by_length(data, batches, model.overhead, rows):
+        with phase("data"):
+            pad_id = model.backbone.tokenizer.pad_token_id
+            part = collate(data, chosen, pad_id, vectors.device, model.dtype)
         # Nested, so that nothing keeps one part's gradients [N, P] while the next are made.
         total += clipped_sums(example_gradients(model, vectors, part)[0], len(vectors), private[0])
     for row, each in zip(total, private, strict=True):
         _add_noise(row, each)
     expected = [p.mechanism.sampling_rate * len(d) for p, d in zip(private, data, strict=True)]
     return total / total.new_tensor(expected)[:, None]
-
-
-def physical_batches(lengths: Sequence[np.ndarray], most: int) -> Iterator[slice]:
-    """Yield the parts of sorted batches: which rows of each client's pass together.
-
-    A Poisson sample holds texts of all lengths. Cut where they get longer, it is padded by a
-    fifth at most; all at once, SST-2's phrases are padded to three times their tokens.
-
-    Args:
-        lengths: the tokens of each client's batch, ascending.
-        most: rows of a client in a part.
-    """
-    widths = np.zeros(max(len(each) for each in lengths))  # of the longest text of each rank
-    for each in lengths:
-        widths[: len(each)] = np.maximum(widths[: len(each)], each)
-    start = 0
-    while start < len(widths):
-        stop = min(start + _FEWEST, start + most, len(widths))
-        filled = widths[start:stop].sum()
-        while stop < min(start + most, len(widths)):
-            filled += widths[stop]
-            if (stop + 1 - start) * widths[stop] > _PADDED * filled:
-                break
-            stop += 1
-        yield slice(start, stop)
-        start = stop
 
 
 def clipped_sums(gradients: Tensor, groups: int, private: DPSGD) -> Tensor:

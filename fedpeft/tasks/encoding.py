@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import torch
     from transformers import PreTrainedTokenizerBase
 
+    from fedpeft.modifications.packing import Packing
+
 _CHUNK = 4096  # texts a tokenizer call: bounds the memory of its Python lists
 
 
@@ -35,6 +37,8 @@ class Encoded:
         labels: int64 classes or float64 scores, ``[n]``; with ``per_token`` int64 classes
             ``[total]``, IGNORED where a token has none.
         per_token: whether every token has a label, not every text.
+        below: what was computed of the texts before, each ``[total, width]``, aligned with
+            ``tokens``, or ``[n, 1, width]``, one a text; see ``fedpeft.below``.
     """
 
     tokens: np.ndarray
@@ -43,6 +47,7 @@ class Encoded:
     read: np.ndarray
     labels: np.ndarray
     per_token: bool = False
+    below: tuple[torch.Tensor, ...] = ()
 
     def __len__(self) -> int:
         return len(self.read)
@@ -62,6 +67,7 @@ class Encoded:
             self.read[rows],
             self.labels[source if self.per_token else rows],
             self.per_token,
+            tuple(each[rows if each.dim() == 3 else source] for each in self.below),
         )
 
     def places(self, rows: np.ndarray) -> np.ndarray:
@@ -85,6 +91,9 @@ class Batch:
             IGNORED.
         weights: float ``[N]``, 1, or 0 for a row that only fills its group up.
         groups: number of groups.
+        below: what was computed of the texts before, each ``[N, T, width]``, where padding has
+            the numbers of some token, or ``[N, 1, width]``.
+        packing: how the texts pass without their padding; None = as they are.
     """
 
     input_ids: torch.Tensor
@@ -94,6 +103,8 @@ class Batch:
     labels: torch.Tensor
     weights: torch.Tensor
     groups: int
+    below: tuple[torch.Tensor, ...] = ()
+    packing: Packing | None = None
 
 
 def encode(
@@ -163,6 +174,8 @@ def collate(
     """
     import torch
 
+    from fedpeft.modifications.packing import Packing
+
     width = max(len(chosen) for chosen in rows)
     parts, weights = [], np.zeros((len(rows), width))
     for group, (examples, chosen) in enumerate(zip(encoded, rows, strict=True)):
@@ -184,6 +197,8 @@ def collate(
         torch.from_numpy(labels).to(device, dtype if scored else torch.int64),
         torch.from_numpy(weights.reshape(-1)).to(device, dtype),
         len(rows),
+        tuple(_padded_states(each, mask) for each in zip(*(p.below for p in parts), strict=True)),
+        Packing.of(mask, len(rows), device, dtype),
     )
 
 
@@ -192,6 +207,18 @@ def _padded(parts: Sequence[np.ndarray], mask: np.ndarray, fill: int) -> np.ndar
     result = np.full(mask.shape, fill, dtype=np.int64)
     result[mask] = np.concatenate(parts)
     return result
+
+
+def _padded_states(parts: Sequence[torch.Tensor], mask: np.ndarray) -> torch.Tensor:
+    """Return ``[N, T, width]`` of representations token by token; those of texts as they are."""
+    import torch
+
+    states = torch.cat(list(parts))
+    if states.dim() == 3:
+        return states
+    places = np.zeros(mask.shape, dtype=np.int64)
+    places[mask] = np.arange(len(states))
+    return states[torch.from_numpy(places).to(states.device)]
 
 
 def batches(

@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from torch.profiler import ProfilerActivity, profile
 
-from fedpeft.privacy.example import physical_batches
 from fedpeft.privacy.noise import SecureNoise
 from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.tasks.parts import parts_by_length
 from simulations.benchmarks.common import Report, Row, alternate, child
 from simulations.benchmarks.memory import resident
 from simulations.benchmarks.private_steps import (
@@ -38,9 +38,8 @@ RETURNED = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}  # glibc's own, but then 
 
 def parts_of(runtime: Runtime, batch: int) -> list[np.ndarray]:
     """Return the physical batches of all examples, cut as a private step cuts them: by length."""
-    lengths = runtime.train.lengths
-    order = np.argsort(lengths, kind="stable")
-    return [order[cut] for cut in physical_batches([lengths[order]], batch)]
+    every, overhead = np.arange(len(runtime.train)), runtime.model.overhead
+    return [part for (part,) in parts_by_length([runtime.train], [every], overhead, batch)]
 
 
 def side(runtime: Runtime, batch: int, part: int | None) -> Callable[[], object]:

@@ -133,7 +133,7 @@ def part_of(batch: Batch, start: int, stop: int) -> Batch:
     fields = {
         name: value[start:stop, :longest] if value.dim() == 2 else value[start:stop]
         for name, value in vars(batch).items()
-        if name != "groups"
+        if name not in ("groups", "below", "packing")
     }
     return Batch(**fields, groups=1)
 
@@ -144,9 +144,9 @@ def without_padding(batch: Batch) -> Batch:
     cut = {
         name: value[:, :shortest]
         for name, value in vars(batch).items()
-        if name != "groups" and value.dim() == 2
+        if name not in ("groups", "below", "packing") and value.dim() == 2
     }
-    return replace(batch, **cut, read=batch.read.clamp(max=shortest - 1))
+    return replace(batch, **cut, packing=None, read=batch.read.clamp(max=shortest - 1))
 
 
 def with_types(batch: Batch) -> Batch:

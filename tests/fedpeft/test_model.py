@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from models import GROUPED, METHODS, batch_of, build_model, random_vectors
+from models import GROUPED, METHODS, batch_of, build_model, part_of, random_vectors
 
 from fedpeft.backbones import Backbone
 from fedpeft.model import TaskModel
@@ -18,17 +18,6 @@ CASES = [
 ]
 
 
-def one_row(batch: Batch, row: int) -> Batch:
-    """Return the batch of one example, without the padding that the others caused."""
-    length = int(batch.attention_mask[row].sum())
-    fields = {
-        name: value[row : row + 1, :length] if value.dim() == 2 else value[row : row + 1]
-        for name, value in vars(batch).items()
-        if name != "groups"
-    }
-    return Batch(**fields, groups=1)
-
-
 def loop_of_single_examples(
     model: TaskModel, vectors: torch.Tensor, batch: Batch
 ) -> tuple[torch.Tensor, torch.Tensor]:
@@ -37,7 +26,7 @@ def loop_of_single_examples(
     gradients, losses = [], []
     for row in range(len(batch.read)):
         leaf = vectors[row // rows : row // rows + 1].clone().requires_grad_()
-        single = one_row(batch, row)
+        single = part_of(batch, row, row + 1)
         loss = model.losses(model.outputs(model.realise(leaf), single), single)[0]
         loss.backward()
         gradients.append(leaf.grad[0])

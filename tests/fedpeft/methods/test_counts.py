@@ -16,7 +16,7 @@ from transformers import AutoModel, BertConfig, RobertaConfig
 from fedpeft.backbones import KNOWN_SHAPES, shape_of_config
 from fedpeft.heads import Head
 from fedpeft.methods import REGISTRY, build_method, settings_for
-from fedpeft.model import layout_of
+from fedpeft.trainable import layout_of
 
 REFERENCE = Path(__file__).resolve().parents[3].parent / "shared/reference/counts.json"
 

@@ -155,7 +155,7 @@ def test_whole_weights_have_no_cohorts(name: str) -> None:
     with pytest.raises(UserError) as caught:
         Experiment.load("", [f"method.name={name}", "engine.cohort=2"])
     assert_one_line(caught, words)
-    assert Experiment.load("", [f"method.name={name}"]).engine.cohort == 1
+    assert Experiment.load("", [f"method.name={name}"]).engine.cohort == 0  # automatic
 
 
 TEMPLATE = [

@@ -19,7 +19,6 @@ from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.example import (
     DPSGD,
     clipped_sums,
-    physical_batches,
     poisson_batches,
     private_gradients,
 )
@@ -240,25 +239,3 @@ def test_clipping_one_layer_is_opacus_own(tiny: Backbone) -> None:
     ours = torch.cat([parts["head.weight"].flatten(), parts["head.bias"].flatten()])
     # Opacus divides by the norm + 1e-6, we by the norm * (1 + 1e-6).
     torch.testing.assert_close(ours, expected, rtol=0, atol=2e-6)
-
-
-@given(
-    lengths=some.lists(
-        some.lists(some.integers(1, 60), max_size=80).map(sorted), min_size=1, max_size=3
-    ).filter(any),
-    most=some.integers(1, 64),
-)
-@settings(max_examples=100, deadline=None)
-def test_physical_batches_cover_every_row_once_and_are_padded_little(
-    lengths: list[list[int]], most: int
-) -> None:
-    cuts = [*physical_batches([np.array(each) for each in lengths], most)]
-    ends = [0, *(cut.stop for cut in cuts)]
-    assert [cut.start for cut in cuts] == ends[:-1]
-    assert ends[-1] == max(map(len, lengths))
-    for cut in cuts:
-        rows = cut.stop - cut.start
-        assert 1 <= rows <= most
-        if len(lengths) == 1 and rows > 8:
-            part = lengths[0][cut]
-            assert rows * part[-1] <= 1.25 * sum(part)

@@ -1,0 +1,99 @@
+"""What lies below the first change, computed once for texts that come again.
+
+A client sees its texts in every epoch and every round, and below the first modification the
+frozen network always makes the same of them: the first block up to its feed-forward network's
+product with SLaSh, everything with linear probing. ``KeptStates`` computes that for all texts of
+a client together, in an order of its own, and keeps it as long as there is room. Whether it was
+kept or is computed anew changes no bit, so neither does a restart, the engine, or who else trains.
+"""
+
+from __future__ import annotations
+
+from collections import OrderedDict
+from dataclasses import replace
+from hashlib import blake2b
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from fedpeft.tasks.encoding import Encoded, batches, collate
+
+if TYPE_CHECKING:
+    from fedpeft.model import TaskModel
+
+_BATCH = 64  # texts computed together
+
+
+class KeptStates:
+    """The states below a model's first change, of the texts asked for last.
+
+    Args:
+        model: the task model.
+        most: bytes kept, on the model's device; 0 = none.
+    """
+
+    def __init__(self, model: TaskModel, most: int):
+        self._model, self._most = model, most
+        self._kept: OrderedDict[bytes, tuple[Tensor, ...]] = OrderedDict()
+
+    @property
+    def size(self) -> int:
+        """Bytes kept now."""
+        return sum(each.nbytes for states in self._kept.values() for each in states)
+
+    def attach(self, texts: Encoded) -> Encoded:
+        """Return the same texts with the states below the first change.
+
+        Texts come back as they are if nothing lies below, or if theirs alone would take more than
+        may be kept.
+        """
+        if self._needed(texts) > self._most:
+            return texts
+        key = _digest(texts)
+        if key not in self._kept:
+            self._kept[key] = self._compute(texts)
+        self._kept.move_to_end(key)
+        while self.size > self._most:
+            self._kept.popitem(last=False)
+        return replace(texts, below=self._kept[key])
+
+    def _needed(self, texts: Encoded) -> float:
+        """Return the bytes that the states of some texts take; infinity if there are none."""
+        model = self._model
+        if model.cut is None or not len(texts):
+            return float("inf")
+        rows = len(texts) if self._per_text else len(texts.tokens)
+        return rows * model.cut.representations * model.method.shape.width * model.dtype.itemsize
+
+    @property
+    def _per_text(self) -> bool:
+        """Whether the head's representation of each text is all that is needed."""
+        cut = self._model.cut
+        return cut is not None and cut.place == "end" and self._model.kind != "tags"
+
+    def _compute(self, texts: Encoded) -> tuple[Tensor, ...]:
+        """Return the states of all texts, in their order, computed in order of length."""
+        model = self._model
+        device, pad_id = model.backbone.device, model.backbone.tokenizer.pad_token_id
+        result: tuple[Tensor, ...] = ()
+        for rows in batches(texts.lengths, _BATCH, None):
+            batch = collate([texts], [rows], pad_id, device, model.dtype)
+            found = model.below(batch)
+            if not self._per_text:
+                found = tuple(each[batch.attention_mask.bool()] for each in found)
+            if not result:
+                count = len(texts) if self._per_text else len(texts.tokens)
+                result = tuple(each.new_empty(count, *each.shape[1:]) for each in found)
+            places = torch.from_numpy(rows if self._per_text else texts.places(rows)).to(device)
+            for whole, part in zip(result, found, strict=True):
+                whole[places] = part
+        return result
+
+
+def _digest(texts: Encoded) -> bytes:
+    """Return what names the texts as the backbone and the head see them."""
+    total = blake2b(digest_size=16)
+    for array in (texts.tokens, texts.segments, texts.offsets, texts.read):
+        total.update(array.tobytes())
+    return total.digest()

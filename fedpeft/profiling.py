@@ -1,0 +1,70 @@
+"""Where the time goes: named phases of the work, counted only while somebody watches."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Literal
+
+Phase = Literal[
+    "data", "below", "forward", "backward", "optimiser", "DP", "serialisation", "evaluation"
+]
+
+
+class Stopwatch:
+    """Seconds of each phase. A phase inside another takes its time from that one.
+
+    Args:
+        finished: called at a phase's end, before its time is taken: to wait for a GPU, say.
+    """
+
+    def __init__(self, finished: Callable[[Phase], None] = lambda phase: None):
+        self.seconds: dict[Phase, float] = {}
+        self._finished, self._open = finished, list[Phase]()
+        self._since = 0.0
+
+    @contextmanager
+    def running(self) -> Iterator[Stopwatch]:
+        """Watch the phases of this thread while the context is open."""
+        token = _WATCH.set(self)
+        try:
+            yield self
+        finally:
+            _WATCH.reset(token)
+
+    def begin(self, phase: Phase) -> None:
+        """Begin a phase; the one around it stands still."""
+        self._take()
+        self._open.append(phase)
+
+    def end(self) -> None:
+        """End the phase begun last."""
+        self._finished(self._open[-1])
+        self._take()
+        self._open.pop()
+
+    def _take(self) -> None:
+        now = time.perf_counter()
+        if self._open:
+            phase = self._open[-1]
+            self.seconds[phase] = self.seconds.get(phase, 0.0) + now - self._since
+        self._since = now
+
+
+_WATCH: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
+
+
+@contextmanager
+def phase(name: Phase) -> Iterator[None]:
+    """Count what happens in the context as a phase; costs nothing to speak of unwatched."""
+    watch = _WATCH.get()
+    if watch is None:
+        yield
+        return
+    watch.begin(name)
+    try:
+        yield
+    finally:
+        watch.end()

@@ -1,0 +1,151 @@
+"""What is saved by computing only once what is the same for all task vectors, and by no padding.
+
+Caching: one client trains for ten local epochs, with and without keeping what lies below the first
+change of its texts (`engine.cache_mb`), in turns, each time from an empty cache. Padding: the share
+of the tokens that pass through a block and are padding, with texts packed, cut into parts by
+length (methods that add tokens), and in plain batches of texts of similar length; batches of the
+clients of a federation as they would be trained in its first round.
+
+Example:
+    python -m simulations.benchmarks.constant --glue ../shared/data/glue
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+
+from clients.partitioning import partition
+from fedpeft.below import KeptStates
+from fedpeft.config import Experiment
+from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.tasks.parts import parts_by_length
+from fedpeft.training import When, plan_batches, train_cohort
+from simulations.benchmarks.common import (
+    CLOSE,
+    Report,
+    Row,
+    alternate,
+    arguments_of,
+    compare,
+    difference,
+    record,
+    timed,
+)
+
+METHODS = ("linear", "slash", "houlsby", "lora")
+TARGETS = {"linear": 10, "slash": 1.05}
+TASKS = ("sst2", "qnli", "mrpc", "stsb", "rte")
+CLIENTS = 10
+
+
+def runtime_for(options: argparse.Namespace, task: str, method: str, examples: int) -> Runtime:
+    """Return the runtime of a method on so many training examples of a task."""
+    settings = [
+        f"backbone={options.backbone}",
+        f"task.name={task}",
+        f"task.path={options.glue}",
+        f"task.train_limit={examples}",
+        "task.eval_limit=64",
+        f"method.name={method}",
+        f"local.epochs={options.epochs}",
+        f"federation.clients={CLIENTS}",
+        f"engine.threads={options.threads}",
+        "engine.device=cpu",
+    ]
+    return runtime_of(Experiment.load("", settings).to_toml())
+
+
+def caching_row(method: str, options: argparse.Namespace, raw: dict[str, object]) -> Row:
+    """Time one client's training with and without kept states.
+
+    Raises:
+        SystemExit: the two do not end in the same vector.
+    """
+    runtime = runtime_for(options, "sst2", method, options.examples)
+    start = runtime.model.initial(0)
+    vectors = {}
+
+    def train(most: int) -> float:
+        runtime.model.kept = KeptStates(runtime.model, most)
+        local, when = runtime.experiment.local, When(0, 1, 1)
+        took, found = timed(
+            lambda: train_cohort(runtime.model, start, [runtime.train], [0], local, when)
+        )
+        vectors[most] = found.vectors[0]
+        return took.wall
+
+    def without() -> float:
+        return train(0)
+
+    def kept() -> float:
+        return train(1 << 30)
+
+    without(), kept()
+    apart = difference(vectors[1 << 30], vectors[0], start)
+    if not apart <= CLOSE:
+        raise SystemExit(f"{method}: {apart:.2g} apart with kept states: not the same training")
+    above, below = alternate(without, kept, options.repeats)
+    raw[method] = {"without": above, "kept": below, "apart": apart}
+    row = compare(f"{method}, {options.epochs} epochs", ("s without", "s kept"), above, below)
+    return {**row, "target": TARGETS.get(method, "-")}
+
+
+def padding_row(task: str, options: argparse.Namespace) -> Row:
+    """Return the share of padding in a federation's first round."""
+    runtime = runtime_for(options, task, "jr_warp", options.examples * CLIENTS)
+    plain, parts, count = [0, 0], [0, 0], 0
+    for client, rows in enumerate(partition(runtime.task, runtime.experiment)):
+        own = runtime.train.select(rows)
+        local = runtime.experiment.local.model_copy(update={"epochs": 1})
+        for batch in plan_batches(client, own, local, When(0, 1, 1)):
+            _add(plain, own.lengths[batch])
+            for (part,) in parts_by_length([own], [batch], runtime.model.overhead):
+                _add(parts, own.lengths[part])
+            count += 1
+    return {
+        "task": task,
+        "examples a client": options.examples,
+        "plain batches, % padding": round(100 * (1 - plain[0] / plain[1]), 1),
+        "parts, % padding": round(100 * (1 - parts[0] / parts[1]), 1),
+        "packed, % padding": 0.0,
+    }
+
+
+def _add(sums: list[int], lengths: np.ndarray) -> None:
+    """Count a pass's tokens: of its texts, and with padding."""
+    sums[0] += int(lengths.sum())
+    sums[1] += int(lengths.max()) * len(lengths)
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Report]:
+    """Run the benchmark from its command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = arguments_of(__doc__)
+    parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
+    parser.add_argument("--glue", type=Path, required=True, help="folder of GLUE files")
+    parser.add_argument("--examples", type=int, default=200, help="of a client (200)")
+    parser.add_argument("--epochs", type=int, default=10, help="local epochs (10)")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
+    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--tasks", nargs="+", default=TASKS)
+    options = parser.parse_args(arguments)
+    about = {name: getattr(options, name) for name in ("backbone", "examples", "threads")}
+    raw: dict[str, object] = {}
+    table = [caching_row(method, options, raw) for method in options.methods]
+    facts = {"ratio": "without / with kept states, of each pair of runs, of one client on SST-2"}
+    caching = Report({**about, "repeats": options.repeats}, table, facts, raw)
+    record("constant", f"kept states, {options.backbone}", caching, arguments, options.results)
+    table = [padding_row(task, options) for task in options.tasks]
+    facts = {"packed": "one client's texts pass in one row; all methods but prompt and jr_warp"}
+    padding = Report({**about, "clients": CLIENTS}, table, facts, {})
+    record("constant", f"padding, {options.backbone}", padding, arguments, options.results)
+    return [caching, padding]
+
+
+if __name__ == "__main__":
+    main()

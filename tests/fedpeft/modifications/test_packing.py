@@ -1,0 +1,84 @@
+"""Texts without their padding, against the same texts with it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as some
+from models import VARIANTS, batch_of, build_model, random_vectors, small_backbone
+
+from fedpeft.modifications.attention import EAGER, SDPA
+from fedpeft.modifications.packing import Packing
+
+
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize("representation", ["mask", "mean"])
+@pytest.mark.parametrize(("name", "values"), VARIANTS)
+def test_gradients_and_losses_are_those_of_padded_texts(
+    name: str, values: dict[str, object], representation: str, groups: int
+) -> None:
+    model = build_model(small_backbone("roberta"), name, **values)
+    if model.method.around_mask and representation != "mask":
+        return
+    if not model.method.grouped:
+        groups = 1
+    batch = batch_of(model.backbone, groups, 5, representation)
+    assert batch.packing is not None
+    vectors = random_vectors(model, groups)
+    found, expected = (
+        model.gradients(vectors, batch),
+        model.gradients(vectors, replace(batch, packing=None)),
+    )
+    for one, other in zip(found, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize("attention", [SDPA, EAGER])
+def test_no_token_but_those_of_texts_passes(attention: str) -> None:
+    model = build_model(small_backbone("bert"), "lora")
+    batch, seen = batch_of(model.backbone, 1, 6), []
+    module = model.backbone.model.encoder.layer[1].intermediate
+    handle = module.register_forward_hook(lambda _, given, out: seen.append(given[0].shape))
+    try:
+        model.backbone.model.set_attn_implementation(attention)
+        model.gradients(random_vectors(model, 1), batch)
+    finally:
+        handle.remove()
+        model.backbone.model.set_attn_implementation(SDPA)
+    assert seen == [(1, int(batch.attention_mask.sum()), 24)]
+    assert batch.attention_mask.numel() > batch.attention_mask.sum()
+
+
+@pytest.mark.parametrize("name", ["prompt", "jr_warp"])
+def test_texts_that_get_longer_are_not_packed(name: str) -> None:
+    model = build_model(small_backbone("bert"), name)
+    assert not model.packs
+    assert build_model(small_backbone("bert"), "full").packs
+
+
+@given(
+    lengths=some.lists(some.integers(1, 7), min_size=1, max_size=8),
+    groups=some.sampled_from([1, 2, 4]),
+)
+@settings(max_examples=100, deadline=None)
+def test_what_is_packed_comes_back_and_so_do_gradients(lengths: list[int], groups: int) -> None:
+    lengths = lengths * groups
+    mask = np.arange(max(lengths)) < np.array(lengths)[:, None]
+    packing = Packing.of(mask, groups, "cpu", torch.float64)
+    most = max(int(each.sum()) for each in np.split(mask, groups))
+    if most == mask.size // groups:
+        assert packing is None
+        return
+    padded = torch.arange(1.0, mask.size + 1, dtype=torch.float64).view(*mask.shape, 1)
+    padded.requires_grad_()
+    rows = packing.pack(padded)
+    assert rows.shape == (groups, most, 1)
+    back, texts = packing.unpack(rows), torch.from_numpy(mask)
+    assert torch.equal(back[texts], padded[texts])
+    (gradient,) = torch.autograd.grad((back[texts] ** 2).sum(), padded)
+    assert torch.equal(gradient[texts], 2 * padded.detach()[texts])
+    assert not gradient[~texts].any()

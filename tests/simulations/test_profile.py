@@ -1,0 +1,76 @@
+"""``fedpeft simulate --profile`` on a real run."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+from typer.testing import CliRunner
+
+from fedpeft.cli import app
+from simulations.profile import TRACED
+
+SETTINGS = [
+    "backbone=tiny",
+    "method.d=16",
+    "task.train_limit=64",
+    "task.eval_limit=16",
+    "federation.clients=2",
+    "federation.rounds=2",
+    "local.batch_size=4",
+    "engine.cohort=1",
+    "engine.threads=1",
+    "output.plots=false",
+]
+
+
+def simulate(out: Path, *settings: str, options: tuple[str, ...] = ("--profile",)) -> str:
+    chosen = [part for each in (*SETTINGS, *settings) for part in ("-s", each)]
+    done = CliRunner().invoke(app, ["simulate", *chosen, "--out", str(out), *options])
+    assert done.exit_code == 0, done.output
+    return done.output
+
+
+@pytest.mark.parametrize(
+    ("settings", "phases"),
+    [
+        ([], {"data", "below", "forward", "backward", "optimiser"}),
+        (
+            ["privacy.unit=example", "privacy.noise_multiplier=1", "privacy.reproducible=true"],
+            {"data", "below", "forward", "backward", "optimiser", "DP"},
+        ),
+    ],
+)
+def test_a_profile_says_where_the_time_went(
+    tmp_path: Path, settings: list[str], phases: set[str]
+) -> None:
+    printed = simulate(tmp_path / "run", *settings)
+    found = json.loads((tmp_path / "run" / "profile.json").read_text())
+    assert set(found["seconds"]) == phases | {"serialisation", "evaluation", "rest"}
+    assert all(each > 0 for each in found["seconds"].values())
+    assert sum(found["seconds"].values()) == pytest.approx(found["whole"])
+    assert sum(found["shares"].values()) == pytest.approx(1, abs=0.01)
+    assert all(f"\n{name} " in printed for name in found["seconds"])
+
+
+def test_the_trace_holds_some_steps_and_the_result_is_the_same(tmp_path: Path) -> None:
+    simulate(tmp_path / "profiled")
+    simulate(tmp_path / "plain", options=())
+    digests = [
+        json.loads((tmp_path / name / "result.json").read_text())["digests"]["vector"]
+        for name in ("profiled", "plain")
+    ]
+    assert digests[0] == digests[1]
+    events = json.loads((tmp_path / "profiled" / "trace.json").read_text())["traceEvents"]
+    steps = {each["name"] for each in events if str(each.get("name")).startswith("ProfilerStep")}
+    assert len(steps) == TRACED
+    assert any(each.get("name") == "aten::addmm" for each in events)
+    assert not (tmp_path / "plain" / "profile.json").exists()
+
+
+def test_other_processes_cannot_be_profiled(tmp_path: Path) -> None:
+    arguments = ["simulate", "-s", "engine.kind=ray", "--profile", "--out", str(tmp_path / "run")]
+    done = CliRunner().invoke(app, arguments)
+    assert done.exit_code != 0
+    assert not (tmp_path / "run").exists()
