@@ -17,7 +17,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from fedpeft.tasks.encoding import Encoded, batches, collate
+from fedpeft.tasks.batching import batches, collate
+from fedpeft.tasks.encoding import Encoded
 
 if TYPE_CHECKING:
     from fedpeft.model import TaskModel

@@ -21,7 +21,7 @@ from fedpeft.modifications.resuming import Cut, below, first_change, resume
 from fedpeft.profiling import phase
 from fedpeft.projection.operators import Mode, operator
 from fedpeft.tasks.base import Kind
-from fedpeft.tasks.encoding import Batch
+from fedpeft.tasks.batching import Batch
 from fedpeft.trainable import Trainable
 
 #: What a pass costs besides its tokens, in tokens: small products are slow, and calls take time,

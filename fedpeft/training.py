@@ -19,7 +19,8 @@ from fedpeft.privacy.example import DPSGD, poisson_batches, private_gradients
 from fedpeft.profiling import phase
 from fedpeft.randomness import generator
 from fedpeft.settings import LocalSection
-from fedpeft.tasks.encoding import Batch, Encoded, batches, collate
+from fedpeft.tasks.batching import Batch, batches, collate
+from fedpeft.tasks.encoding import Encoded
 from fedpeft.tasks.metrics import statistics, tag_statistics
 from fedpeft.tasks.parts import parts_by_length
 

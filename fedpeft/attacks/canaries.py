@@ -20,7 +20,8 @@ from fedpeft.privacy.example import DPSGD, clipped_sums
 from fedpeft.privacy.whole_weights import example_gradients
 from fedpeft.randomness import generator
 from fedpeft.settings import LocalSection
-from fedpeft.tasks.encoding import Encoded, collate
+from fedpeft.tasks.batching import collate
+from fedpeft.tasks.encoding import Encoded
 from fedpeft.training import When, outputs_of, train_cohort
 
 #: Deviation of the start vector's numbers times the root of the backbone's width, and how much more

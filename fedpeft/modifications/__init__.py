@@ -20,7 +20,7 @@ from torch.nn import functional
 from fedpeft.projection.operators import Operator
 
 if TYPE_CHECKING:
-    from fedpeft.tasks.encoding import Batch
+    from fedpeft.tasks.batching import Batch
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,

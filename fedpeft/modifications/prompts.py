@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from fedpeft.modifications import Modification
-from fedpeft.tasks.encoding import Batch
+from fedpeft.tasks.batching import Batch
 
 
 @dataclass(frozen=True)

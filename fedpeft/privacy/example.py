@@ -23,7 +23,8 @@ from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.noise import Noise, poisson
 from fedpeft.privacy.whole_weights import example_gradients
 from fedpeft.profiling import phase
-from fedpeft.tasks.encoding import Encoded, collate
+from fedpeft.tasks.batching import collate
+from fedpeft.tasks.encoding import Encoded
 from fedpeft.tasks.parts import parts_by_length
 
 if TYPE_CHECKING:

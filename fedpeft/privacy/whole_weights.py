@@ -24,7 +24,7 @@ from fedpeft.modifications import WeightChange
 
 if TYPE_CHECKING:
     from fedpeft.model import Realised, TaskModel
-    from fedpeft.tasks.encoding import Batch
+    from fedpeft.tasks.batching import Batch
 
 #: Gets a realised tensor [1, *shape] and every example's gradient with respect to it [N, *shape].
 Receiver = Callable[[Tensor, Tensor], None]

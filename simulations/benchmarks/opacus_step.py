@@ -1,18 +1,17 @@
 """The other side of the privacy benchmark: DP-SGD as a user of Opacus writes it for one method.
 
-The method's trained numbers are parameters of small modules inside a copy of the backbone, whose
-per-example gradients come from Opacus's hooks (``GradSampleModule``); ``DPOptimizer`` clips, adds
-noise and steps. Same mathematics as ``fedpeft.privacy.example``, none of its code.
+The method's trained numbers are parameters of small modules inside a copy of the backbone
+(``plain_modules``), whose per-example gradients come from Opacus's hooks (``GradSampleModule``);
+``DPOptimizer`` clips, adds noise and steps. Same mathematics as ``fedpeft.privacy.example``, none
+of its code.
 """
 
 from __future__ import annotations
 
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
-from math import sqrt
-from typing import Any
 
 import torch
 from opacus import GradSampleModule
@@ -22,66 +21,14 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpeft.model import TaskModel
-from fedpeft.projection import Projection
-from fedpeft.tasks.encoding import Batch
-
-Parameters = dict[str, nn.Parameter]
-
-
-class Changed(nn.Module):
-    """A frozen module and a trained one that changes its output."""
-
-    def __init__(self, frozen: nn.Module, change: nn.Module):
-        super().__init__()
-        self.frozen, self.change = frozen, change
-
-    def forward(self, *inputs: Any, **named: Any) -> Tensor:
-        """Return the changed output."""
-        return self.change(self.frozen(*inputs, **named))
-
-
-class Shift(nn.Module):
-    """h + z W for every token; z [d] is the same parameter in every block."""
-
-    def __init__(self, z: nn.Parameter, fixed: Tensor):
-        super().__init__()
-        self.z = z
-        self.fixed = fixed  # [d, width]; no buffer: Opacus refuses trained modules that have one
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return [N, T, width]."""
-        return hidden + self.z @ self.fixed
-
-
-class Prompt(Shift):
-    """z W as a token in front of the text."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return [N, 1 + T, width]."""
-        token = (self.z @ self.fixed).expand(len(hidden), 1, -1)
-        return torch.cat([token, hidden], dim=1)
-
-
-class PromptShift(Shift):
-    """h + z W at the token in front."""
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return [N, 1 + T, width]."""
-        return torch.cat([hidden[:, :1] + self.z @ self.fixed, hidden[:, 1:]], dim=1)
-
-
-class LoRALinear(nn.Module):
-    """A frozen linear layer with a low-rank change (Hu et al. 2021), as peft builds it."""
-
-    def __init__(self, frozen: nn.Linear, rank: int, scale: float):
-        super().__init__()
-        self.frozen, self.scale = frozen, scale
-        self.down = nn.Linear(frozen.in_features, rank, bias=False)
-        self.up = nn.Linear(rank, frozen.out_features, bias=False)
-
-    def forward(self, hidden: Tensor) -> Tensor:
-        """Return [N, T, outputs]."""
-        return self.frozen(hidden) + self.scale * self.up(self.down(hidden))
+from fedpeft.tasks.batching import Batch
+from simulations.benchmarks.plain_modules import (
+    METHODS,
+    Classifier,
+    Prompt,
+    PromptShift,
+    Shift,
+)
 
 
 @register_grad_sampler(Shift)
@@ -96,75 +43,6 @@ def _prompt_samples(
     layer: Shift, activations: list[Tensor], backprops: Tensor
 ) -> dict[nn.Parameter, Tensor]:
     return {layer.z: backprops[:, 0] @ layer.fixed.T}
-
-
-def _slash(encoder: nn.Module, model: TaskModel) -> Parameters:
-    z, fixed = _projected(model)
-    for block, matrix in zip(encoder.encoder.layer, fixed, strict=True):
-        block.output.dense = Changed(block.output.dense, Shift(z, matrix))
-    return {"z": z}
-
-
-def _jr_warp(encoder: nn.Module, model: TaskModel) -> Parameters:
-    z, (first, *later) = _projected(model)
-    encoder.embeddings = Changed(encoder.embeddings, Prompt(z, first))
-    for block, matrix in zip(encoder.encoder.layer, later, strict=False):  # none after the last
-        block.output.LayerNorm = Changed(block.output.LayerNorm, PromptShift(z, matrix))
-    return {"z": z}
-
-
-def _linear(encoder: nn.Module, model: TaskModel) -> Parameters:
-    return {}
-
-
-def _lora(encoder: nn.Module, model: TaskModel) -> Parameters:
-    rank, alpha = model.method.settings.rank, model.method.settings.alpha
-    found = {}
-    for number, block in enumerate(encoder.encoder.layer):
-        attention = block.attention.self
-        for site, name in (("q", "query"), ("v", "value")):
-            layer = LoRALinear(getattr(attention, name), rank, alpha / rank)
-            setattr(attention, name, layer)
-            found[f"{number}.{site}.A"] = layer.down.weight
-            found[f"{number}.{site}.B"] = layer.up.weight
-    return found
-
-
-#: Puts a method's modules into a copy of the encoder, and names their parameters as its layout.
-METHODS: dict[str, Callable[[nn.Module, TaskModel], Parameters]] = {
-    "slash": _slash,
-    "jr_warp": _jr_warp,
-    "linear": _linear,
-    "lora": _lora,
-}
-
-
-def _projected(model: TaskModel) -> tuple[nn.Parameter, list[Tensor]]:
-    """Return z [d] and every W [d, width], of variance 1/d."""
-    fixed = [w for w in model.method.projections() if isinstance(w, Projection)]
-    d = fixed[0].columns
-    return nn.Parameter(torch.zeros(d)), [torch.from_numpy(w.transposed()) / sqrt(d) for w in fixed]
-
-
-class Classifier(nn.Module):
-    """The changed encoder and a linear head on the mean of a text's tokens."""
-
-    def __init__(self, encoder: nn.Module, width: int, classes: int):
-        super().__init__()
-        self.encoder, self.head = encoder, nn.Linear(width, classes)
-
-    def forward(self, batch: Batch) -> Tensor:
-        """Return logits [N, C]."""
-        mask, tokens = batch.attention_mask, batch.input_ids.shape[1]
-        # A prompt is attended, too; one of none changes nothing.
-        prompts = int(isinstance(self.encoder.embeddings, Changed))
-        states = self.encoder(
-            input_ids=batch.input_ids,
-            attention_mask=functional.pad(mask, (prompts, 0), value=1),
-            token_type_ids=batch.token_type_ids,
-        ).last_hidden_state[:, -tokens:]
-        share = mask[:, :, None].to(states.dtype)
-        return self.head((states * share).sum(1) / share.sum(1))
 
 
 class OpacusStep:

@@ -28,7 +28,7 @@ import numpy as np
 from fedpeft.privacy.noise import SecureNoise
 from fedpeft.randomness import generator
 from fedpeft.runtime import runtime_of
-from fedpeft.tasks.encoding import batches as similar
+from fedpeft.tasks.batching import batches as similar
 from simulations.benchmarks.common import (
     Report,
     Row,

@@ -20,7 +20,7 @@ from fedpeft.privacy.example import DPSGD, clipped_sums, private_gradients
 from fedpeft.privacy.noise import Noise, SeededNoise
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime
-from fedpeft.tasks.encoding import Batch, collate
+from fedpeft.tasks.batching import Batch, collate
 from fedpeft.training import When, train_cohort
 from simulations.benchmarks.common import slash_d, timed
 

@@ -17,7 +17,7 @@ from fedpeft.model import TaskModel
 from fedpeft.modifications.attention import SDPA
 from fedpeft.projection.operators import Mode, Operator, operator
 from fedpeft.sites import BackboneShape
-from fedpeft.tasks.encoding import Batch
+from fedpeft.tasks.batching import Batch
 from fedpeft.tiny import tiny_tokenizer
 
 
