@@ -9,7 +9,7 @@ kept or is computed anew changes no bit, so neither does a restart, the engine, 
 
 from __future__ import annotations
 
-from collections import OrderedDict
+from collections.abc import Sequence
 from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
@@ -27,40 +27,52 @@ _BATCH = 64  # texts computed together
 
 
 class KeptStates:
-    """The states below a model's first change, of the texts asked for last.
+    """The states below a model's first change, of texts that were asked for.
 
     Args:
         model: the task model.
         most: bytes kept, on the model's device; 0 = none.
+
+    Attributes:
+        size: bytes kept now.
     """
 
     def __init__(self, model: TaskModel, most: int):
         self._model, self._most = model, most
-        self._kept: OrderedDict[bytes, tuple[Tensor, ...]] = OrderedDict()
+        self._kept: dict[bytes, tuple[Tensor, ...]] = {}
+        self.size = 0
 
-    @property
-    def size(self) -> int:
-        """Bytes kept now."""
-        return sum(each.nbytes for states in self._kept.values() for each in states)
+    def attach(self, together: Sequence[Encoded]) -> list[Encoded]:
+        """Return the texts of some clients with the states below the first change.
 
-    def attach(self, texts: Encoded) -> Encoded:
-        """Return the same texts with the states below the first change.
-
-        Texts come back as they are if nothing lies below, or if theirs alone would take more than
-        may be kept.
+        All come back as they are if nothing lies below, or if theirs would take more than may be
+        kept.
         """
-        if self._needed(texts) > self._most:
-            return texts
-        key = _digest(texts)
-        if key not in self._kept:
-            self._kept[key] = self._compute(texts)
-        self._kept.move_to_end(key)
-        while self.size > self._most:
-            self._kept.popitem(last=False)
-        return replace(texts, below=self._kept[key])
+        needed = [self._needed(texts) for texts in together]
+        if sum(needed) > self._most:
+            return [*together]
+        keys = [_digest(texts) for texts in together]
+        for key, texts, size in zip(keys, together, needed, strict=True):
+            if key not in self._kept:
+                self._make_room(size, {*keys})
+                self._kept[key] = self._compute(texts)
+                self.size += _bytes(self._kept[key])
+        return [
+            replace(texts, below=self._kept[key]) for texts, key in zip(together, keys, strict=True)
+        ]
+
+    def _make_room(self, size: float, wanted: set[bytes]) -> None:
+        """Drop what was made last, but nothing that is wanted, until ``size`` bytes fit.
+
+        Clients take turns: the one made first is back first, and would else just have been dropped.
+        """
+        for key in [key for key in reversed(self._kept) if key not in wanted]:
+            if self.size + size <= self._most:
+                return
+            self.size -= _bytes(self._kept.pop(key))
 
     def _needed(self, texts: Encoded) -> float:
-        """Return the bytes that the states of some texts take; infinity if there are none."""
+        """Return the bytes that some texts' states take at most; infinity if there are none."""
         model = self._model
         if model.cut is None or not len(texts):
             return float("inf")
@@ -90,6 +102,10 @@ class KeptStates:
             for whole, part in zip(result, found, strict=True):
                 whole[places] = part
         return result
+
+
+def _bytes(states: tuple[Tensor, ...]) -> int:
+    return sum(each.nbytes for each in states)
 
 
 def _digest(texts: Encoded) -> bytes:

@@ -190,7 +190,6 @@ OPERATIONAL = {
     "federation.node_wait",
     "federation.min_success",
     "engine.workers",
-    "engine.projections",
     "output.plots",
 }
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
+from collections.abc import Iterator
 
 import torch
 from torch import Tensor
@@ -10,6 +11,7 @@ from torch import Tensor
 from fedpeft.settings import LocalSection
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Gupta et al. 2023, appendix C
+_BLOCK = 1 << 21  # numbers that are updated together, of each tensor; measured on a CPU
 
 
 class Optimizer(ABC):
@@ -35,15 +37,18 @@ class AdamW(Optimizer):
 
     def step(self, vectors: Tensor, gradients: Tensor, lr: Tensor) -> None:
         """See Optimizer."""
-        rows = len(vectors)
         self.steps += 1
-        mean, square = self.mean[:rows], self.square[:rows]
-        vectors.mul_(1 - lr * self.weight_decay)
-        mean.lerp_(gradients, 1 - BETA1)
-        square.mul_(BETA2).addcmul_(gradients, gradients, value=1 - BETA2)
         scale = (1 - BETA2**self.steps) ** 0.5
-        update = mean / (square.sqrt() / scale).add_(EPSILON)
-        vectors.sub_(lr / (1 - BETA1**self.steps) * update)
+        decay, rate = 1 - lr * self.weight_decay, lr / (1 - BETA1**self.steps)
+        for vector, gradient, mean, square, update in _blocks(
+            vectors, gradients, self.mean, self.square
+        ):
+            vector.mul_(decay)
+            mean.lerp_(gradient, 1 - BETA1)
+            square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
+            torch.sqrt(square, out=update).div_(scale).add_(EPSILON)
+            torch.div(mean, update, out=update).mul_(rate)
+            vector.sub_(update)
 
 
 class SGD(Optimizer):
@@ -55,10 +60,29 @@ class SGD(Optimizer):
 
     def step(self, vectors: Tensor, gradients: Tensor, lr: Tensor) -> None:
         """See Optimizer."""
-        velocity = self.velocity[: len(vectors)]
-        velocity.mul_(self.momentum).add_(gradients)
-        vectors.mul_(1 - lr * self.weight_decay)
-        vectors.sub_(lr * velocity)
+        decay = 1 - lr * self.weight_decay
+        for vector, gradient, velocity, update in _blocks(vectors, gradients, self.velocity):
+            velocity.mul_(self.momentum).add_(gradient)
+            vector.mul_(decay)
+            vector.sub_(torch.mul(velocity, lr, out=update))
+
+
+def _blocks(vectors: Tensor, *others: Tensor) -> Iterator[list[Tensor]]:
+    """Yield views of the first n rows of all tensors, some columns at a time, and a scratch tensor.
+
+    No step then allocates what is as large as a task vector of millions of numbers, which takes
+    longer than all arithmetic on it. Elementwise work does not mind where it is cut.
+
+    Args:
+        vectors: [n, P].
+        others: [at least n, P].
+    """
+    rows, size = vectors.shape
+    width = max(1, _BLOCK // rows)
+    scratch = vectors.new_empty(rows, min(width, size))
+    for start in range(0, size, width):
+        views = [each[:rows, start : start + width] for each in (vectors, *others)]
+        yield [*views, scratch[:, : views[0].shape[1]]]
 
 
 def build_optimizer(local: LocalSection, vectors: Tensor) -> Optimizer:
@@ -83,8 +107,8 @@ def learning_rate(local: LocalSection, progress: float) -> float:
 
 
 def clip_rows(gradients: Tensor, max_norm: float) -> Tensor:
-    """Scale each row [P] of [n, P] down to the L2 norm ``max_norm``; 0 leaves all as they are."""
+    """Scale each row [P] of [n, P] down to the L2 norm ``max_norm``, in place; 0 = not at all."""
     if not max_norm:
         return gradients
     norms = gradients.norm(dim=1, keepdim=True)
-    return gradients * (max_norm / (norms + 1e-6)).clamp(max=1.0)
+    return gradients.mul_((max_norm / (norms + 1e-6)).clamp(max=1.0))

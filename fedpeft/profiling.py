@@ -17,12 +17,17 @@ class Stopwatch:
     """Seconds of each phase. A phase inside another takes its time from that one.
 
     Args:
-        finished: called at a phase's end, before its time is taken: to wait for a GPU, say.
+        finish: called at a phase's end before its time is taken: to wait for a GPU, say.
+        ended: called behind a phase's end; the time that it takes counts for no phase.
     """
 
-    def __init__(self, finished: Callable[[Phase], None] = lambda phase: None):
+    def __init__(
+        self,
+        finish: Callable[[], None] = lambda: None,
+        ended: Callable[[Phase], None] = lambda phase: None,
+    ):
         self.seconds: dict[Phase, float] = {}
-        self._finished, self._open = finished, list[Phase]()
+        self._finish, self._ended, self._open = finish, ended, list[Phase]()
         self._since = 0.0
 
     @contextmanager
@@ -41,9 +46,10 @@ class Stopwatch:
 
     def end(self) -> None:
         """End the phase begun last."""
-        self._finished(self._open[-1])
+        self._finish()
         self._take()
-        self._open.pop()
+        self._ended(self._open.pop())
+        self._since = time.perf_counter()
 
     def _take(self) -> None:
         now = time.perf_counter()

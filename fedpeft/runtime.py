@@ -155,7 +155,7 @@ def runtime_of(toml: str, files: TaskSection | None = None, content: str = "") -
     """
     runtime = _runtime(toml, files, content)
     engine = runtime.experiment.engine
-    set_threads(engine.threads, engine.workers if engine.kind == "ray" else 1)
+    set_threads(engine.threads, engine.workers if engine.kind != "local" else 1)
     return runtime
 
 

@@ -172,7 +172,7 @@ class EngineSection(Section):
     cache_mb: int = Field(
         1024,
         ge=0,
-        description="MiB for what lies below the first change, of texts that come again; 0 = none",
+        description="MiB a process keeps of what lies below the first change of texts; 0 = none",
     )
 
 

@@ -22,7 +22,7 @@ from fedpeft.settings import LocalSection
 from fedpeft.tasks.batching import Batch, batches, collate
 from fedpeft.tasks.encoding import Encoded
 from fedpeft.tasks.metrics import statistics, tag_statistics
-from fedpeft.tasks.parts import parts_by_length
+from fedpeft.tasks.parts import passes_of
 
 EVALUATION_BATCH = 64
 
@@ -78,12 +78,13 @@ def train_cohort(
         private: each client's DP-SGD. What leaves this function is then the vectors alone: the
             losses are NaN, and ``local.max_grad_norm`` gives way to the clipping of examples.
     """
-    with phase("below"):
-        data = [model.kept.attach(own) for own in data]
     if private:
         plans = [poisson_batches(p, len(own)) for p, own in zip(private, data, strict=True)]
     else:
         plans = [plan_batches(c, own, local, when) for c, own in zip(clients, data, strict=True)]
+    if all(sum(map(len, plan)) >= len(own) for plan, own in zip(plans, data, strict=True)):
+        with phase("below"):  # else computing it for all texts would cost more than it saves
+            data = model.kept.attach(data)
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
     steps = np.array([len(plans[k]) for k in order])
@@ -124,12 +125,11 @@ def _gradients(
     """Return (gradient [G, P] of each client's mean loss over its batch, mean loss [G])."""
     total, losses = torch.zeros_like(vectors), vectors.new_zeros(len(vectors))
     sizes = vectors.new_tensor([len(batch) for batch in batches])
-    # Packed texts have little padding; of the others the long ones pass apart from the short.
-    parts = [batches] if model.packs else parts_by_length(data, batches, model.overhead)
-    for rows in parts:
-        pad_id = model.backbone.tokenizer.pad_token_id
+    passes, packed = passes_of(data, batches, model.costs, model.packs)
+    pad_id = model.backbone.tokenizer.pad_token_id
+    for rows in passes:
         with phase("data"):
-            part = collate(data, rows, pad_id, vectors.device, model.dtype)
+            part = collate(data, rows, pad_id, vectors.device, model.dtype, packed)
         gradients, means = model.gradients(vectors, part, sizes)
         total += gradients
         losses += means
@@ -158,7 +158,8 @@ def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluat
         loss_sum += float(model.losses(outputs, batch).sum())
 
     with phase("evaluation"):
-        outputs = outputs_of(model, vector, model.kept.attach(examples), add)
+        [ready] = model.kept.attach([examples])
+        outputs = outputs_of(model, vector, ready, add)
         return Evaluation(outputs, _statistics(model, outputs, examples), loss_sum)
 
 

@@ -91,4 +91,4 @@ def decode(array: np.ndarray, codec: str, size: int, dtype: str = "float32") -> 
     bad = np.count_nonzero(~np.isfinite(array))
     if bad:
         raise ValueError(f"{bad} of {size} numbers are NaN or infinite")
-    return array.astype(dtype)
+    return array.astype(dtype, copy=False)

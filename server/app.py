@@ -29,6 +29,7 @@ from server.evaluation import measure
 from server.exchange import budget_spent
 from server.ledger import ByteLedger
 from server.nodes import Node, Nodes
+from server.numbers import numbers
 from server.privacy import CentralPrivacy
 from server.result import describe_result
 from server.roster import Roster
@@ -247,7 +248,7 @@ def check_update(runtime: Runtime, reply: Message, start: np.ndarray) -> Update:
     experiment, content = runtime.experiment, reply.content
     if content["config"]["experiment"] != runtime.digest:
         raise ValueError("the reply belongs to another experiment")
-    array = content["arrays"]["vector"].numpy()
+    array = numbers(content["arrays"]["vector"])
     vector = decode(array, experiment.wire.codec, len(start), str(start.dtype))
     limit = experiment.federation.max_update_norm
     norm = float(np.linalg.norm(vector - start))

@@ -11,6 +11,7 @@ from typing import Any
 from flwr.app import Array, Message
 
 from server.flower import message_bytes
+from server.numbers import numbers
 
 Sizes = dict[str, int]  # {"payload", "message"} in bytes
 KINDS = ("train", "evaluate", "handshake")
@@ -26,7 +27,7 @@ def payload_bytes(message: Message) -> int:
 
 def _array_bytes(array: Array) -> int:
     try:
-        return array.numpy().nbytes
+        return numbers(array).nbytes
     except Exception:  # a client may send anything; the reply is refused later
         return len(array.data)
 

@@ -8,6 +8,7 @@ train messages of that many clients are answered together, in one batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import islice
 
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
@@ -20,19 +21,16 @@ TrainTogether = Callable[[Sequence[Message], Sequence[Context]], list[Message]]
 NodeConfig = dict[str, int | float | str | bool]
 
 
-class LocalGrid(Grid):
-    """Runs messages when their replies are asked for, a cohort at a time, in the order sent."""
+class CohortGrid(Grid):
+    """The nodes of a simulation, and the messages that wait for them; no more than a base.
 
-    def __init__(
-        self,
-        client_app: ClientApp,
-        node_configs: Sequence[NodeConfig],
-        cohort: int = 1,
-        train_together: TrainTogether | None = None,
-    ):
-        self._app, self._train_together = client_app, train_together
-        self._cohort = cohort if train_together else 1
-        self._run = new_run()
+    Args:
+        node_configs: of each node.
+        cohort: how many messages are answered together.
+    """
+
+    def __init__(self, node_configs: Sequence[NodeConfig], cohort: int):
+        self._cohort, self._run = cohort, new_run()
         self._contexts = {
             1000 + place: Context(self._run.run_id, 1000 + place, config, RecordDict(), {})
             for place, config in enumerate(node_configs)
@@ -56,7 +54,7 @@ class LocalGrid(Grid):
         return list(self._contexts)
 
     def get_nodes(self) -> list[object]:
-        """Return no details: nodes in one process have none."""
+        """Return no details: simulated nodes have none."""
         return []
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
@@ -64,34 +62,77 @@ class LocalGrid(Grid):
         self._waiting = {give_id(message): message for message in messages}
         return list(self._waiting)
 
-    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Run the next cohort of the messages named and return its replies."""
-        chosen = [i for i in message_ids if i in self._waiting][: self._cohort]
-        messages = [from_wire(to_wire(self._waiting.pop(message_id))) for message_id in chosen]
-        contexts = [self._contexts[message.metadata.dst_node_id] for message in messages]
-        if self._train_together and len(messages) > 1 and _trains(messages[0]):
-            replies = self._train_together(messages, contexts)
-        else:
-            replies = [self._call(m, c) for m, c in zip(messages, contexts, strict=True)]
-        for reply in replies:
-            give_id(reply)
-        return [from_wire(to_wire(reply)) for reply in replies]
-
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Run all messages to the end; there is nothing to time out on."""
-        waiting = self.push_messages(messages)
-        replies: list[Message] = []
-        while self._waiting:
-            replies += self.pull_messages(waiting)
-        return replies
+        """Run all messages to the end, whatever the timeout; return replies in their order."""
+        sent = self.push_messages(messages)
+        replies: dict[str, Message] = {}
+        while len(replies) < len(sent):
+            for reply in self.pull_messages([each for each in sent if each not in replies]):
+                replies[reply.metadata.reply_to_message_id] = reply
+        return [replies[message_id] for message_id in sent]
 
-    def _call(self, message: Message, context: Context) -> Message:
-        try:
-            return self._app(message, context)
-        except Exception as error:  # as Flower's runtimes do
-            return error_reply(error, message)
+    def _next_cohort(self, message_ids: Iterable[str]) -> list[Message]:
+        """Take the first of the messages named that wait, in the order in which they are named."""
+        chosen = islice((i for i in message_ids if i in self._waiting), self._cohort)
+        return [self._waiting.pop(message_id) for message_id in list(chosen)]
+
+    def _context(self, message: Message) -> Context:
+        """Return the context of the node that a message is for."""
+        return self._contexts[message.metadata.dst_node_id]
+
+
+class LocalGrid(CohortGrid):
+    """Runs messages when their replies are asked for, a cohort at a time, in the order sent."""
+
+    def __init__(
+        self,
+        client_app: ClientApp,
+        node_configs: Sequence[NodeConfig],
+        cohort: int = 1,
+        train_together: TrainTogether | None = None,
+    ):
+        super().__init__(node_configs, cohort if train_together else 1)
+        self._app, self._together = client_app, train_together
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Run the next cohort of the messages named and return its replies."""
+        cohort = self._next_cohort(message_ids)
+        contexts = [self._context(message) for message in cohort]
+        replies = answer(self._app, self._together, [to_wire(m) for m in cohort], contexts)
+        return [from_wire(reply) for reply in replies]
+
+
+def answer(
+    app: ClientApp,
+    together: TrainTogether | None,
+    sent: Sequence[bytes],
+    contexts: Sequence[Context],
+) -> list[bytes]:
+    """Answer serialised messages by serialised replies, in their order; contexts may change.
+
+    Args:
+        app: answers one message.
+        together: answers several train messages in one batch; None = one after the other.
+        sent: the messages, all of one type.
+        contexts: of the nodes they are for.
+    """
+    messages = [from_wire(each) for each in sent]
+    if together and len(messages) > 1 and _trains(messages[0]):
+        replies = together(messages, contexts)
+    else:
+        replies = [_call(app, m, c) for m, c in zip(messages, contexts, strict=True)]
+    for reply in replies:
+        give_id(reply)
+    return [to_wire(reply) for reply in replies]
+
+
+def _call(app: ClientApp, message: Message, context: Context) -> Message:
+    try:
+        return app(message, context)
+    except Exception as error:  # as Flower's runtimes do
+        return error_reply(error, message)
 
 
 def _trains(message: Message) -> bool:
@@ -107,5 +148,9 @@ def run_local(
     train_together: TrainTogether | None = None,
 ) -> None:
     """Run a ServerApp against a ClientApp at each node, all in this process."""
-    grid = LocalGrid(client_app, node_configs, cohort, train_together)
+    serve(server_app, LocalGrid(client_app, node_configs, cohort, train_together), run_config)
+
+
+def serve(server_app: ServerApp, grid: CohortGrid, run_config: NodeConfig) -> None:
+    """Run a ServerApp on a grid to its end."""
     server_app(grid, Context(grid.run.run_id, 0, {}, RecordDict(), dict(run_config)))

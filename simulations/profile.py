@@ -29,9 +29,9 @@ def require_local(experiment: Experiment) -> None:
 def profiled(folder: Path) -> Iterator[dict[str, float]]:
     """Watch a run while the context is open; yields what becomes the seconds of each phase.
 
-    Then writes ``profile.json`` (seconds and shares of the phases; the trace's own cost is in them)
-    and ``trace.json``, a torch profiler trace of some steps, for chrome://tracing or
-    ui.perfetto.dev.
+    Then writes ``profile.json``, seconds and shares of the phases (what the trace costs is in
+    ``rest``), and, of a run of more than two steps, ``trace.json``: a torch profiler trace of some
+    steps, for chrome://tracing or ui.perfetto.dev.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile, schedule
@@ -45,15 +45,17 @@ def profiled(folder: Path) -> Iterator[dict[str, float]]:
         on_trace_ready=lambda found: found.export_chrome_trace(str(folder / TRACE)),
     )
 
-    def finished(phase: Phase) -> None:
+    def finish() -> None:
         if torch.cuda.is_available():
             torch.cuda.synchronize()  # else a phase only counts the calls
+
+    def ended(phase: Phase) -> None:
         if phase == "optimiser":
             trace.step()
 
     seconds: dict[str, float] = {}
     began = time.perf_counter()
-    with trace, Stopwatch(finished).running() as watch:
+    with trace, Stopwatch(finish, ended).running() as watch:
         yield seconds
     whole = time.perf_counter() - began
     seconds.update(sorted(watch.seconds.items(), key=lambda item: -item[1]))

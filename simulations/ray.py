@@ -25,10 +25,12 @@ class _AtNode(ClientApp):
         return self._app(message, context)
 
 
-def require_ray() -> None:
-    """Raise UserError unless the extra ``ray`` is installed."""
+def require_ray(kind: str) -> None:
+    """Raise UserError unless the extra ``ray`` is installed, which an engine's kind needs."""
     if find_spec("ray") is None:
-        raise UserError("engine.kind = 'ray' needs Ray: pip install -e '.[ray]' in the checkout")
+        raise UserError(
+            f"engine.kind = '{kind}' needs Ray: pip install -e '.[ray]' in the checkout"
+        )
 
 
 def run_ray(

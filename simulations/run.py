@@ -10,16 +10,19 @@ from clients import partitioning
 from clients.app import app as client_app
 from clients.app import train_together
 from clients.data import LEDGER_FOLDER, PARTITION_FILE, PERSONAL_FOLDER
+from fedpeft.cohorts import cohort_size
 from fedpeft.config import Experiment
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runtime import Runtime, runtime_of
 from server.app import app as server_app
 from server.privacy import central_plan
 from server.runfolder import RESULT, RunFolder
+from simulations.actors import actors_of, run_actors
 from simulations.local import NodeConfig, run_local
 from simulations.ray import require_ray, run_ray
 
 PARTITION = "partition.json"
+COHORT = "cohort"  # what a run's folder calls the size of its cohorts
 
 
 def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[RunFolder, Runtime]:
@@ -29,15 +32,17 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
         UserError: anything that would stop the run later; nothing is written then.
     """
     RunFolder.check(out, experiment, resume)
-    if experiment.engine.kind == "ray":
-        require_ray()
+    if experiment.engine.kind != "local":
+        require_ray(experiment.engine.kind)
     runtime = runtime_of(experiment.to_toml())
     rows = partitioning.partition(runtime.task, experiment)
     _ = runtime.model, runtime.train, runtime.dev  # made here, so that a mistake in them shows now
     _check_privacy(experiment, {len(own) for own in rows})
     folder = RunFolder.create(out, experiment, resume)
     digests = {"data": runtime.data_digest, "partition": partitioning.digest(rows)}
-    folder.pin({**runtime.identity, **digests})
+    # A run that goes on keeps its cohorts, whatever would be chosen now: its bits depend on them.
+    cohort = folder.pinned().get(COHORT) or str(cohort_of(runtime))
+    folder.pin({**runtime.identity, **digests, COHORT: cohort})
     if not (out / PARTITION).exists():
         partitioning.save(out / PARTITION, rows, experiment.partition.kind)
     return folder, runtime
@@ -65,12 +70,28 @@ def simulate(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
     run_config: NodeConfig = {"experiment": experiment.to_toml(), "out": str(folder.path)}
     clients, engine = experiment.federation.clients, experiment.engine
     shared = node_config(folder.path, experiment)
+    nodes = [{"partition-id": client, **shared} for client in range(clients)]
+    cohort = int(folder.pinned()[COHORT])
     if engine.kind == "ray":
         run_ray(server_app, client_app, clients, engine.workers, shared, run_config)
+    elif engine.kind == "actors":
+        run_actors(server_app, nodes, run_config, cohort, engine)
     else:
-        nodes = [{"partition-id": client, **shared} for client in range(clients)]
-        run_local(server_app, client_app, nodes, run_config, engine.cohort, train_together)
+        run_local(server_app, client_app, nodes, run_config, cohort, train_together)
     return json.loads((folder.path / RESULT).read_text(encoding="utf-8"))
+
+
+def cohort_of(runtime: Runtime) -> int:
+    """Return how many clients of a simulation train in one batch, see ``fedpeft.cohorts``."""
+    import torch
+
+    experiment, backbone = runtime.experiment, runtime.backbone
+    cuda = backbone.device.type == "cuda"
+    memory = torch.cuda.get_device_properties(backbone.device).total_memory if cuda else 0
+    actors = experiment.engine.kind == "actors"
+    processes = actors_of(experiment.engine)[0] if actors else 1
+    size, lengths = runtime.trainable.layout.size, runtime.train.lengths
+    return cohort_size(experiment, backbone.shape, size, lengths, memory, processes)
 
 
 def node_config(path: Path, experiment: Experiment) -> NodeConfig:

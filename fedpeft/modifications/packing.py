@@ -22,8 +22,9 @@ class Packing:
 
     Attributes:
         origin: flat place in [N, T] of every packed token, int64 [G * M].
-        places: flat place in [G, M] of every padded token, int64 [N * T]; of padding any.
-        kept: 1 for the tokens of texts, 0 for padding, [N * T, 1].
+        places: flat place in [G, M] of every padded token, int64 [N * T]; padding has that of its
+            own text's first token, as numbers of another text must not come near.
+        is_text: 1 for the tokens of texts, 0 for padding, [N * T, 1].
         filled: 1 for the tokens of texts, 0 where a group is filled up, [G * M, 1].
         shape: N and T.
         groups: G.
@@ -31,7 +32,7 @@ class Packing:
 
     origin: Tensor
     places: Tensor
-    kept: Tensor
+    is_text: Tensor
     filled: Tensor
     shape: tuple[int, int]
     groups: int
@@ -40,7 +41,7 @@ class Packing:
     def of(
         cls, mask: np.ndarray, groups: int, device: torch.device | str, dtype: torch.dtype
     ) -> Packing | None:
-        """Return the packing of texts; None if they have no padding, or it would leave as much.
+        """Return the packing of texts; None if it would leave as much padding as there is.
 
         Args:
             mask: which tokens are of a text, bool [N, T]; each text has at least one.
@@ -56,8 +57,9 @@ class Packing:
         origin = np.argsort(~grouped, axis=1, kind="stable")[:, :most]  # texts first, in order
         filled = np.arange(most) < counts[:, None]
         flat = (origin + np.arange(groups)[:, None] * grouped.shape[1]).ravel()
-        places = np.zeros(mask.size, dtype=np.int64)
+        places = np.empty(mask.size, dtype=np.int64)
         places[flat[filled.ravel()]] = np.flatnonzero(filled)
+        places = own_first(places.reshape(mask.shape), mask).ravel()
 
         def tensor(array: np.ndarray, dtype: torch.dtype) -> Tensor:
             return torch.from_numpy(np.ascontiguousarray(array)).to(device, dtype)
@@ -73,13 +75,22 @@ class Packing:
 
     def pack(self, padded: Tensor) -> Tensor:
         """Return [G, M, ...] of [N, T, ...]."""
-        found = _Move.apply(padded.flatten(0, 1), self.origin, self.places, self.kept, self.filled)
+        found = _Move.apply(
+            padded.flatten(0, 1), self.origin, self.places, self.is_text, self.filled
+        )
         return found.unflatten(0, (self.groups, -1))
 
     def unpack(self, packed: Tensor) -> Tensor:
-        """Return [N, T, ...] of [G, M, ...]; padding has the numbers of some token."""
-        found = _Move.apply(packed.flatten(0, 1), self.places, self.origin, self.filled, self.kept)
+        """Return [N, T, ...] of [G, M, ...]; padding has those of its text's first token."""
+        found = _Move.apply(
+            packed.flatten(0, 1), self.places, self.origin, self.filled, self.is_text
+        )
         return found.unflatten(0, self.shape)
+
+
+def own_first(places: np.ndarray, mask: np.ndarray) -> np.ndarray:
+    """Return places [N, T] in which padding has that of its row's first token."""
+    return np.where(mask, places, places[:, :1])
 
 
 class _Move(torch.autograd.Function):

@@ -82,7 +82,7 @@ def private_gradients(
     total = torch.zeros_like(vectors)
     rows = max(1, private[0].physical_batch // len(private))
     # By length, so that little is padded; a sum does not mind the order.
-    for chosen in parts_by_length(data, batches, model.overhead, rows):
+    for chosen in parts_by_length(data, batches, model.costs.each, rows):
         with phase("data"):
             pad_id = model.backbone.tokenizer.pad_token_id
             part = collate(data, chosen, pad_id, vectors.device, model.dtype)

@@ -112,7 +112,6 @@ def _backward(
     ``origin`` gives the realised change [1, *shape] of each of the weights the backbone now has.
     """
     rows = len(batch.read)
-    batch = replace(batch, packing=None)  # Opacus wants the examples apart
     heads = (realised.head_weight, realised.head_bias)
     copies = [each.detach().repeat_interleave(rows, 0).requires_grad_() for each in heads]
     with _recorded(model.backbone.model, origin, rows) as calls:

@@ -31,7 +31,7 @@ class Batch:
         weights: float ``[N]``, 1, or 0 for a row that only fills its group up.
         groups: number of groups.
         below: what was computed of the texts before, each ``[N, T, width]``, where padding has
-            the numbers of some token, or ``[N, 1, width]``.
+            the numbers of its text's first token, or ``[N, 1, width]``.
         packing: how the texts pass without their padding; None = as they are.
     """
 
@@ -52,6 +52,7 @@ def collate(
     pad_id: int,
     device: torch.device | str,
     dtype: torch.dtype,
+    packed: bool = False,
 ) -> Batch:
     """Return a batch whose group g holds ``rows[g]`` of ``encoded[g]``.
 
@@ -64,6 +65,7 @@ def collate(
         pad_id: token id that fills a text up to the longest of the batch.
         device: where the tensors go.
         dtype: of the weights, and of the labels where they are scores.
+        packed: let the texts pass through the blocks without their padding.
     """
     import torch
 
@@ -91,7 +93,7 @@ def collate(
         torch.from_numpy(weights.reshape(-1)).to(device, dtype),
         len(rows),
         tuple(_padded_states(each, mask) for each in zip(*(p.below for p in parts), strict=True)),
-        Packing.of(mask, len(rows), device, dtype),
+        Packing.of(mask, len(rows), device, dtype) if packed else None,
     )
 
 
@@ -109,9 +111,11 @@ def _padded_states(parts: Sequence[torch.Tensor], mask: np.ndarray) -> torch.Ten
     states = torch.cat(list(parts))
     if states.dim() == 3:
         return states
-    places = np.zeros(mask.shape, dtype=np.int64)
+    from fedpeft.modifications.packing import own_first
+
+    places = np.empty(mask.shape, dtype=np.int64)
     places[mask] = np.arange(len(states))
-    return states[torch.from_numpy(places).to(states.device)]
+    return states[torch.from_numpy(own_first(places, mask)).to(states.device)]
 
 
 def batches(

@@ -1,12 +1,58 @@
-"""Cutting a batch into parts of texts of similar length, so that little is padded."""
+"""How the texts of a batch pass through the backbone, so that little time goes into padding."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 
 from fedpeft.tasks.encoding import Encoded
+
+
+@dataclass(frozen=True)
+class Costs:
+    """What a pass through the backbone costs besides its tokens, in tokens.
+
+    Attributes:
+        each: every pass.
+        packing: a pass whose texts are packed.
+        moving: a packed token, besides itself.
+    """
+
+    each: float
+    packing: float
+    moving: float
+
+
+def passes_of(
+    data: Sequence[Encoded], batches: Sequence[np.ndarray], costs: Costs, packs: bool
+) -> tuple[list[list[np.ndarray]], bool]:
+    """Return the passes of a batch, of each the rows of every client, and whether they are packed.
+
+    The texts pass all at once without their padding, or padded in parts: whichever costs less.
+
+    Args:
+        data: every client's texts.
+        batches: the rows of each client's batch.
+        costs: of passes.
+        packs: whether packing is possible.
+    """
+    parts = parts_by_length(data, batches, costs.each)
+    if not packs:
+        return parts, False
+    lengths = [own.lengths[batch] for own, batch in zip(data, batches, strict=True)]
+    tokens = max(int(each.sum()) for each in lengths)
+    packed = costs.each + costs.packing + (1 + costs.moving) * len(data) * tokens
+    padded = sum(costs.each + _padded_tokens(data, part) for part in parts)
+    return ([[*batches]], True) if packed < padded else (parts, False)
+
+
+def _padded_tokens(data: Sequence[Encoded], rows: Sequence[np.ndarray]) -> int:
+    """Return how many tokens a padded pass has."""
+    lengths = [own.lengths[chosen] for own, chosen in zip(data, rows, strict=True)]
+    longest = max(int(each.max(initial=0)) for each in lengths)
+    return len(data) * max(map(len, lengths)) * longest
 
 
 def parts_by_length(

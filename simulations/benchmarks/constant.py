@@ -98,15 +98,14 @@ def caching_row(method: str, options: argparse.Namespace, raw: dict[str, object]
 def padding_row(task: str, options: argparse.Namespace) -> Row:
     """Return the share of padding in a federation's first round."""
     runtime = runtime_for(options, task, "jr_warp", options.examples * CLIENTS)
-    plain, parts, count = [0, 0], [0, 0], 0
+    plain, parts = [0, 0], [0, 0]
     for client, rows in enumerate(partition(runtime.task, runtime.experiment)):
         own = runtime.train.select(rows)
         local = runtime.experiment.local.model_copy(update={"epochs": 1})
         for batch in plan_batches(client, own, local, When(0, 1, 1)):
             _add(plain, own.lengths[batch])
-            for (part,) in parts_by_length([own], [batch], runtime.model.overhead):
+            for (part,) in parts_by_length([own], [batch], runtime.model.costs.each):
                 _add(parts, own.lengths[part])
-            count += 1
     return {
         "task": task,
         "examples a client": options.examples,

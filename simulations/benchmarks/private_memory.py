@@ -38,7 +38,7 @@ RETURNED = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}  # glibc's own, but then 
 
 def parts_of(runtime: Runtime, batch: int) -> list[np.ndarray]:
     """Return the physical batches of all examples, cut as a private step cuts them: by length."""
-    every, overhead = np.arange(len(runtime.train)), runtime.model.overhead
+    every, overhead = np.arange(len(runtime.train)), runtime.model.costs.each
     return [part for (part,) in parts_by_length([runtime.train], [every], overhead, batch)]
 
 

@@ -15,7 +15,7 @@ from torch.nn import functional
 
 from fedpeft.model import TaskModel
 from fedpeft.projection.fastfood import Fastfood
-from fedpeft.tasks.encoding import Batch
+from fedpeft.tasks.batching import Batch
 
 Seen = dict[str, Tensor]  # what this block has computed so far, by the name of its site
 Change = Callable[[str, int, Tensor, Seen], Tensor]  # (site, layer, hidden, seen) -> hidden

@@ -17,7 +17,8 @@ from fedpeft.modifications.attention import SDPA
 from fedpeft.settings import TaskSection
 from fedpeft.tasks import load_task
 from fedpeft.tasks.base import Kind
-from fedpeft.tasks.encoding import Batch, Encoded, collate, encode
+from fedpeft.tasks.batching import Batch, collate
+from fedpeft.tasks.encoding import Encoded, encode
 from fedpeft.tiny import tiny_tokenizer
 
 #: Small settings of every method, so that each shared test runs over the registry.
@@ -112,13 +113,13 @@ def batch_of(
     rows: int,
     representation: str = "mask",
     task: str = "synthetic/sentiment",
+    packed: bool = False,
 ) -> Batch:
-    """Return a padded batch of ``groups`` groups of ``rows`` examples."""
+    """Return a batch of ``groups`` groups of ``rows`` examples."""
     examples = encoded(backbone, task, representation, max(24, groups * rows))
     order = np.arange(groups * rows).reshape(groups, rows)
-    return collate(
-        [examples] * groups, list(order), backbone.tokenizer.pad_token_id, "cpu", torch.float64
-    )
+    pad_id = backbone.tokenizer.pad_token_id
+    return collate([examples] * groups, list(order), pad_id, "cpu", torch.float64, packed)
 
 
 def random_vectors(model: TaskModel, groups: int, scale: float = 0.3) -> torch.Tensor:
@@ -146,7 +147,7 @@ def without_padding(batch: Batch) -> Batch:
         for name, value in vars(batch).items()
         if name not in ("groups", "below", "packing") and value.dim() == 2
     }
-    return replace(batch, **cut, packing=None, read=batch.read.clamp(max=shortest - 1))
+    return replace(batch, **cut, read=batch.read.clamp(max=shortest - 1))
 
 
 def with_types(batch: Batch) -> Batch:

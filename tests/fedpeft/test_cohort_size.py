@@ -12,7 +12,8 @@ from fedpeft.config import Experiment
 from fedpeft.heads import Head
 from fedpeft.methods import build_method
 from fedpeft.model import TaskModel
-from fedpeft.tasks.encoding import Encoded, collate
+from fedpeft.tasks.batching import collate
+from fedpeft.tasks.encoding import Encoded
 
 SIZE = 5000  # numbers of a task vector
 GB = 1 << 30

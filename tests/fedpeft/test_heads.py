@@ -17,7 +17,7 @@ from fedpeft.errors import UserError
 from fedpeft.heads import IGNORED, Head
 from fedpeft.model import TaskModel
 from fedpeft.runtime import Runtime
-from fedpeft.tasks.encoding import Batch
+from fedpeft.tasks.batching import Batch
 
 TAGS = 9
 

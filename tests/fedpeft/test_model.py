@@ -9,7 +9,7 @@ from models import GROUPED, METHODS, batch_of, build_model, part_of, random_vect
 
 from fedpeft.backbones import Backbone
 from fedpeft.model import TaskModel
-from fedpeft.tasks.encoding import Batch
+from fedpeft.tasks.batching import Batch
 
 CASES = [
     ("synthetic/sentiment", 2, "classes", "mask"),

@@ -46,6 +46,27 @@ def test_each_row_is_trained_as_by_torch(local: LocalSection) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_long_rows_are_updated_in_blocks_to_the_same_bits(name: str) -> None:
+    """A long row and a short one of the same numbers get the same update."""
+    local = LocalSection(optimizer=name, lr=0.1, momentum=0.5, weight_decay=0.1)
+    short = 1024
+    long = 1 << 21  # of two rows two blocks and a rest
+    draw = torch.Generator().manual_seed(0)
+    start, *gradients = torch.randn(3, 2, short, generator=draw)
+    ends = []
+    for rows, size in ((2, short), (2, long + short), (1, long)):
+        vectors = start[:rows].repeat(1, size // short)
+        optimizer = build_optimizer(local, vectors)
+        for gradient in gradients:
+            lr = torch.full((rows, 1), 0.1)
+            optimizer.step(vectors, gradient[:rows].repeat(1, size // short), lr)
+        ends.append(vectors.view(rows, -1, short))
+    for end in ends:
+        assert torch.equal(end, ends[0][: len(end), :1].expand_as(end))
+    assert (ends[0] != start[:, None]).all()
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_rows_that_have_finished_stay(name: str) -> None:
     local = LocalSection(optimizer=name, lr=0.1, momentum=0.5, weight_decay=0.1)
     vectors = torch.ones(3, 4, dtype=torch.float64)
@@ -60,7 +81,7 @@ def test_rows_that_have_finished_stay(name: str) -> None:
 
 def test_clipping_is_torchs_for_each_row() -> None:
     gradients = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
-    clipped = clip_rows(gradients, 1.0)
+    clipped = clip_rows(gradients.clone(), 1.0)
     for row in range(2):
         expected = gradients[row].clone().requires_grad_()
         expected.grad = gradients[row].clone()

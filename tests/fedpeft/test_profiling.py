@@ -38,7 +38,7 @@ def test_a_phase_inside_another_takes_its_time_from_it() -> None:
 def test_phases_are_told_when_they_finish_and_errors_end_them() -> None:
     told: list[str] = []
     with (
-        Stopwatch(told.append).running() as watch,
+        Stopwatch(ended=told.append).running() as watch,
         pytest.raises(ValueError, match="no"),
         phase("data"),
         phase("optimiser"),

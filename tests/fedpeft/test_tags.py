@@ -18,7 +18,8 @@ from fedpeft.config import Experiment
 from fedpeft.model import TaskModel
 from fedpeft.settings import LocalSection
 from fedpeft.tasks.base import IGNORED
-from fedpeft.tasks.encoding import Encoded, collate
+from fedpeft.tasks.batching import collate
+from fedpeft.tasks.encoding import Encoded
 from fedpeft.tasks.metrics import scores, tag_statistics
 from fedpeft.tasks.synthetic import TASKS
 from fedpeft.training import When, evaluate, train_cohort

@@ -14,7 +14,8 @@ from fedpeft.backbones import Backbone
 from fedpeft.model import TaskModel
 from fedpeft.randomness import generator
 from fedpeft.settings import LocalSection
-from fedpeft.tasks.encoding import Encoded, batches, collate
+from fedpeft.tasks.batching import batches, collate
+from fedpeft.tasks.encoding import Encoded
 from fedpeft.training import When, evaluate, train_cohort
 
 WHEN = When(seed=5, round=2, rounds=4)

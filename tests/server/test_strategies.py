@@ -21,7 +21,13 @@ from fedpeft.settings import FederationSection, Strategy
 from server.app import weight
 from server.nodes import Node
 from server.runfolder import Checkpoint, RunFolder
-from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
+from server.strategies import (
+    aggregate,
+    build_strategy,
+    mean,
+    restore_strategy,
+    strategy_state,
+)
 
 Quick = Callable[..., Experiment]
 STRATEGIES = get_args(Strategy)
@@ -67,6 +73,23 @@ def test_one_client_that_stays_leaves_every_strategy_where_it_is(quick: Quick, n
     strategy = build_strategy(settings(quick, f"strategy={name}"))
     current = draw(0)[0]
     assert np.array_equal(step(strategy, 1, current, current[None], np.ones(1)), current)
+
+
+@pytest.mark.parametrize("dtype", ["float32", "float64"])
+def test_the_mean_is_flowers_own_to_the_bit(dtype: str) -> None:
+    """``aggregate`` gives the averaging strategies one mean; alone they would make the same."""
+    from flwr.app import Array, ArrayRecord, MetricRecord, RecordDict
+    from flwr.serverapp.strategy.strategy_utils import aggregate_arrayrecords
+
+    vectors, weights = draw(3, 9, 50, dtype), np.random.default_rng(4).uniform(1, 90, 9)
+    records = [
+        RecordDict({"a": ArrayRecord({"v": Array(v)}), "m": MetricRecord({"w": float(w)})})
+        for v, w in zip(vectors, weights, strict=True)
+    ]
+    theirs = aggregate_arrayrecords(records, "w")["v"].numpy()
+    ours = mean([(v, float(w)) for v, w in zip(vectors, weights, strict=True)])
+    assert ours.dtype == theirs.dtype == dtype
+    np.testing.assert_array_equal(ours, theirs)
 
 
 def test_fedavg_is_the_mean_weighted_by_examples(quick: Quick) -> None:

@@ -12,6 +12,7 @@ import pytest
 
 from fedpeft.config import Experiment
 from server.runfolder import RunFolder
+from simulations.run import prepare, simulate
 
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
@@ -31,7 +32,7 @@ def test_a_whole_run_in_cohorts_equals_single_clients(
     quick: Quick, run: Run, final_vector: Final, cohort: int, optimizer: str
 ) -> None:
     settings = (*EXACT, *RAGGED, f"local.optimizer={optimizer}", "federation.rounds=4")
-    alone, _ = run(quick(*settings), "alone")
+    alone, _ = run(quick(*settings, "engine.cohort=1"), "alone")
     together, _ = run(quick(*settings, f"engine.cohort={cohort}"), "together")
     assert steps_differ(alone)
     one, other = final_vector(alone.path), final_vector(together.path)
@@ -49,7 +50,7 @@ def test_one_round_of_sgd_in_float32_equals_single_clients(
     quick: Quick, run: Run, final_vector: Final
 ) -> None:
     settings = (*RAGGED, "local.optimizer=sgd", "local.lr=0.1", "federation.rounds=1")
-    alone, _ = run(quick(*settings), "alone")
+    alone, _ = run(quick(*settings, "engine.cohort=1"), "alone")
     together, _ = run(quick(*settings, "engine.cohort=10"), "together")
     one, other = final_vector(alone.path), final_vector(together.path)
     assert one.dtype == np.float32
@@ -65,11 +66,33 @@ def initial(folder: RunFolder) -> np.ndarray:
     return runtime.model.initial(runtime.experiment.seed)
 
 
+def test_the_automatic_cohort_is_recorded_and_kept(
+    quick: Quick, run: Run, final_vector: Final, tmp_path: Path
+) -> None:
+    """Its bits are those of the cohort it says, also of a run that goes on where more would fit."""
+    alone, three, automatic = (
+        run(quick(*RAGGED, f"engine.cohort={cohort}"), f"run-{cohort}")[0] for cohort in (1, 3, 0)
+    )
+    chosen = int(automatic.pinned()["cohort"])
+    assert chosen == 10
+    same, _ = run(quick(*RAGGED, f"engine.cohort={chosen}"), "same")
+    ends = [final_vector(each.path).tobytes() for each in (alone, three, automatic, same)]
+    assert ends[2] == ends[3]
+    assert len(set(ends)) == 3  # so the test can tell cohorts apart
+    experiment = quick(*RAGGED)
+    folder, _ = prepare(experiment, tmp_path / "begun")
+    identity = folder.path / "identity.json"
+    identity.write_text(json.dumps({**folder.pinned(), "cohort": "3"}))
+    folder, _ = prepare(experiment, tmp_path / "begun", resume=True)
+    simulate(folder, experiment)
+    assert final_vector(folder.path).tobytes() == ends[1]
+
+
 @pytest.mark.parametrize("method", ["slash", "jr_warp", "lora"])
 def test_cohorts_work_for_methods_with_and_without_projections(
     quick: Quick, run: Run, final_vector: Final, method: str
 ) -> None:
-    toml = quick(*EXACT, *RAGGED, "federation.rounds=1").to_toml()
+    toml = quick(*EXACT, *RAGGED, "federation.rounds=1", "engine.cohort=1").to_toml()
     alone = Experiment.load(toml, [f"method.name={method}"])
     together = Experiment.load(alone.to_toml(), ["engine.cohort=3"])
     one = final_vector(run(alone, "alone")[0].path)

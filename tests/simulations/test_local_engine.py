@@ -113,6 +113,7 @@ def test_a_round_is_the_mean_of_what_single_clients_learn(
         "federation.rounds=1",
         "partition.kind=quantity",
         f"federation.weighting={weighting}",
+        "engine.cohort=1",
         "engine.dtype=float64",
         "wire.codec=float64",
     )

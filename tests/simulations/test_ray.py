@@ -39,6 +39,7 @@ def test_ray_equals_local_to_the_bit(
     settings: tuple[str, ...],
 ) -> None:
     pytest.importorskip("ray")
+    settings = ("engine.cohort=1", *settings)
     local, result = run(quick("federation.rounds=3", *settings), "local")
     ray = ("engine.kind=ray", f"engine.workers={workers}")
     out = tmp_path / "ray"

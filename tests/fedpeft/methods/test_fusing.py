@@ -13,7 +13,7 @@ from fedpeft.methods import method_class
 from fedpeft.model import TaskModel
 from fedpeft.modifications import NormChange, Shift
 from fedpeft.modifications.fusing import fused, fused_changes
-from fedpeft.tasks.encoding import Batch
+from fedpeft.tasks.batching import Batch
 
 FUSABLE = [variant for variant in VARIANTS if method_class(variant[0]).fusable]
 OTHERS = [variant for variant in VARIANTS if variant not in FUSABLE]

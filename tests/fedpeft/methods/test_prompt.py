@@ -12,7 +12,7 @@ from torch import Tensor
 
 from fedpeft.backbones import Backbone
 from fedpeft.model import TaskModel
-from fedpeft.tasks.encoding import Batch
+from fedpeft.tasks.batching import Batch
 
 
 def test_a_prompt_stands_in_front_of_the_embeddings(encoder: Backbone) -> None:
@@ -37,7 +37,7 @@ def template(batch: Batch, length: int, mask_id: int) -> tuple[Batch, list[range
             rows.append(old[:read] + [new] * left + [old[read]] + [new] * right + old[read + 1 :])
         places.append(range(read, read + length + 1))
     longer = {name: torch.tensor(rows) for name, rows in columns.items()}
-    return replace(batch, **longer, read=batch.read + left, packing=None), places
+    return replace(batch, **longer, read=batch.read + left), places
 
 
 def mask_batches(model: TaskModel) -> list[Batch]:

@@ -16,7 +16,7 @@ from fedpeft.methods import REGISTRY, method_class
 from fedpeft.model import TaskModel
 from fedpeft.modifications.hooks import applied
 from fedpeft.sites import FAMILIES
-from fedpeft.tasks.encoding import Batch
+from fedpeft.tasks.batching import Batch
 from fedpeft.vector import decode, encode
 
 
@@ -112,7 +112,7 @@ def test_identity_at_the_start_where_it_is_promised(
     small: Backbone, name: str, settings: dict
 ) -> None:
     model = build_model(small, name, **settings)
-    batch = replace(texts(model, 1, 4), packing=None)  # as the backbone itself has them
+    batch = texts(model, 1, 4)
     arguments = {
         "input_ids": batch.input_ids,
         "attention_mask": batch.attention_mask,

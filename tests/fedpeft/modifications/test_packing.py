@@ -13,6 +13,8 @@ from models import VARIANTS, batch_of, build_model, random_vectors, small_backbo
 
 from fedpeft.modifications.attention import EAGER, SDPA
 from fedpeft.modifications.packing import Packing
+from fedpeft.tasks.batching import collate
+from fedpeft.tasks.encoding import Encoded
 
 
 @pytest.mark.parametrize("groups", [1, 3])
@@ -26,7 +28,7 @@ def test_gradients_and_losses_are_those_of_padded_texts(
         return
     if not model.method.grouped:
         groups = 1
-    batch = batch_of(model.backbone, groups, 5, representation)
+    batch = batch_of(model.backbone, groups, 5, representation, packed=True)
     assert batch.packing is not None
     vectors = random_vectors(model, groups)
     found, expected = (
@@ -37,10 +39,40 @@ def test_gradients_and_losses_are_those_of_padded_texts(
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("name", ["slash", "lora"])
+def test_a_client_whose_numbers_are_not_finite_spoils_no_other(name: str) -> None:
+    model = build_model(small_backbone("roberta"), name)
+    batch, vectors = batch_of(model.backbone, 2, 4, packed=True), random_vectors(model, 2)
+    vectors[0] = float("nan")
+    gradients, losses = model.gradients(vectors, batch)
+    assert losses.isfinite().tolist() == [False, True]
+    assert gradients.isfinite().all(1).tolist() == [False, True]
+
+
+def test_states_that_are_not_finite_spoil_no_other_example() -> None:
+    model = build_model(small_backbone("roberta"), "slash")
+    batch = batch_of(model.backbone, 1, 6)
+    states = [each.clone() for each in model.below(batch)]
+    states[0][0] = float("inf")
+    lengths = batch.attention_mask.sum(1)
+    texts = Encoded(
+        batch.input_ids[batch.attention_mask.bool()].numpy().astype(np.int32),
+        np.zeros(int(lengths.sum()), dtype=np.uint8),
+        np.concatenate([[0], lengths.cumsum(0).numpy()]),
+        batch.read.numpy().astype(np.int32),
+        batch.labels.numpy(),
+        below=tuple(each[batch.attention_mask.bool()] for each in states),
+    )
+    pad_id = model.backbone.tokenizer.pad_token_id
+    ready = collate([texts], [np.arange(6)], pad_id, "cpu", torch.float64)
+    gradients, _ = model.example_gradients(random_vectors(model, 1), ready)
+    assert gradients.isfinite().all(1).tolist() == [False] + 5 * [True]
+
+
 @pytest.mark.parametrize("attention", [SDPA, EAGER])
 def test_no_token_but_those_of_texts_passes(attention: str) -> None:
     model = build_model(small_backbone("bert"), "lora")
-    batch, seen = batch_of(model.backbone, 1, 6), []
+    batch, seen = batch_of(model.backbone, 1, 6, packed=True), []
     module = model.backbone.model.encoder.layer[1].intermediate
     handle = module.register_forward_hook(lambda _, given, out: seen.append(given[0].shape))
     try:

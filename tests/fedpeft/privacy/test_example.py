@@ -25,7 +25,8 @@ from fedpeft.privacy.example import (
 from fedpeft.privacy.noise import SecureNoise, SeededNoise
 from fedpeft.randomness import generator
 from fedpeft.settings import LocalSection
-from fedpeft.tasks.encoding import Encoded, collate
+from fedpeft.tasks.batching import collate
+from fedpeft.tasks.encoding import Encoded
 from fedpeft.training import When, train_cohort
 
 WHEN = When(seed=5, round=2, rounds=4)

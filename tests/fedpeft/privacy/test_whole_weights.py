@@ -15,7 +15,7 @@ from fedpeft.heads import Head
 from fedpeft.methods import method_class
 from fedpeft.model import TaskModel
 from fedpeft.privacy.whole_weights import example_gradients
-from fedpeft.tasks.encoding import Batch
+from fedpeft.tasks.batching import Batch
 
 WEIGHTS = [name for name in METHODS if not method_class(name).grouped]
 TASKS = [

@@ -9,7 +9,8 @@ from hypothesis import strategies as st
 
 from fedpeft.errors import UserError
 from fedpeft.tasks.base import Examples
-from fedpeft.tasks.encoding import Encoded, batches, collate, encode
+from fedpeft.tasks.batching import batches, collate
+from fedpeft.tasks.encoding import Encoded, encode
 
 ONE = ["the cat sat on the mat", "a dog", "Über naïve cafés 😀 ran", "the hill " * 30 + "end"]
 TWO = ["a dog ran over the hill and far away", "the cat " * 40, "ok", "far " * 35]

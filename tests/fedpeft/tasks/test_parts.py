@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as some
 
 from fedpeft.tasks.encoding import Encoded
-from fedpeft.tasks.parts import cut_by_length, parts_by_length
+from fedpeft.tasks.parts import Costs, cut_by_length, parts_by_length, passes_of
 
 LENGTHS = some.lists(
     some.lists(some.integers(1, 60), max_size=9).map(lambda own: sorted(own)[::-1]),
@@ -61,6 +61,23 @@ def test_parts_hold_every_row_of_every_client_once() -> None:
         rows = np.concatenate([part[client] for part in parts])
         assert sorted(rows) == sorted(batch)
         assert (np.diff(data[client].lengths[rows]) <= 0).all()
+
+
+def test_passes_are_packed_where_that_costs_less() -> None:
+    data, batches = [ragged(np.array([2, 9, 30, 30]))], [np.arange(4)]
+    cheap, dear = Costs(10, 1, 0.01), Costs(10, 1, 1.0)
+    passes, packed = passes_of(data, batches, cheap, packs=True)
+    assert packed
+    assert [[each.tolist() for each in rows] for rows in passes] == [[[0, 1, 2, 3]]]
+    for costs, packs in ((dear, True), (cheap, False)):
+        passes, packed = passes_of(data, batches, costs, packs)
+        assert not packed
+        assert [len(rows[0]) for rows in passes] == [2, 2]
+
+
+def test_equal_texts_are_not_packed() -> None:
+    passes, packed = passes_of([ragged(np.full(5, 7))], [np.arange(5)], Costs(9, 1, 0.0), True)
+    assert (len(passes), packed) == (1, False)
 
 
 def test_an_empty_batch_beside_another_takes_part_with_no_rows() -> None:

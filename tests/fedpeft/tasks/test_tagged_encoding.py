@@ -8,7 +8,8 @@ import pytest
 import torch
 
 from fedpeft.tasks.base import IGNORED, Examples, tag_column
-from fedpeft.tasks.encoding import Encoded, collate, encode
+from fedpeft.tasks.batching import collate
+from fedpeft.tasks.encoding import Encoded, encode
 
 WORDS = [
     ["the", "cat", "sat", "."],

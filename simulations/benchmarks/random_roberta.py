@@ -1,0 +1,77 @@
+"""RoBERTa of any size with random weights, which cost what trained ones cost, and its texts."""
+
+from __future__ import annotations
+
+from argparse import Namespace
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from fedpeft.config import Experiment
+from fedpeft.tasks.encoding import Encoded
+
+STEPS = 3  # of one side before it is the other's turn
+#: layers, width, heads, intermediate, d of SLaSh and JR-WARP
+SIZES = {
+    "tiny": (2, 32, 4, 64, 32),
+    "base": (12, 768, 12, 3072, 5000),
+    "large": (24, 1024, 16, 4096, 10_000),
+}
+VOCABULARY = 50_265  # RoBERTa's
+
+
+def save_backbone(size: str, folder: Path) -> None:
+    """Write a random RoBERTa with the tokenizer of ``tiny``."""
+    from transformers import RobertaConfig, RobertaModel
+
+    from fedpeft.tiny import tiny_tokenizer
+
+    layers, width, heads, middle, _ = SIZES[size]
+    torch.manual_seed(0)
+    config = RobertaConfig(
+        vocab_size=VOCABULARY,
+        hidden_size=width,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        intermediate_size=middle,
+        max_position_embeddings=514,
+        type_vocab_size=1,
+    )
+    RobertaModel(config, add_pooling_layer=False).save_pretrained(folder)
+    tiny_tokenizer().save_pretrained(folder)
+
+
+def experiment_of(name: str, folder: str, options: Namespace) -> Experiment:
+    """Return the experiment of a method, with the sizes of table 5."""
+    d = f"method.d={SIZES[options.size][-1]}"
+    own = {"slash": [d], "jr_warp": [d], "houlsby": ["method.bottleneck=1"], "lora": []}
+    return Experiment.load(
+        "",
+        [
+            f"backbone={folder}",
+            "representation=mean",
+            f"method.name={name}",
+            *own.get(name, []),
+            f"local.steps={STEPS}",
+            f"local.batch_size={options.batch}",
+            "local.schedule=constant",
+            f"engine.threads={options.threads}",
+            f"engine.device={options.device}",
+            f"engine.autocast={options.autocast}",
+            "engine.cache_mb=0",
+        ],
+    )
+
+
+def texts_of(options: Namespace) -> Encoded:
+    """Return random texts of one length, as many as the steps need."""
+    draw, count = np.random.default_rng(0), STEPS * options.batch
+    total = count * options.tokens
+    return Encoded(
+        draw.integers(5, 300, total, dtype=np.int32),
+        np.zeros(total, dtype=np.uint8),
+        np.arange(count + 1, dtype=np.int64) * options.tokens,
+        np.full(count, -1, dtype=np.int32),
+        draw.integers(0, 2, count, dtype=np.int64),
+    )

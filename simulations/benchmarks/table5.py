@@ -1,0 +1,222 @@
+"""Seconds a step and memory of six methods, as table 5 of Gupta et al. (2023): ours beside loops.
+
+RoBERTa of the sizes base and large with random weights, which cost the same as trained ones. Each
+method trains beside a loop over the Hugging Face encoder without us (``table5_loop``: LoRA by peft,
+Houlsby's adapter, SLaSh and JR-WARP as small modules, BitFit and full fine-tuning on the encoder's
+own weights), both from the same start, on the same batches of texts of one length, with AdamW and
+no dropout. Their losses must agree, else the comparison is void and the script fails.
+
+- s a step: steps of both in turns in one process. "of full" is ours to our full fine-tuning.
+- MB: the peak of a fresh process of each side; on CUDA what torch has allocated there.
+- paper: the table's own ratios to full fine-tuning, on QNLI with batch 8 on a Quadro RTX 8000.
+
+Ours keeps no states below the first change here, which would make SLaSh cheaper still.
+
+Example:
+    python -m simulations.benchmarks.table5
+    python -m simulations.benchmarks.table5 --device cuda --batch 8 --tokens 128 --autocast bfloat16
+"""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import tempfile
+from argparse import Namespace
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+
+from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.tasks.encoding import Encoded
+from fedpeft.training import When, plan_batches, train_cohort
+from simulations.benchmarks.common import (
+    Report,
+    Row,
+    alternate,
+    arguments_of,
+    child,
+    compare,
+    record,
+    timed,
+)
+from simulations.benchmarks.memory import resident
+from simulations.benchmarks.random_roberta import (
+    SIZES,
+    STEPS,
+    experiment_of,
+    save_backbone,
+    texts_of,
+)
+from simulations.benchmarks.table5_loop import LOOPS, Loop
+
+FULL = "full"
+SAME = {"off": 2e-5, "bfloat16": 3e-2}  # most that losses may differ, to the first
+#: Of full fine-tuning so many times more: Adam makes a step of what is only rounding, 10^8 times.
+LOOSER = 50
+#: Method -> (seconds, GB) in table 5; JR-WARP is not in it.
+PAPER = {
+    "base": {
+        FULL: (1227, 5.8),
+        "bitfit": (819, 3.3),
+        "lora": (1026, 4.9),
+        "houlsby": (1385, 4.8),
+        "slash": (558, 3.3),
+    },
+    "large": {
+        FULL: (3291, 15.6),
+        "bitfit": (2083, 8.6),
+        "lora": (2019, 13.0),
+        "houlsby": (2289, 13.1),
+        "slash": (1764, 9.3),
+    },
+}
+
+
+class Ours:
+    """Trains one method with fedpeft."""
+
+    def __init__(self, runtime: Runtime):
+        self.runtime, self.vector = runtime, runtime.model.initial(runtime.experiment.seed)
+
+    def train(self, texts: Encoded) -> float:
+        """Go on from where it is; return the mean loss."""
+        local, when = self.runtime.experiment.local, When(0, 1, 1)
+        found = train_cohort(self.runtime.model, self.vector, [texts], [0], local, when)
+        self.vector = found.vectors[0]
+        return float(found.losses[0])
+
+
+def other_of(runtime: Runtime, options: Namespace) -> Loop:
+    """Return the loop beside ours; nothing of the runtime is loaded for it but method and head."""
+    experiment = runtime.experiment
+    folder = Path(experiment.backbone)
+    return Loop(folder, runtime.trainable, experiment.seed, options.device, options.autocast)
+
+
+def time_method(name: str, folder: str, options: Namespace) -> tuple[list[float], list[float]]:
+    """Return the seconds a step of ours and of the loop, in turns, once warm.
+
+    Raises:
+        SystemExit: their losses are not the same.
+    """
+    runtime, texts = runtime_of(experiment_of(name, folder, options).to_toml()), texts_of(options)
+    local = runtime.experiment.local
+    plan = plan_batches(0, texts, local, When(0, 1, 1))
+    ours, other = Ours(runtime), other_of(runtime, options)
+    losses: list[list[float]] = [[], []]  # a figure of each turn
+
+    def seconds(side: int) -> float:
+        def turn() -> None:
+            trained = ours.train(texts) if side == 0 else other.train(texts, plan, local)
+            losses[side].append(trained)  # a number, so a GPU has done its work
+
+        return timed(turn)[0].wall / STEPS
+
+    seconds(0), seconds(1)
+    found = alternate(lambda: seconds(0), lambda: seconds(1), options.repeats)
+    most = SAME[options.autocast] * losses[0][0] * (LOOSER if name == FULL else 1)
+    for one, two in zip(*losses, strict=True):
+        if not abs(one - two) <= most:
+            raise SystemExit(f"{name}: losses are {one:.6g} and {two:.6g}: not the same")
+    return found
+
+
+def process(arguments: Sequence[str]) -> None:
+    """Do one part in this process and print its figures as JSON: "time", "ours" or "other"."""
+    part, name, folder, own = arguments
+    options = Namespace(**json.loads(own))
+    if part == "time":
+        print(json.dumps(time_method(name, folder, options)))
+        return
+    runtime, texts = runtime_of(experiment_of(name, folder, options).to_toml()), texts_of(options)
+    if part == "ours":
+        Ours(runtime).train(texts)
+    else:
+        local = runtime.experiment.local
+        plan = plan_batches(0, texts, local, When(0, 1, 1))
+        other_of(runtime, options).train(texts, plan, local)
+    on_cuda = options.device == "cuda"
+    print(json.dumps(torch.cuda.max_memory_allocated() / 1e6 if on_cuda else resident("VmHWM")))
+
+
+def in_process(part: str, name: str, folder: Path, options: Namespace) -> Any:
+    """Return what ``process`` prints in a fresh process."""
+    own = {key: getattr(options, key) for key in SETTINGS}
+    code = "import sys; from simulations.benchmarks.table5 import process; process(sys.argv[1:])"
+    command = child(code, part, name, str(folder), json.dumps(own))
+    done = subprocess.run(command, capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{name}, {part}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+SETTINGS = ("size", "batch", "tokens", "threads", "device", "autocast", "repeats")
+
+
+def measure(options: Namespace) -> Report:
+    """Measure every method."""
+    names = [FULL, *(name for name in options.methods if name != FULL)]
+    raw: dict[str, Any] = {"time": {}, "ours": {}, "other": {}}
+    with tempfile.TemporaryDirectory() as scratch:
+        folder = Path(scratch) / "backbone"
+        save_backbone(options.size, folder)
+        for name in names:
+            for part in raw:
+                raw[part][name] = in_process(part, name, folder, options)
+    table = [row_of(name, raw, PAPER.get(options.size, {})) for name in names]
+    facts = {
+        "ratio": "ours / the loop, of each pair of turns",
+        "memory": "allocated on the GPU" if options.device == "cuda" else "resident",
+        "CUDA": "measured" if options.device == "cuda" else "not measured",
+    }
+    settings = {key: getattr(options, key) for key in SETTINGS}
+    return Report(settings, table, facts, raw)
+
+
+def row_of(name: str, raw: dict[str, Any], paper: dict[str, tuple[int, float]]) -> Row:
+    """Return a method's row."""
+    ours, other = raw["time"][name]
+    row = compare(name, ("s a step", "s of the loop"), ours, other)
+    row["of full"] = round(row["s a step"] / median(raw["time"][FULL][0]), 3)
+    row["paper, time of full"] = share(paper, name, 0)
+    row["MB"], row["MB of the loop"] = round(raw["ours"][name]), round(raw["other"][name])
+    row["MB ratio"] = round(raw["ours"][name] / raw["other"][name], 3)
+    row["MB of full"] = round(raw["ours"][name] / raw["ours"][FULL], 3)
+    row["paper, GB of full"] = share(paper, name, 1)
+    return row
+
+
+def share(paper: dict[str, tuple[int, float]], name: str, place: int) -> float | str:
+    """Return the paper's ratio of a method to full fine-tuning; "-" where it has none."""
+    return round(paper[name][place] / paper[FULL][place], 3) if name in paper else "-"
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Report]:
+    """Run the benchmark from its command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = arguments_of(__doc__)
+    names: Iterable[str] = LOOPS
+    parser.add_argument("--sizes", nargs="+", default=["base", "large"], choices=SIZES)
+    parser.add_argument("--methods", nargs="+", default=[*names], choices=names)
+    parser.add_argument("--batch", type=int, default=4)
+    parser.add_argument("--tokens", type=int, default=64, help="of each text (64)")
+    parser.add_argument("--threads", type=int, default=0, help="torch threads (0: torch decides)")
+    parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
+    parser.add_argument("--autocast", default="off", choices=SAME)
+    options = parser.parse_args(arguments)
+    reports = []
+    for size in options.sizes:
+        options.size = size
+        reports.append(measure(options))
+        case = f"roberta-{size}, {options.device}, autocast {options.autocast}"
+        record("table5", case, reports[-1], arguments, options.results)
+    return reports
+
+
+if __name__ == "__main__":
+    main()
