@@ -48,7 +48,7 @@ def cohort_size(
     if memory:
         itemsize = np.dtype(engine.dtype).itemsize
         vectors = _COPIES + 3 * rows * privacy.examples  # DP-SGD: one and its gradient an example
-        one = rows * kept_bytes(shape, int(lengths.max()), itemsize) + vectors * size * itemsize
+        one = rows * saved_bytes(shape, int(lengths.max()), itemsize) + vectors * size * itemsize
         fits = int(memory * _SHARE - shape.parameters * itemsize) // one
     else:
         fits = int(CACHED / (rows * lengths.mean() * shape.width + size))
@@ -59,7 +59,7 @@ def cohort_size(
     return ceil(clients / ceil(clients / fits))  # cohorts of the same size, as far as that goes
 
 
-def kept_bytes(shape: BackboneShape, tokens: int, itemsize: int) -> int:
+def saved_bytes(shape: BackboneShape, tokens: int, itemsize: int) -> int:
     """Return about how much the forward pass of one text keeps for the backward pass, in bytes.
 
     Above what most methods need, by a third to a half. Attention's scores are not among it:

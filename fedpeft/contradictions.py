@@ -63,13 +63,16 @@ def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:
     from fedpeft.methods import method_class
 
     if engine.kind == "ray" and engine.cohort > 1:
-        yield f"engine.cohort = {engine.cohort}: only engine 'local' has cohorts"
+        yield (
+            f"engine.cohort = {engine.cohort}: engine 'ray' trains one client at a time; use "
+            f"'local' or 'actors'"
+        )
     if engine.dtype == "float64" and engine.autocast != "off":
         yield f"engine.autocast = '{engine.autocast}': does nothing with dtype 'float64'"
     if engine.cohort > 1 and not method_class(method.name).grouped:
         yield (
             f"engine.cohort = {engine.cohort}: method '{method.name}' changes whole "
-            f"weights, so it trains one client at a time; leave it at 1"
+            f"weights, so it trains one client at a time; leave it at 0"
         )
 
 

@@ -135,11 +135,13 @@ class ActorGrid(CohortGrid):
         task = self._tasks.pop(reference)
         try:
             replies, contexts = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:  # no death: it would fail once more
+            return [_failed(message, type(error.cause).__name__) for message in task.cohort]
         except ray.exceptions.RayError as error:
             log.warning("actor %d is replaced: %s", task.place, type(error).__name__)
             self._replace(task.place)
             if task.again:
-                return [_lost(message) for message in task.cohort]
+                return [_failed(message, "the client's process died") for message in task.cohort]
             self._run_on(_Task(task.place, task.cohort, again=True))
             return []
         for message, context in zip(task.cohort, contexts, strict=True):
@@ -177,9 +179,9 @@ class ActorGrid(CohortGrid):
         self._actors[place] = self._start()
 
 
-def _lost(message: Message) -> Message:
-    """Return the error reply of a client whose actor has died twice."""
-    reply = Message(Error(CLIENT_EXCEPTION, "the client's process died"), reply_to=message)
+def _failed(message: Message, reason: str) -> Message:
+    """Return the error reply of a client whose actor could not answer."""
+    reply = Message(Error(CLIENT_EXCEPTION, reason), reply_to=message)
     give_id(reply)
     return from_wire(to_wire(reply))
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedpeft.backbones import KNOWN_SHAPES, load_backbone
-from fedpeft.cohorts import CACHED, MOST, cohort_size, kept_bytes
+from fedpeft.cohorts import CACHED, MOST, cohort_size, saved_bytes
 from fedpeft.config import Experiment
 from fedpeft.heads import Head
 from fedpeft.methods import build_method
@@ -60,7 +60,7 @@ def test_a_gpu_takes_what_fits_its_memory() -> None:
     found = [chosen("roberta-base", 128, memory=gb * GB) for gb in (4, 16, 40)]
     assert found == sorted(set(found))
     for gb, clients in zip((4, 16, 40), found, strict=True):
-        used = clients * 16 * kept_bytes(KNOWN_SHAPES["roberta-base"], 128, 4)
+        used = clients * 16 * saved_bytes(KNOWN_SHAPES["roberta-base"], 128, 4)
         assert gb * GB / 5 < used < gb * GB / 2
     assert (
         chosen("roberta-large", 128, memory=GB) == 1
@@ -131,6 +131,6 @@ def test_what_a_forward_pass_keeps_is_about_what_is_reckoned(backbone: str, meth
         model.outputs(model.realise(vector), batch)
     weights.add(vector.untyped_storage().data_ptr())
     found = sum(t.untyped_storage().nbytes() for place, t in kept.items() if place not in weights)
-    reckoned = texts * kept_bytes(loaded.shape, tokens, 4)
+    reckoned = texts * saved_bytes(loaded.shape, tokens, 4)
     assert found < 1.02 * reckoned
     assert reckoned < 3 * found

@@ -120,6 +120,15 @@ def test_who_kills_every_actor_fails_and_the_others_do_not(ray: None) -> None:
     assert [reply.content["count"]["asked"] for reply in again] == [2, 1, 1, 2]
 
 
+def test_a_cohort_that_fails_as_a_whole_costs_no_actor(ray: None) -> None:
+    grid = grid_of(2, cohort=2, workers=1)
+    [first, _] = pull_all(grid, push(grid, dict.fromkeys(range(2), "answer")))
+    failed = pull_all(grid, push(grid, {0: "answer", 1: "raise"}))
+    assert [reply.error.reason for reply in failed] == ["ValueError", "ValueError"]
+    [again, _] = pull_all(grid, push(grid, dict.fromkeys(range(2), "answer")))
+    assert again.content["count"]["pid"] == first.content["count"]["pid"]
+
+
 def test_actors_that_cannot_start_fail_the_run(ray: None) -> None:
     with pytest.raises(RunFailed, match=r"does not start: ModuleNotFoundError: .*no_such_module"):
         ActorGrid([{}], 1, 1, module="no_such_module")
