@@ -52,6 +52,7 @@ def describe_result(
         "metrics": last["metrics"],
         "rounds": state.round,
         "clients": experiment.federation.clients,
+        "cohort": int(folder.pinned().get("cohort", 1)),  # a simulation's; its bits depend on it
         "vector_size": layout.size,
         "head_size": layout.head_size,
         "bytes": bytes_total,

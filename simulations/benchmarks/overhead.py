@@ -76,6 +76,7 @@ def experiment_of(backbone: str, options: argparse.Namespace) -> Experiment:
             f"federation.rounds={options.rounds}",
             f"engine.threads={options.threads}",
             "engine.device=cpu",
+            "engine.cohort=1",  # as the bare loop: one client after the other
             "engine.cache_mb=0",
             f"output.eval_every={options.rounds + 1}",  # the last round is always evaluated
             "output.plots=false",

@@ -75,6 +75,8 @@ def test_the_automatic_cohort_is_recorded_and_kept(
     )
     chosen = int(automatic.pinned()["cohort"])
     assert chosen == 10
+    results = [json.loads((each.path / "result.json").read_text()) for each in (alone, automatic)]
+    assert [result["cohort"] for result in results] == [1, 10]
     same, _ = run(quick(*RAGGED, f"engine.cohort={chosen}"), "same")
     ends = [final_vector(each.path).tobytes() for each in (alone, three, automatic, same)]
     assert ends[2] == ends[3]
