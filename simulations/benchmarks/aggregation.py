@@ -43,7 +43,6 @@ from server.nodes import Node
 from server.round import Round, check_all
 from server.runfolder import RunFolder
 from server.strategies import build_strategy
-from simulations.benchmarks.answering import Answering
 from simulations.benchmarks.common import (
     APART,
     Report,
@@ -56,6 +55,7 @@ from simulations.benchmarks.common import (
     timed,
 )
 from simulations.benchmarks.memory import resident
+from simulations.benchmarks.parts.answering import Answering
 
 CLIENTS, SIZE = 10_000, 4_099
 TARGETS = {"aggregation s": 1.0, "memory MB": 400.0}

@@ -29,7 +29,7 @@ from typing import Any
 from fedpeft.config import Experiment
 from fedpeft.tasks import load_task
 from simulations.benchmarks.common import Report, Row, alternate, arguments_of, compare, record
-from simulations.benchmarks.link import Line, hosts, inside
+from simulations.benchmarks.parts.link import Line, hosts, inside
 from simulations.loopback import Deployment, deployment
 
 PARTS = ("worker", "line")

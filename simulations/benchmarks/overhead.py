@@ -34,7 +34,6 @@ from fedpeft.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.settings import EngineSection
 from server.runfolder import VECTOR
-from simulations.benchmarks.bare_loop import BareLoop
 from simulations.benchmarks.common import (
     APART,
     CLOSE,
@@ -48,6 +47,7 @@ from simulations.benchmarks.common import (
     slash_d,
     timed,
 )
+from simulations.benchmarks.parts.bare_loop import BareLoop
 from simulations.run import prepare, simulate
 
 TARGET = 1.05  # engine / bare loop, wall clock, with minilm

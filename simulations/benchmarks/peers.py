@@ -46,8 +46,8 @@ from simulations.benchmarks.common import (
     slash_d,
 )
 from simulations.benchmarks.engines import QUIET
-from simulations.benchmarks.peer_files import prepare, save_backbone
-from simulations.benchmarks.usage import Usage, usage_of
+from simulations.benchmarks.parts.peer_files import prepare, save_backbone
+from simulations.benchmarks.parts.usage import Usage, usage_of
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = "fedpeft"
@@ -101,7 +101,7 @@ def sides_of(
         )
 
     def other(python: str, module: str, *more: str) -> Callable[[Path], Run]:
-        code = f"import sys; from simulations.benchmarks import {module} as side"
+        code = f"import sys; from simulations.benchmarks.parts import {module} as side"
         command = [python, "-c", f"{code}; side.main(sys.argv[1:])", str(folder)]
 
         def run(out: Path) -> Run:

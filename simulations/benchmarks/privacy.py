@@ -38,8 +38,8 @@ from simulations.benchmarks.common import (
     record,
     timed,
 )
-from simulations.benchmarks.private_memory import memory_report
-from simulations.benchmarks.private_steps import (
+from simulations.benchmarks.parts.private_memory import memory_report
+from simulations.benchmarks.parts.private_steps import (
     Step,
     experiment_of,
     how,

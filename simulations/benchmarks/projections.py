@@ -41,7 +41,7 @@ from simulations.benchmarks.common import (
     timed,
 )
 from simulations.benchmarks.memory import resident
-from simulations.benchmarks.projection_steps import (
+from simulations.benchmarks.parts.projection_steps import (
     method_of,
     operators_of,
     passes,

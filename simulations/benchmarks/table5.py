@@ -45,14 +45,14 @@ from simulations.benchmarks.common import (
     timed,
 )
 from simulations.benchmarks.memory import resident
-from simulations.benchmarks.random_roberta import (
+from simulations.benchmarks.parts.random_roberta import (
     SIZES,
     STEPS,
     experiment_of,
     save_backbone,
     texts_of,
 )
-from simulations.benchmarks.table5_loop import LOOPS, Loop
+from simulations.benchmarks.parts.table5_loop import LOOPS, Loop
 
 FULL = "full"
 SAME = {"off": 2e-5, "bfloat16": 3e-2}  # most that losses may differ, to the first

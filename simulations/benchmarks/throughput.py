@@ -39,7 +39,7 @@ from simulations.benchmarks.common import (
     record,
     timed,
 )
-from simulations.benchmarks.random_roberta import (
+from simulations.benchmarks.parts.random_roberta import (
     SIZES,
     STEPS,
     experiment_of,

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from simulations.benchmarks.link import hosts
+from simulations.benchmarks.parts.link import hosts
 from simulations.loopback import Deployment, TrialFailed, run, until
 from simulations.processes import alive, command_line, descendants, kill, started
 

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from simulations.benchmarks import aggregation
-from simulations.benchmarks.answering import AT_ONCE
 from simulations.benchmarks.common import APART
+from simulations.benchmarks.parts.answering import AT_ONCE
 
 SIZE = 50
 

@@ -15,8 +15,9 @@ import torch
 from fedpeft.config import Experiment
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.tasks.batching import collate
-from simulations.benchmarks import common, peer_files, peers
-from simulations.benchmarks.peer_model import Classifier, Prepared
+from simulations.benchmarks import common, peers
+from simulations.benchmarks.parts import peer_files
+from simulations.benchmarks.parts.peer_model import Classifier, Prepared
 
 OPTIONS = Namespace(clients=3, examples=5, batch=2, rounds=2)
 SMALL = ["--backbone", "tiny", "--clients", "2", "--examples", "8", "--rounds", "2"]

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from simulations.benchmarks import random_roberta, table5, table5_loop
-from simulations.benchmarks.plain_modules import METHODS
+from simulations.benchmarks import table5
+from simulations.benchmarks.parts import random_roberta, table5_loop
+from simulations.benchmarks.parts.plain_modules import METHODS
 
 OPTIONS = Namespace(
     size="tiny", batch=4, tokens=16, threads=1, device="cpu", autocast="off", repeats=4

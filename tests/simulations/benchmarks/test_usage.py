@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from simulations.benchmarks.common import child
-from simulations.benchmarks.usage import usage_of
+from simulations.benchmarks.parts.usage import usage_of
 from simulations.processes import alive
 
 BURN = "import time\nwhile time.process_time() < 0.8: pass\n"
@@ -47,7 +47,8 @@ def test_a_daemon_that_stays_is_ended(tmp_path: Path) -> None:
     file = tmp_path / "pid"
     stays = f"import os, time; open({str(file)!r}, 'w').write(str(os.getpid())); time.sleep(300)"
     starts = [*child(DAEMON), *child(stays)]
-    code = f"from simulations.benchmarks import usage; usage._LINGER = 2; usage.watch({starts!r})"
+    watching = f"usage._LINGER = 2; usage.watch({starts!r})"
+    code = f"from simulations.benchmarks.parts import usage; {watching}"
     done = subprocess.run(child(code), capture_output=True, text=True, check=True, timeout=60)
     assert json.loads(done.stdout)["wall"] < 60
     assert not alive(int(file.read_text()))

@@ -22,7 +22,7 @@ from torch.nn import functional
 
 from fedpeft.model import TaskModel
 from fedpeft.tasks.batching import Batch
-from simulations.benchmarks.plain_modules import (
+from simulations.benchmarks.parts.plain_modules import (
     METHODS,
     Classifier,
     Prompt,

@@ -23,7 +23,7 @@ from pfl.hyperparam import NNEvalHyperParams, NNTrainHyperParams
 from pfl.metrics import Weighted
 from pfl.model.pytorch import PyTorchModel
 
-from simulations.benchmarks.peer_model import Batch, Classifier, Prepared
+from simulations.benchmarks.parts.peer_model import Batch, Classifier, Prepared
 
 
 class Measured(Classifier):

@@ -17,7 +17,7 @@ from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 from torch.nn.utils import clip_grad_norm_
 
-from simulations.benchmarks.peer_model import Classifier, Prepared
+from simulations.benchmarks.parts.peer_model import Classifier, Prepared
 
 
 @lru_cache(maxsize=1)

@@ -10,7 +10,8 @@ import pytest
 import torch
 
 from fedpeft.projection.operators import Dense
-from simulations.benchmarks import projection_steps, projections
+from simulations.benchmarks import projections
+from simulations.benchmarks.parts import projection_steps
 
 SMALL = ["--backbone", "tiny", "--d", "48", "--groups", "2", "--repeats", "1"]
 STEP = ["--batch", "2", "--tokens", "8"]

@@ -24,7 +24,7 @@ from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.tasks.parts import parts_by_length
 from simulations.benchmarks.common import Report, Row, alternate, child
 from simulations.benchmarks.memory import resident
-from simulations.benchmarks.private_steps import (
+from simulations.benchmarks.parts.private_steps import (
     experiment_of,
     how,
     physical_batch,
@@ -66,7 +66,7 @@ def memory_process(arguments: Sequence[str]) -> None:
 
 def peak_of_process(environment: Mapping[str, str], *arguments: str) -> float:
     """Return the peak resident memory in MB of a fresh process; see ``memory_process``."""
-    module = "simulations.benchmarks.private_memory"
+    module = "simulations.benchmarks.parts.private_memory"
     command = child(
         f"import sys; from {module} import memory_process as do; do(sys.argv[1:])", *arguments
     )

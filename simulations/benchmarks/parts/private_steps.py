@@ -149,7 +149,7 @@ def opacus_step(runtime: Runtime, rows: np.ndarray) -> tuple[Step, float]:
     Raises:
         SystemExit: too far.
     """
-    from simulations.benchmarks.opacus_step import OpacusStep
+    from simulations.benchmarks.parts.opacus_step import OpacusStep
 
     model, start = runtime.model, start_of(runtime)
     other = OpacusStep(model, start[0], len(rows), runtime.experiment.local.lr or 0.0)

@@ -19,7 +19,7 @@ from fedpeft.model import Trainable
 from fedpeft.settings import LocalSection
 from fedpeft.tasks.batching import collate
 from fedpeft.tasks.encoding import Encoded
-from simulations.benchmarks.plain_modules import METHODS, Classifier, Parameters, Shift
+from simulations.benchmarks.parts.plain_modules import METHODS, Classifier, Parameters, Shift
 
 
 def _peft_lora(encoder: nn.Module, trainable: Trainable) -> Parameters:

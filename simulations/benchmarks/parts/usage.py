@@ -48,7 +48,7 @@ def usage_of(command: Sequence[str], environment: Mapping[str, str]) -> Usage:
     Raises:
         RuntimeError: it failed; the message holds the end of what it printed.
     """
-    watcher = [sys.executable, "-m", "simulations.benchmarks.usage", *command]
+    watcher = [sys.executable, "-m", "simulations.benchmarks.parts.usage", *command]
     done = subprocess.run(
         watcher, capture_output=True, text=True, env={**os.environ, **environment}
     )

@@ -13,7 +13,8 @@ import torch
 
 from fedpeft.privacy.example import private_gradients
 from fedpeft.runtime import Runtime, runtime_of
-from simulations.benchmarks import opacus_step, privacy, private_memory, private_steps
+from simulations.benchmarks import privacy
+from simulations.benchmarks.parts import opacus_step, private_memory, private_steps
 
 OPTIONS = Namespace(backbone="tiny", glue=None)
 SMALL = ["--backbone", "tiny", "--batch", "6"]
