@@ -7,8 +7,8 @@ from itertools import combinations, pairwise
 import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as some
+from ragged import ragged
 
-from fedpeft.tasks.encoding import Encoded
 from fedpeft.tasks.parts import Costs, cut_by_length, parts_by_length, passes_of
 
 LENGTHS = some.lists(
@@ -85,11 +85,3 @@ def test_an_empty_batch_beside_another_takes_part_with_no_rows() -> None:
     none = np.array([], dtype=np.int64)
     (part,) = parts_by_length(data, [none, np.array([0])], overhead=1.0)
     assert [rows.tolist() for rows in part] == [[], [0]]
-
-
-def ragged(lengths: np.ndarray) -> Encoded:
-    total, count = int(lengths.sum()), len(lengths)
-    zeros = np.zeros(total, dtype=np.int32)
-    offsets = np.concatenate([[0], lengths.cumsum()])
-    read = np.zeros(count, dtype=np.int32)
-    return Encoded(zeros, zeros.astype(np.uint8), offsets, read, np.zeros(count, dtype=np.int64))
