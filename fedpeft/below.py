@@ -82,8 +82,7 @@ class KeptStates:
     @property
     def _per_text(self) -> bool:
         """Whether the head's representation of each text is all that is needed."""
-        cut = self._model.cut
-        return cut is not None and cut.place == "end" and self._model.kind != "tags"
+        return self._model.ends_below and self._model.kind != "tags"
 
     def _compute(self, texts: Encoded) -> tuple[Tensor, ...]:
         """Return the states of all texts, in their order, computed in order of length."""

@@ -124,7 +124,7 @@ class TaskModel(Trainable):
 
     def _representation(self, modifications: Sequence[Modification], batch: Batch) -> Tensor:
         """Return what the head reads: [N, width], or of every token, [N, T, width]."""
-        if batch.below and self.cut and self.cut.place == "end":
+        if batch.below and self.ends_below:
             return batch.below[0] if self.kind == "tags" else batch.below[0][:, 0]
         states, longer = self.hidden_states(modifications, batch)
         if self.kind == "tags":
@@ -144,6 +144,11 @@ class TaskModel(Trainable):
         if not self.method.grouped:
             return None  # it changes whole weights
         return first_change(self._modifications, self.method.shape.layers)
+
+    @property
+    def ends_below(self) -> bool:
+        """Whether the whole network lies below the first change: only the head is trained."""
+        return self.cut is not None and self.cut.place == "end"
 
     @cached_property
     def packs(self) -> bool:

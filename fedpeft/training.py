@@ -125,7 +125,10 @@ def _gradients(
     """Return (gradient [G, P] of each client's mean loss over its batch, mean loss [G])."""
     total, losses = torch.zeros_like(vectors), vectors.new_zeros(len(vectors))
     sizes = vectors.new_tensor([len(batch) for batch in batches])
-    passes, packed = passes_of(data, batches, model.costs, model.packs)
+    if model.ends_below and all(own.below for own in data):
+        passes, packed = [[*batches]], False  # no text passes at all, only the head is left
+    else:
+        passes, packed = passes_of(data, batches, model.costs, model.packs)
     pad_id = model.backbone.tokenizer.pad_token_id
     for rows in passes:
         with phase("data"):
