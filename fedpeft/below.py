@@ -14,16 +14,18 @@ from dataclasses import replace
 from hashlib import blake2b
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeft.tasks.batching import batches, collate
+from fedpeft.tasks.batching import collate
 from fedpeft.tasks.encoding import Encoded
+from fedpeft.tasks.parts import parts_by_length
 
 if TYPE_CHECKING:
     from fedpeft.model import TaskModel
 
-_BATCH = 64  # texts computed together
+_MOST = 64  # texts computed together
 
 
 class KeptStates:
@@ -89,7 +91,8 @@ class KeptStates:
         model = self._model
         device, pad_id = model.backbone.device, model.backbone.tokenizer.pad_token_id
         result: tuple[Tensor, ...] = ()
-        for rows in batches(texts.lengths, _BATCH, None):
+        everything = np.arange(len(texts))
+        for (rows,) in parts_by_length([texts], [everything], model.costs.each, _MOST):
             batch = collate([texts], [rows], pad_id, device, model.dtype)
             found = model.below(batch)
             if not self._per_text:
