@@ -29,7 +29,8 @@ def simulate(
     ] = None,
     resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
     profile: Annotated[
-        bool, typer.Option("--profile", help="Write where the time went, and a torch trace.")
+        bool,
+        typer.Option("--profile", help="Write where the time went, and a trace; local engine."),
     ] = False,
 ) -> None:
     """Run a simulated federation and write its run folder.

@@ -1,6 +1,7 @@
-"""Benchmarks: what the engine costs over a bare loop, Ray beside local, memory a client.
+"""Benchmarks: what fedpeft costs and saves, beside bare loops and other libraries.
 
-Every script prints a table and writes it into ``results``; figures that are compared come from
+Every script but ``common`` prints a table and writes it into ``results``; ``parts`` holds what the
+scripts are made of. Figures that are compared come from
 alternating repeats (A B A B ...), as a median ratio with the smallest and the largest.
 """
 

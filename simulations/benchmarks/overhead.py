@@ -1,8 +1,8 @@
 """What the local engine costs over a bare loop that trains the same batches.
 
-The bare loop is plain PyTorch (``bare_loop``): the same clients, rounds, start vector, batches and
-final evaluation, on the same backbone in the same process with the same threads, but no Flower,
-no messages, no ledger, no files and no group axis. It must end in the same vector, else the
+The bare loop is plain PyTorch (``parts.bare_loop``): the same clients, rounds, start vector,
+batches and final evaluation, on the same backbone in the same process with the same threads, but no
+Flower, no messages, no ledger, no files and no group axis. It must end in the same vector, else the
 comparison is void and the script fails. Backbone and data are loaded before; the engine's time is
 all the rest of a run: partition, run folder, handshake, rounds, evaluation and result.
 

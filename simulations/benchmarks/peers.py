@@ -7,8 +7,9 @@ must end in (about) the same vector, else the comparison is void and the script 
 - fedpeft: ``fedpeft simulate`` as a user starts it. It alone makes and tokenises the texts and
   draws the batches; the others read them from files made before.
 - fedpeft on Ray: the same apps in Flower's simulation (``engine.kind = "ray"``).
-- Flower on Ray: apps as a Flower user writes them (``peer_flower``).
-- pfl: pfl-research (``peer_pfl``), which needs an environment of its own; not measured without.
+- Flower on Ray: apps as a Flower user writes them (``parts.peer_flower``).
+- pfl: pfl-research (``parts.peer_pfl``), which needs an environment of its own; not measured
+  without.
 
 Every side may use all cores: ours and pfl with torch's threads, Ray with one worker a core. CPU
 seconds are those of all processes, Ray's daemons too (``usage``).

@@ -3,11 +3,12 @@
 Time: each side does the same batches, of texts of similar length, from the rows of a client's data
 to the changed task vector, in turns in one process. Without privacy: gradient, clipping of its
 norm, AdamW. Private: a gradient for each example, clip 1, noise multiplier 1, AdamW, with the
-seeded and with the secure noise. The third side is Opacus on the same model (``opacus_step``); its
-gradients must be ours, else the comparison is void and the script fails. Then whole local training,
-each side with batches of its own: Poisson samples hold texts of all lengths.
+seeded and with the secure noise. The third side is Opacus on the same model
+(``parts.opacus_step``); its gradients must be ours, else the comparison is void and the script
+fails. Then whole local training, each side with batches of its own: Poisson samples hold texts of
+all lengths.
 
-The memory of a large virtual batch is measured as ``private_memory`` says.
+The memory of a large virtual batch is measured as ``parts.private_memory`` says.
 
 Example:
     python -m simulations.benchmarks.privacy

@@ -1,10 +1,10 @@
 """Seconds a step and memory of six methods, as table 5 of Gupta et al. (2023): ours beside loops.
 
 RoBERTa of the sizes base and large with random weights, which cost the same as trained ones. Each
-method trains beside a loop over the Hugging Face encoder without us (``table5_loop``: LoRA by peft,
-Houlsby's adapter, SLaSh and JR-WARP as small modules, BitFit and full fine-tuning on the encoder's
-own weights), both from the same start, on the same batches of texts of one length, with AdamW and
-no dropout. Their losses must agree, else the comparison is void and the script fails.
+method trains beside a loop over the Hugging Face encoder without us (``parts.table5_loop``: LoRA by
+peft, Houlsby's adapter, SLaSh and JR-WARP as small modules, BitFit and full fine-tuning on the
+encoder's own weights), both from the same start, on the same batches of texts of one length, with
+AdamW and no dropout. Their losses must agree, else the comparison is void and the script fails.
 
 - s a step: steps of both in turns in one process. "of full" is ours to our full fine-tuning.
 - MB: the peak of a fresh process of each side; on CUDA what torch has allocated there.

@@ -132,6 +132,15 @@ def test_every_command_has_help_with_an_example(fedpeft) -> None:
         assert code == 0 and "Example: fedpeft" in printed
 
 
+def test_help_says_what_arguments_are(fedpeft) -> None:
+    for command, said in (
+        ("simulate", "Experiment file"),
+        ("server remove-node", "Its name, its id"),
+    ):
+        code, printed, _ = fedpeft(*command.split(), "--help")
+        assert code == 0 and said in printed
+
+
 def test_help_needs_no_torch() -> None:
     code = (
         "import sys; from fedpeft.cli import main\n"
