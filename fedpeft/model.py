@@ -19,7 +19,8 @@ from fedpeft.modifications import Modification
 from fedpeft.modifications.hooks import run
 from fedpeft.modifications.resuming import Cut, below, first_change, resume
 from fedpeft.profiling import phase
-from fedpeft.projection.operators import Mode, operator
+from fedpeft.projection.choice import operator
+from fedpeft.projection.operators import Mode
 from fedpeft.tasks.base import Kind
 from fedpeft.tasks.batching import Batch
 from fedpeft.tasks.parts import Costs

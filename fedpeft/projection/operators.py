@@ -217,19 +217,3 @@ def hadamard(x: Tensor, sides: Sides) -> Tensor:
     """
     one, two = sides
     return (one @ x.unflatten(-1, (len(one), len(two))) @ two).flatten(-2)
-
-
-def operator(
-    projection: Stream, device: torch.device, dtype: torch.dtype, mode: Mode = "stored"
-) -> Operator:
-    """Return a projection at work on tensors of a device and dtype."""
-    from fedpeft.projection.fused import Fused
-
-    if mode == "regenerated" and Fused.suits(projection, device, dtype):
-        return Fused(projection, device)
-    kinds: dict[type[Stream], type[Operator]] = {
-        Projection: Dense,
-        Selection: Select,
-        Fastfood: Transform,
-    }
-    return kinds[type(projection)](projection, device, dtype, mode)

@@ -28,8 +28,9 @@ import torch
 from fedpeft.backbones import KNOWN_SHAPES
 from fedpeft.methods.base import Method
 from fedpeft.projection import Projection
+from fedpeft.projection.choice import operator
 from fedpeft.projection.fused import Fused
-from fedpeft.projection.operators import Mode, operator
+from fedpeft.projection.operators import Mode
 from simulations.benchmarks.common import (
     Report,
     Row,

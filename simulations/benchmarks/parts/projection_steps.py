@@ -15,7 +15,8 @@ from fedpeft.methods import build_method, settings_for
 from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
 from fedpeft.modifications.attention import SDPA
-from fedpeft.projection.operators import Mode, Operator, operator
+from fedpeft.projection.choice import operator
+from fedpeft.projection.operators import Mode, Operator
 from fedpeft.sites import BackboneShape
 from fedpeft.tasks.batching import Batch
 from fedpeft.tiny import tiny_tokenizer

@@ -14,8 +14,9 @@ import torch
 from interpreted import CASES, inputs_of, projection_of
 
 from fedpeft.projection import Projection, Selection
+from fedpeft.projection.choice import operator
 from fedpeft.projection.fused import PROGRAMS, Fused
-from fedpeft.projection.operators import Dense, operator
+from fedpeft.projection.operators import Dense
 
 HERE = Path(__file__).parent
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")

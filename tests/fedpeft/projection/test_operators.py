@@ -13,8 +13,9 @@ from literal import fastfood_matrix
 from torch import Tensor
 
 from fedpeft.projection import Projection, Selection, Stream, digest, operators
+from fedpeft.projection.choice import operator
 from fedpeft.projection.fastfood import Fastfood
-from fedpeft.projection.operators import Operator, operator
+from fedpeft.projection.operators import Operator
 
 CPU = torch.device("cpu")
 STREAMS = [
