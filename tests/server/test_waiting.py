@@ -61,8 +61,14 @@ def test_a_node_that_is_registered_meanwhile_is_waited_for_by_its_name() -> None
 
 
 def test_simulated_nodes_have_no_names() -> None:
-    grid: Any = Coming([], [0, 1])
-    wait_for_nodes(grid, federation(), None, lambda *_: pytest.fail("nobody looks"))
+    grid: Any = Coming([], [0], [0, 1])
+    told: list[Any] = []
+    wait_for_nodes(grid, federation(), None, lambda *found: told.append(found))
+    assert told == []
+    assert grid.online == [[0, 1]]  # it waited for both
+    lonely: Any = Coming([0])
+    with pytest.raises(RunFailed, match=r"only 1 of 2 nodes connected .*\(federation.node_wait\)$"):
+        wait_for_nodes(lonely, federation(0.2), None, lambda *_: None)
 
 
 def test_more_nodes_than_clients_are_none_too_few() -> None:

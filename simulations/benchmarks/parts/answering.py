@@ -61,8 +61,8 @@ class Answering(Grid):
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Not offered: the server does not use it."""
-        raise NotImplementedError
+        """Not offered: the server pushes and pulls."""
+        raise TypeError("this grid answers what is pushed; use push_messages and pull_messages")
 
     def _reply(self, question: Message) -> Message:
         content = RecordDict(
