@@ -65,12 +65,13 @@ def test_both_modes_give_the_same_bits(
 def test_only_a_stored_projection_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """Small pieces are several; a regenerated operator holds none of them."""
     from fedpeft.projection import Projection
+    from fedpeft.projection.choice import operator
     from fedpeft.projection.fastfood import Fastfood
 
     monkeypatch.setattr(operators, "PIECE", 64)
     for projection in (Projection(0, "a", 24, 40, "normal"), Fastfood(0, "a", 600, 12)):
         stored, made = (
-            operators.operator(projection, torch.device("cpu"), torch.float64, mode)
+            operator(projection, torch.device("cpu"), torch.float64, mode)
             for mode in ("stored", "regenerated")
         )
         assert len(stored._kept) > 2 and made._kept is None
