@@ -115,7 +115,7 @@ def require_rules(data: LocalData) -> None:
             "privacy.reproducible = true: this node takes part only with noise that nobody can "
             "draw again"
         )
-    for key in ("train_limit", "eval_limit"):
+    for key in ("train_limit", "eval_limit", "validation"):
         if limit := getattr(task, key):
             raise Refusal(
                 f"task.{key} = {limit}: this node limits its epsilon, and trains on all of its "

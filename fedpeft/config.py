@@ -26,6 +26,7 @@ from pydantic_core import ErrorDetails
 
 from fedpeft.contradictions import in_engine, in_federation, in_privacy, in_task
 from fedpeft.errors import UserError, nearest, plain_message
+from fedpeft.overrides import apply_override
 from fedpeft.privacy.settings import PrivacySection
 from fedpeft.settings import (
     SERVER_LR,
@@ -139,7 +140,16 @@ class Experiment(Section):
         except tomllib.TOMLDecodeError as error:
             raise UserError(f"the experiment file is not valid TOML: {error}") from None
         for override in overrides:
-            _apply_override(values, override)
+            apply_override(values, override)
+        return cls.of(values)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Experiment:
+        """Build an experiment from a tree of settings, as TOML gives one.
+
+        Raises:
+            UserError: an unknown key, a value outside its range, a contradiction.
+        """
         try:
             return cls.model_validate(values)
         except ValidationError as error:
@@ -230,27 +240,7 @@ def _toml_line(section: Section, key: str, comments: bool, default: Any = None) 
     return f"{line:<36}# {comment}" if comments and comment else line
 
 
-def _apply_override(values: dict[str, Any], override: str) -> None:
-    """Set one ``key=value`` in the tree; what is not a TOML value is taken as text."""
-    key, equals, text = (part.strip() for part in override.partition("="))
-    if not equals or not key:
-        raise UserError(f"-s {override}: expected key=value, for example -s local.lr=3e-3")
-    try:
-        value = tomllib.loads(f"value = {text}")["value"]
-    except tomllib.TOMLDecodeError:
-        value = text
-    *parents, last = key.split(".")
-    node = values
-    for parent in parents:
-        node = node.setdefault(parent, {})
-        if not isinstance(node, dict):
-            raise UserError(f"-s {override}: '{parent}' is a value, not a section")
-    if last == "name" and parents == ["method"] and node.get("name", value) != value:
-        node.clear()  # another method: the old one's settings do not apply to it
-    node[last] = value
-
-
-def _explain(error: ErrorDetails, values: dict[str, Any]) -> str:
+def _explain(error: ErrorDetails, values: Mapping[str, Any]) -> str:
     """Return one line for the first thing pydantic found wrong."""
     key = ".".join(str(part) for part in error["loc"])
     if error["type"] == "extra_forbidden":
@@ -266,7 +256,7 @@ def _explain(error: ErrorDetails, values: dict[str, Any]) -> str:
     return f"{key} = {error['input']!r}: expected {message}"
 
 
-def _keys_beside(location: tuple[int | str, ...], values: dict[str, Any]) -> list[str]:
+def _keys_beside(location: tuple[int | str, ...], values: Mapping[str, Any]) -> list[str]:
     """Return the full names of the valid keys in the section of an unknown one."""
     section: type[BaseModel] = Experiment
     for part in location[:-1]:

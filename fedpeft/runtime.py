@@ -162,3 +162,8 @@ def runtime_of(toml: str, files: TaskSection | None = None, content: str = "") -
 @lru_cache(maxsize=4)
 def _runtime(toml: str, files: TaskSection | None, content: str) -> Runtime:
     return Runtime(Experiment.load(toml), files)
+
+
+def forget_runtimes() -> None:
+    """Let go of all runtimes of this process: their data, models and kept states."""
+    _runtime.cache_clear()

@@ -52,6 +52,13 @@ class TaskSection(Section):
     )
     train_limit: int = Field(0, ge=0, description="use so many training examples; 0 = all")
     eval_limit: int = Field(0, ge=0, description="use so many evaluation examples; 0 = all")
+    validation: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="evaluate on this share of the training examples, which are not trained on; "
+        "0 = evaluate on the dev set",
+    )
     max_length: int = Field(128, ge=8, description="tokens a text is cut to, special ones included")
 
 

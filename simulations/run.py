@@ -14,6 +14,7 @@ from fedpeft.cohorts import cohort_size
 from fedpeft.config import Experiment
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.vectorfile import EXPERIMENT
 from server.app import app as server_app
 from server.privacy import central_plan
 from server.runfolder import RESULT, RunFolder
@@ -79,6 +80,18 @@ def simulate(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
     else:
         run_local(server_app, client_app, nodes, run_config, cohort, train_together)
     return json.loads((folder.path / RESULT).read_text(encoding="utf-8"))
+
+
+def complete(experiment: Experiment, out: Path) -> dict[str, Any]:
+    """Run an experiment in a folder to its end, or go on with it; return result.json.
+
+    Raises:
+        UserError: see ``prepare``, or another process runs there.
+        RunFailed: see ``simulate``.
+    """
+    folder, _ = prepare(experiment, out, resume=(out / EXPERIMENT).is_file())
+    with folder.locked():
+        return simulate(folder, experiment)
 
 
 def cohort_of(runtime: Runtime) -> int:

@@ -21,6 +21,7 @@ from fedpeft.cli import (
     run,
     server,
     simulate,
+    study,
     tasks,
 )
 from fedpeft.errors import RunFailed, UserError
@@ -58,6 +59,7 @@ app.command()(export.export)
 app.command()(methods.methods)
 app.command()(tasks.tasks)
 app.command()(config.config)
+app.add_typer(study.app, name="study")
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(keys.app, name="keys")
 app.add_typer(server.app, name="server")

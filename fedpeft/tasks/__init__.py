@@ -42,7 +42,8 @@ def load_task(section: TaskSection, seed: int = 0, owner_column: str = "") -> Ta
 
     Args:
         section: the experiment's [task]; ``train_limit`` and ``eval_limit`` keep a random subset
-            that depends on the seed, in the order of the file.
+            that depends on the seed, in the order of the file. ``validation`` divides what
+            ``train_limit`` left.
         seed: the experiment's.
         owner_column: column that says whose example a row is, if that is wanted.
 
@@ -51,11 +52,10 @@ def load_task(section: TaskSection, seed: int = 0, owner_column: str = "") -> Ta
     """
     info, load = _registered(section.name)
     task = load(info, section, seed, owner_column)
-    return Task(
-        task.info,
-        _limit(task.train, section.train_limit, generator(seed, "train-limit")),
-        _limit(task.dev, section.eval_limit, generator(seed, "eval-limit")),
-    )
+    train, dev = _limit(task.train, section.train_limit, generator(seed, "train-limit")), task.dev
+    if section.validation:
+        train, dev = _divide(train, section.validation, generator(seed, "validation"))
+    return Task(task.info, train, _limit(dev, section.eval_limit, generator(seed, "eval-limit")))
 
 
 def _registered(name: str) -> tuple[TaskInfo, _Load]:
@@ -68,3 +68,17 @@ def _limit(examples: Examples, limit: int, random: np.random.Generator) -> Examp
     if limit == 0 or limit >= len(examples):
         return examples
     return examples.select(np.sort(random.choice(len(examples), limit, replace=False)))
+
+
+def _divide(
+    examples: Examples, share: float, random: np.random.Generator
+) -> tuple[Examples, Examples]:
+    """Return the examples to train on and a random share of them to evaluate on."""
+    count = max(1, round(share * len(examples)))
+    if count >= len(examples):
+        raise UserError(
+            f"task.validation = {share:g}: leaves none of the {len(examples)} training examples"
+        )
+    held_out = np.sort(random.choice(len(examples), count, replace=False))
+    rest = np.setdiff1d(np.arange(len(examples)), held_out)
+    return examples.select(rest), examples.select(held_out)

@@ -36,7 +36,6 @@ from safetensors.numpy import load_file
 from server.runfolder import VECTOR
 from simulations.benchmarks.common import (
     APART,
-    CLOSE,
     Report,
     Row,
     arguments_of,
@@ -61,6 +60,11 @@ TARGETS = {
     ("tiny", "pfl", "cpu"): 1,
     ("minilm", "pfl", "cpu"): 1,
 }
+
+
+#: The most that final vectors may be apart, relative to the update. AdamW makes much of rounding:
+#: on tiny, float32 sets our own cohorts and single clients 2e-3 to 4e-3 apart, float64 1e-12.
+ROUNDED = 1e-2
 
 
 @dataclass(frozen=True)
@@ -142,7 +146,7 @@ def measure(backbone: str, options: Namespace) -> Report:
         for side, runs in found.items()
     }
     for side, distance in apart.items():
-        if not distance <= CLOSE:
+        if not distance <= ROUNDED:
             raise SystemExit(f"{side} ends {distance:.2g} apart from {OURS}: not the same training")
     return report(
         backbone,

@@ -1,0 +1,146 @@
+"""The cells of a study: every combination of its axes as an experiment with a name."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from fedpeft.config import Experiment
+from fedpeft.errors import UserError
+from fedpeft.overrides import apply_override, leaves, merged
+from simulations.study.file import CELLS, SEED, StudyFile
+
+LABEL = "label"
+
+
+@dataclass(frozen=True)
+class Choice:
+    """One place on an axis: a label and the settings it stands for (a tree)."""
+
+    label: str
+    settings: dict[str, Any]
+
+
+@dataclass(frozen=True)
+class Axis:
+    """A direction of the grid."""
+
+    name: str
+    choices: tuple[Choice, ...]
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run of a study: its label on every axis, its experiment, and the name of its folder."""
+
+    labels: dict[str, str]
+    experiment: Experiment
+
+    @property
+    def name(self) -> str:
+        """The labels, and the start of the experiment's digest: other settings, another name."""
+        said = re.sub(r"[^a-z0-9.]+", "-", "-".join(self.labels.values()).lower()).strip("-.")
+        return f"{said[:80]}-{self.experiment.digest[:8]}"
+
+
+def axes_of(study: StudyFile) -> tuple[Axis, ...]:
+    """Return the axes of a study, its seeds first: an early look then shows every combination.
+
+    Raises:
+        UserError: an axis that is no list, an empty one, two choices with one label.
+    """
+    axes = list(_axes(study.axes))
+    if study.cells:
+        axes.append(_axis(CELLS, list(study.cells)))
+    return tuple(sorted(axes, key=lambda axis: axis.name != SEED))
+
+
+def combinations(axes: tuple[Axis, ...]) -> Iterator[dict[str, Choice]]:
+    """Yield a choice on every axis, in the order of the axes."""
+    for chosen in product(*(axis.choices for axis in axes)):
+        yield {axis.name: choice for axis, choice in zip(axes, chosen, strict=True)}
+
+
+def base_of(study: StudyFile) -> dict[str, Any]:
+    """Return the settings that all cells begin with."""
+    base = merged({}, study.base)
+    for override in study.set:
+        apply_override(base, override)
+    return base
+
+
+def cell_of(
+    base: Mapping[str, Any], chosen: Mapping[str, Choice], *more: Mapping[str, Any]
+) -> Cell:
+    """Return the cell of one combination, with further settings laid over it.
+
+    Raises:
+        UserError: an axis that is no key of an experiment, settings that do not go together.
+    """
+    labels = {axis: choice.label for axis, choice in chosen.items()}
+    values = dict(base)
+    for settings in (*(choice.settings for choice in chosen.values()), *more):
+        values = merged(values, settings)
+    try:
+        return Cell(labels, Experiment.of(values))
+    except UserError as error:
+        said = ", ".join(f"{axis} '{label}'" for axis, label in labels.items())
+        raise UserError(f"cell with {said}: {error}" if said else str(error)) from None
+
+
+def require_different(cells: list[Cell]) -> None:
+    """Raise UserError if two cells have the same settings: one of them was a slip."""
+    seen: dict[str, Cell] = {}
+    for cell in cells:
+        other = seen.setdefault(cell.experiment.digest, cell)
+        if other is not cell:
+            both = [", ".join(each.labels.values()) for each in (other, cell)]
+            raise UserError(f"two cells with the same settings: '{both[0]}' and '{both[1]}'")
+
+
+def _axes(values: Mapping[str, Any], path: str = "") -> Iterator[Axis]:
+    for key, value in values.items():
+        name = f"{path}{key}"
+        if isinstance(value, Mapping):
+            yield from _axes(value, f"{name}.")
+        elif isinstance(value, list):
+            yield _axis(name, value)
+        else:
+            raise UserError(f"axes.{name} = {value!r}: expected a list of values")
+
+
+def _axis(name: str, values: list[Any]) -> Axis:
+    if not values:
+        raise UserError(f"axes.{name} = []: an empty axis leaves no cells; expected values")
+    choices = tuple(_choice(name, value) for value in values)
+    labels = [choice.label for choice in choices]
+    for label in labels:
+        if labels.count(label) > 1:
+            raise UserError(f"axes.{name}: the label '{label}' stands there twice")
+    return Axis(name, choices)
+
+
+def _choice(axis: str, value: Any) -> Choice:
+    if not isinstance(value, Mapping):
+        return Choice(_said(value), _tree(axis, value))
+    settings = {key: each for key, each in value.items() if key != LABEL}
+    label = value.get(LABEL, " ".join(_said(each) for _, each in leaves(settings)))
+    if not isinstance(label, str) or not label.strip():
+        raise UserError(f"axes.{axis}: label = {label!r}, expected a text")
+    return Choice(label, settings)
+
+
+def _tree(path: str, value: Any) -> dict[str, Any]:
+    for part in reversed(path.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def _said(value: Any) -> str:
+    """Return a value as a label: ``0.001``, ``true``, ``0, 1``."""
+    if isinstance(value, list):
+        return ", ".join(map(_said, value))
+    return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,0 +1,104 @@
+"""A live view of a study: what runs, what has ended, what failed, and how long it still takes."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections import deque
+from collections.abc import Sequence
+
+from rich.console import Console, Group
+from rich.live import Live
+from rich.table import Table
+from rich.text import Text
+
+from server.runfolder import PROGRESS
+from simulations.display import readable_seconds
+from simulations.study.cells import Cell
+from simulations.study.folder import Finished, StudyFolder
+
+_SHOWN = 10  # cells that have ended, in the live view
+
+
+class StudyDisplay:
+    """Shows a study while the context is open: live in a terminal, else a line for each cell."""
+
+    def __init__(self, folder: StudyFolder, jobs: int, console: Console):
+        self._folder, self._jobs, self._console = folder, jobs, console
+        self._phase, self._total, self._done, self._failed = "", 0, 0, 0
+        self._running: dict[str, tuple[Cell, float]] = {}  # and when it began
+        self._took: list[float] = []  # seconds of the cells that ended in this phase
+        self._last: deque[str] = deque(maxlen=_SHOWN)
+        self._live = Live(get_renderable=self._view, console=console, refresh_per_second=2)
+
+    def __enter__(self) -> StudyDisplay:
+        if self._console.is_terminal:
+            self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._console.is_terminal:
+            self._live.stop()
+
+    def begin(self, phase: str, cells: Sequence[Cell], finished: int) -> None:
+        """See ``simulations.study.running.Watch``."""
+        self._phase, self._total, self._done, self._failed = phase, len(cells), finished, 0
+        self._took.clear()
+        before = f", {finished} finished before" if finished else ""
+        self.say(f"{phase}: {len(cells)} runs{before}")
+
+    def started(self, cell: Cell) -> None:
+        """See ``Watch``."""
+        self._running[cell.name] = cell, time.monotonic()
+
+    def ended(self, cell: Cell, finished: Finished | None, reason: str) -> None:
+        """See ``Watch``."""
+        _, began = self._running.pop(cell.name, (cell, time.monotonic()))
+        self._took.append(time.monotonic() - began)
+        self._done, self._failed = self._done + bool(finished), self._failed + (not finished)
+        said = f"[{self._done + self._failed}/{self._total}] {self.said(cell)}: "
+        if finished:
+            result = finished.result
+            score = "-" if result["score"] is None else f"{result['score']:.4f}"
+            said += f"{result['metric']} {score} in {readable_seconds(self._took[-1])}"
+        else:
+            said += f"failed: {reason}"
+        self.say(f"{said}; {self._left()}")
+
+    def say(self, line: str) -> None:
+        """See ``Watch``."""
+        if self._console.is_terminal:
+            self._last.append(line)
+        else:
+            self._console.print(line, soft_wrap=True)
+
+    @staticmethod
+    def said(cell: Cell) -> str:
+        """Return a cell's labels for people."""
+        return " · ".join(cell.labels.values())
+
+    def _left(self) -> str:
+        remaining = self._total - self._done - self._failed
+        if not remaining:
+            return "all done"
+        if not self._took:
+            return f"{remaining} left"
+        seconds = sum(self._took) / len(self._took) * remaining / min(self._jobs, remaining)
+        return f"about {readable_seconds(seconds)} left"
+
+    def _view(self) -> Group:
+        running = Table(box=None, padding=(0, 2), show_header=False)
+        for cell, began in list(self._running.values()):
+            round = self._round(cell)
+            where = f"round {round}/{cell.experiment.federation.rounds}" if round else "starting"
+            running.add_row(self.said(cell), where, readable_seconds(time.monotonic() - began))
+        failed = f", {self._failed} failed" if self._failed else ""
+        head = f"{self._phase}: {self._done} of {self._total} done{failed}; {self._left()}"
+        return Group(*(Text(line) for line in list(self._last)), running, Text(head, "bold"))
+
+    def _round(self, cell: Cell) -> int:
+        try:
+            text = (self._folder.run_of(cell).path / PROGRESS).read_text(encoding="utf-8")
+            return int(json.loads(text)["round"])
+        except (OSError, ValueError, KeyError, TypeError):
+            return 0

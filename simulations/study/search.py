@@ -1,0 +1,167 @@
+"""The search for settings: trials on examples cut from the training set, the best one wins.
+
+The dev set is never looked at: a trial's ``task.validation`` divides its training examples, trains
+on one part and is evaluated on the other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from math import exp, isfinite, log
+from typing import Any
+
+import numpy as np
+
+from fedpeft.errors import UserError
+from fedpeft.overrides import set_key
+from fedpeft.randomness import generator
+from simulations.study.cells import Axis, Cell, Choice, cell_of, combinations
+from simulations.study.file import SEED, SearchSection
+
+Key = tuple[str, ...]  # the labels on the axes that have a choice of their own
+_ONLY_LAST = 1_000_000  # rounds between evaluations: only the last one is
+
+
+@dataclass(frozen=True)
+class Trial:
+    """One run of a search."""
+
+    key: Key
+    values: dict[str, Any]  # of the keys that are searched, by their full names
+    edges: tuple[str, ...]  # keys whose value is the least or largest of its grid
+    cell: Cell
+
+
+@dataclass(frozen=True)
+class Best:
+    """What a search found for one combination."""
+
+    values: dict[str, Any]
+    score: float
+    edges: tuple[str, ...]  # keys for which a value beyond the grid might be better still
+
+
+def axes_by(search: SearchSection, axes: Sequence[Axis]) -> tuple[str, ...]:
+    """Return the names of the axes along which settings are chosen.
+
+    Raises:
+        UserError: ``search.by`` names no axis of the study.
+    """
+    names = [axis.name for axis in axes]
+    if search.by is None:
+        return tuple(name for name in names if name != SEED)
+    for name in search.by:
+        if name not in names:
+            raise UserError(f"search.by: '{name}' is no axis; expected of {', '.join(names)}")
+    return search.by
+
+
+def key_of(by: Sequence[str], labels: Mapping[str, str]) -> Key:
+    """Return the key of a cell's labels."""
+    return tuple(labels[axis] for axis in by)
+
+
+def trials_of(
+    search: SearchSection, base: Mapping[str, Any], axes: Sequence[Axis]
+) -> tuple[Trial, ...]:
+    """Return all trials of a search, in the order in which they are run.
+
+    On an axis that has no choice of its own the first place stands for all.
+
+    Raises:
+        UserError: a range without random trials, or settings that do not go together.
+    """
+    by = axes_by(search, axes)
+    fixed = {axis.name: axis.choices[0] for axis in axes if axis.name not in by}
+    own = tuple(axis for axis in axes if axis.name in by)
+    points = list(_points(search))
+    grid = {path: values for path, values in _over(search.over) if isinstance(values, list)}
+    return tuple(
+        _trial(search, base, by, fixed | chosen, values, grid)
+        for chosen in combinations(own)
+        for values in points
+    )
+
+
+def best_of(trials: Sequence[Trial], scores: Mapping[str, float | None]) -> dict[Key, Best]:
+    """Return the best trial of each combination; of equal ones the first.
+
+    Args:
+        trials: see ``trials_of``.
+        scores: name of a trial's cell -> its score on the validation examples; trials that
+            failed are not among them, or None.
+    """
+    found: dict[Key, Best] = {}
+    for trial in trials:
+        score = scores.get(trial.cell.name)
+        if score is None or not isfinite(score):
+            continue
+        if trial.key not in found or score > found[trial.key].score:
+            found[trial.key] = Best(trial.values, score, trial.edges)
+    return found
+
+
+def _trial(
+    search: SearchSection,
+    base: Mapping[str, Any],
+    by: Sequence[str],
+    chosen: Mapping[str, Choice],
+    values: dict[str, Any],
+    grid: Mapping[str, Sequence[Any]],
+) -> Trial:
+    own: dict[str, Any] = {
+        "seed": search.seed,
+        "task": {"validation": search.validation},
+        "output": {"eval_every": _ONLY_LAST},
+    }
+    for path, value in values.items():
+        set_key(own, path, value)
+    cell = cell_of(base, chosen, own, search.set)
+    tried = " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items())
+    labels = {**{axis: chosen[axis].label for axis in by}, "trial": tried}
+    edges = tuple(
+        path for path, each in grid.items() if len(each) > 2 and values[path] in (each[0], each[-1])
+    )
+    return Trial(key_of(by, labels), values, edges, Cell(labels, cell.experiment))
+
+
+def _points(search: SearchSection) -> Iterator[dict[str, Any]]:
+    """Yield the values of each trial: all combinations, or random ones."""
+    over = dict(_over(search.over))
+    if not over:
+        raise UserError("search.over: names no key; expected such as over.local.lr = [1e-3, 1e-2]")
+    if search.trials:
+        random = generator(search.seed, "search")
+        for _ in range(search.trials):
+            yield {path: _drawn(values, random) for path, values in over.items()}
+        return
+    for path, values in over.items():
+        if not isinstance(values, list):
+            raise UserError(f"search.over.{path}: a range needs search.trials, the number of tries")
+    for chosen in product(*over.values()):
+        yield dict(zip(over, chosen, strict=True))
+
+
+def _over(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield (full key, list or range) of what is searched."""
+    for key, value in values.items():
+        if isinstance(value, Mapping) and not {"low", "high"} <= value.keys():
+            yield from _over(value, f"{path}{key}.")
+        elif not value or not isinstance(value, list | Mapping):
+            raise UserError(
+                f"search.over.{path}{key} = {value!r}: expected a list of values, or a range "
+                f"{{low = 1e-4, high = 1e-1, log = true}}"
+            )
+        else:
+            yield f"{path}{key}", value
+
+
+def _drawn(values: Any, random: np.random.Generator) -> Any:
+    if isinstance(values, list):
+        return values[int(random.integers(len(values)))]
+    low, high = float(values["low"]), float(values["high"])
+    if values.get("log"):
+        return float(f"{exp(random.uniform(log(low), log(high))):.4g}")
+    return float(f"{random.uniform(low, high):.4g}")

@@ -1,0 +1,142 @@
+"""The results of a study as one tidy table: a row for each finished cell and round.
+
+``table.parquet`` and ``table.csv`` hold the same rows, in the order of the study, and nothing that
+depends on when or how often the study was interrupted: seconds and handshakes are in
+``costs.csv``. COLUMNS is the schema; before them stands a column ``axis.NAME`` for each axis, with
+the cell's label on it, and after them ``metric.NAME`` for each metric of the tasks.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpeft.config import Experiment
+from fedpeft.files import write_atomic
+from simulations.study.cells import Cell
+from simulations.study.folder import Finished
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PARQUET, CSV, COSTS = "table.parquet", "table.csv", "costs.csv"
+COLUMNS = {
+    "cell": "name of the cell and of its folder",
+    "task": "task.name",
+    "method": "method.name",
+    "backbone": "backbone",
+    "seed": "seed",
+    "clients": "federation.clients",
+    "clients_per_round": "clients asked each round",
+    "partition": "partition.kind",
+    "alpha": "partition.alpha; empty where the partition has none",
+    "lr": "local.lr",
+    "codec": "wire.codec",
+    "target_epsilon": "privacy.epsilon; empty without",
+    "vector_size": "P, numbers that are trained and sent, head included",
+    "head_size": "how many of them are the head's",
+    "round": "from 1",
+    "last": "whether it is the cell's last round",
+    "succeeded": "clients whose reply was used",
+    "failed": "clients that failed",
+    "loss": "mean training loss; empty with privacy",
+    "metric": "name of the task's metric",
+    "score": "that metric after this round; empty where it was not evaluated",
+    "eval_loss": "loss on the evaluation examples",
+    "epsilon": "privacy spent so far; empty without",
+    "up_payload": "bytes of encoded vectors from all clients, this round's training",
+    "up_message": "the same as whole messages",
+    "down_payload": "bytes of encoded vectors to all clients",
+    "down_message": "the same as whole messages",
+    "client_up_payload": "bytes of numbers that one client sends in a round",
+    "sent_up_payload": "up_payload of all rounds so far",
+    "sent_up_message": "up_message of all rounds so far",
+    "sent_down_message": "down_message of all rounds so far",
+    "vector": "SHA-256 of the final task vector",
+}
+
+
+def table_of(found: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:
+    """Return the table of finished cells, see the module."""
+    import pandas as pd
+
+    rows = [row for cell, finished in found for row in _rows(cell, finished)]
+    axes = dict.fromkeys(name for row in rows for name in row if name.startswith("axis."))
+    metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
+    return pd.DataFrame(rows, columns=[*axes, *COLUMNS, *metrics])
+
+
+def costs_of(found: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:
+    """Return seconds and handshake bytes, a row for each finished cell and round."""
+    import pandas as pd
+
+    return pd.DataFrame(
+        [
+            {
+                "cell": cell.name,
+                "round": line["round"],
+                "seconds": line["seconds"],
+                "handshake_up_message": line["bytes"]["handshake"]["up"]["message"],
+                "handshake_down_message": line["bytes"]["handshake"]["down"]["message"],
+            }
+            for cell, finished in found
+            for line in finished.rounds
+        ]
+    )
+
+
+def write_table(folder: Path, found: Sequence[tuple[Cell, Finished]]) -> None:
+    """Write the table as Parquet and CSV, and the costs, into a study's folder."""
+    table, content = table_of(found), io.BytesIO()
+    table.to_parquet(content, index=False)
+    write_atomic(folder / PARQUET, content.getvalue())
+    write_atomic(folder / CSV, table.to_csv(index=False))
+    write_atomic(folder / COSTS, costs_of(found).to_csv(index=False))
+
+
+def _rows(cell: Cell, finished: Finished) -> list[dict[str, Any]]:
+    result, rows = finished.result, []
+    fixed = {f"axis.{name}": label for name, label in cell.labels.items()}
+    fixed |= {"cell": cell.name, **_settings(cell.experiment)}
+    fixed |= {key: result[key] for key in ("vector_size", "head_size", "metric")}
+    fixed["client_up_payload"] = result["bytes"]["per_client_round_up"]["payload"]
+    sent = {"up_payload": 0, "up_message": 0, "down_message": 0}
+    for line in finished.rounds:
+        traffic = _traffic(line["bytes"])
+        sent = {key: total + traffic[key] for key, total in sent.items()}
+        last = line["round"] == result["rounds"]
+        own = {key: line[key] for key in ("round", "loss", "score", "eval_loss", "epsilon")}
+        own |= {"succeeded": line["clients"], "failed": len(line["failed"]), "last": last}
+        own |= {f"metric.{name}": value for name, value in (line["metrics"] or {}).items()}
+        own |= traffic | {f"sent_{key}": total for key, total in sent.items()}
+        own["vector"] = result["digests"]["vector"] if last else None
+        rows.append(fixed | own)
+    return rows
+
+
+def _settings(experiment: Experiment) -> dict[str, Any]:
+    federation, partition = experiment.federation, experiment.partition
+    has_alpha = partition.kind in ("dirichlet", "quantity")
+    return {
+        "task": experiment.task.name,
+        "method": experiment.method.name,
+        "backbone": experiment.backbone,
+        "seed": experiment.seed,
+        "clients": federation.clients,
+        "clients_per_round": experiment.clients_per_round,
+        "partition": partition.kind,
+        "alpha": partition.alpha if has_alpha else None,
+        "lr": experiment.local.lr,
+        "codec": experiment.wire.codec,
+        "target_epsilon": experiment.privacy.epsilon or None,
+    }
+
+
+def _traffic(sizes: Mapping[str, Any]) -> dict[str, int]:
+    return {
+        f"{way}_{size}": sizes[way][size]
+        for way in ("up", "down")
+        for size in ("payload", "message")
+    }
