@@ -25,12 +25,10 @@ class _AtNode(ClientApp):
         return self._app(message, context)
 
 
-def require_ray(kind: str) -> None:
-    """Raise UserError unless the extra ``ray`` is installed, which an engine's kind needs."""
+def require_ray(what: str) -> None:
+    """Raise UserError unless the extra ``ray`` is installed, which ``what`` needs."""
     if find_spec("ray") is None:
-        raise UserError(
-            f"engine.kind = '{kind}' needs Ray: pip install -e '.[ray]' in the checkout"
-        )
+        raise UserError(f"{what} needs Ray: pip install -e '.[ray]' in the checkout")
 
 
 def run_ray(

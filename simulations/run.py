@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import logging
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +24,7 @@ from server.runfolder import RESULT, RunFolder
 from simulations.actors import actors_of, run_actors
 from simulations.local import NodeConfig, run_local
 from simulations.ray import require_ray, run_ray
+from simulations.tracking import require_trackers, tracked
 
 PARTITION = "partition.json"
 COHORT = "cohort"  # what a run's folder calls the size of its cohorts
@@ -34,7 +38,8 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
     """
     RunFolder.check(out, experiment, resume)
     if experiment.engine.kind != "local":
-        require_ray(experiment.engine.kind)
+        require_ray(f"engine.kind = '{experiment.engine.kind}'")
+    require_trackers(experiment.output.track)
     runtime = runtime_of(experiment.to_toml())
     rows = partitioning.partition(runtime.task, experiment)
     _ = runtime.model, runtime.train, runtime.dev  # made here, so that a mistake in them shows now
@@ -63,11 +68,18 @@ def _check_privacy(experiment: Experiment, sizes: set[int]) -> None:
 
 
 def simulate(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
-    """Run a prepared experiment on its engine; return the content of result.json.
+    """Run a prepared experiment on its engine, tracked; return the content of result.json.
 
     Raises:
         RunFailed: too few clients succeeded in a round; the folder can be resumed.
     """
+    folder.checkpoint()  # drops what was written after it, before anybody follows the rounds
+    with tracked(folder, experiment):
+        _run_engine(folder, experiment)
+    return json.loads((folder.path / RESULT).read_text(encoding="utf-8"))
+
+
+def _run_engine(folder: RunFolder, experiment: Experiment) -> None:
     run_config: NodeConfig = {"experiment": experiment.to_toml(), "out": str(folder.path)}
     clients, engine = experiment.federation.clients, experiment.engine
     shared = node_config(folder.path, experiment)
@@ -79,7 +91,6 @@ def simulate(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
         run_actors(server_app, nodes, run_config, cohort, engine)
     else:
         run_local(server_app, client_app, nodes, run_config, cohort, train_together)
-    return json.loads((folder.path / RESULT).read_text(encoding="utf-8"))
 
 
 def complete(experiment: Experiment, out: Path) -> dict[str, Any]:
@@ -92,6 +103,19 @@ def complete(experiment: Experiment, out: Path) -> dict[str, Any]:
     folder, _ = prepare(experiment, out, resume=(out / EXPERIMENT).is_file())
     with folder.locked():
         return simulate(folder, experiment)
+
+
+@contextmanager
+def quiet() -> Iterator[None]:
+    """Hold back the warnings of Flower and of its apps: the run's files say what they would."""
+    levels = {name: logging.getLogger(name).level for name in ("flwr", "server", "clients")}
+    try:
+        for name in levels:
+            logging.getLogger(name).setLevel(logging.ERROR)
+        yield
+    finally:
+        for name, level in levels.items():
+            logging.getLogger(name).setLevel(level)
 
 
 def cohort_of(runtime: Runtime) -> int:

@@ -105,6 +105,10 @@ def _run(
         plan = Plan(study)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
+    if on == "ray":
+        from simulations.ray import require_ray
+
+        require_ray("--on ray")
     folder = StudyFolder.create(out or Path("runs/studies") / file.stem, text, resume)
     console = Console(highlight=False, markup=False)
     console.print(_headline(plan), soft_wrap=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
@@ -13,15 +13,27 @@ from fedpeft.errors import UserError
 from fedpeft.overrides import apply_override, leaves, merged
 from simulations.study.file import CELLS, SEED, StudyFile
 
-LABEL = "label"
+LABEL, OVER = "label", "over"  # keys of a choice that are no settings
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One place on an axis: a label and the settings it stands for (a tree)."""
+    """One place on an axis.
 
-    label: str
+    Attributes:
+        labels: mostly one, of the axis's own name.
+        settings: a tree.
+        over: a tree of what a search tries here, in place of what it tries elsewhere.
+    """
+
+    labels: dict[str, str]
     settings: dict[str, Any]
+    over: dict[str, Any] = field(default_factory=dict)
+
+    @property
+    def label(self) -> str:
+        """All labels together, which tell the choice from the others of its axis."""
+        return " · ".join(self.labels.values())
 
 
 @dataclass(frozen=True)
@@ -55,6 +67,7 @@ def axes_of(study: StudyFile) -> tuple[Axis, ...]:
     axes = list(_axes(study.axes))
     if study.cells:
         axes.append(_axis(CELLS, list(study.cells)))
+    _require_own_labels(axes)
     return tuple(sorted(axes, key=lambda axis: axis.name != SEED))
 
 
@@ -80,7 +93,7 @@ def cell_of(
     Raises:
         UserError: an axis that is no key of an experiment, settings that do not go together.
     """
-    labels = {axis: choice.label for axis, choice in chosen.items()}
+    labels = {name: label for choice in chosen.values() for name, label in choice.labels.items()}
     values = dict(base)
     for settings in (*(choice.settings for choice in chosen.values()), *more):
         values = merged(values, settings)
@@ -123,14 +136,24 @@ def _axis(name: str, values: list[Any]) -> Axis:
     return Axis(name, choices)
 
 
+def _require_own_labels(axes: list[Axis]) -> None:
+    """Raise UserError if two axes give a cell a label of the same name."""
+    owner: dict[str, str] = {}
+    for axis in axes:
+        for name in {name for choice in axis.choices for name in choice.labels}:
+            if owner.setdefault(name, axis.name) != axis.name:
+                raise UserError(f"axes.{axis.name}: axes.{owner[name]} has labels '{name}', too")
+
+
 def _choice(axis: str, value: Any) -> Choice:
     if not isinstance(value, Mapping):
-        return Choice(_said(value), _tree(axis, value))
-    settings = {key: each for key, each in value.items() if key != LABEL}
+        return Choice({axis: _said(value)}, _tree(axis, value))
+    settings = {key: each for key, each in value.items() if key not in (LABEL, OVER)}
     label = value.get(LABEL, " ".join(_said(each) for _, each in leaves(settings)))
-    if not isinstance(label, str) or not label.strip():
-        raise UserError(f"axes.{axis}: label = {label!r}, expected a text")
-    return Choice(label, settings)
+    labels = dict(label) if isinstance(label, Mapping) else {axis: label}
+    if not labels or not all(isinstance(each, str) and each.strip() for each in labels.values()):
+        raise UserError(f"axes.{axis}: label = {label!r}, expected a text, or a table of texts")
+    return Choice(labels, settings, value.get(OVER, {}))
 
 
 def _tree(path: str, value: Any) -> dict[str, Any]:

@@ -15,6 +15,10 @@
         { label = "LoRA 1", method.name = "lora", method.rank = 1 },
     ]
 
+    [[cells]]                         # or a list, crossed with the axes; a label may be several
+    label = { task = "RTE", method = "SLaSh 1K" }
+    task.name = "rte"
+
     [search]                          # each combination of the axes but seed at its best
     over.local.lr = [1e-3, 1e-2]
 """
@@ -38,7 +42,11 @@ SEED = "seed"  # the axis whose values repeat a measurement
 class SearchSection(Section):
     """How the settings of each combination are chosen, on examples cut from its training set."""
 
-    over: dict[str, Any] = Field(description="values of keys; or low, high, log of a range")
+    over: dict[str, Any] = Field(
+        {},
+        description="key = values, or low, high, log of a range; a choice on an axis may have "
+        "its own `over`",
+    )
     by: tuple[str, ...] | None = Field(
         None, description="axes with a choice of their own; default: all but seed"
     )

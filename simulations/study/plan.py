@@ -60,14 +60,19 @@ class Plan:
         for chosen in combinations(self.axes):
             found: dict[str, Any] = {}
             if self.study.search:
-                key = key_of(self.by, {axis: choice.label for axis, choice in chosen.items()})
-                if key not in best:
+                key = key_of(self.by, chosen)
+                if key in self.searched and key not in best:
                     continue
-                for path, value in best[key].values.items():
+                for path, value in best[key].values.items() if key in best else ():
                     set_key(found, path, value)
             cells.append(cell_of(base, chosen, found))
         require_different(cells)
         return cells
+
+    @cached_property
+    def searched(self) -> frozenset[Key]:
+        """The combinations that have trials; the others run as they stand."""
+        return frozenset(trial.key for trial in self.trials)
 
     @cached_property
     def size(self) -> int:

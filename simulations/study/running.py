@@ -54,7 +54,7 @@ def run_study(folder: StudyFolder, plan: Plan, pool: Pool, watch: Watch) -> Outc
         outcomes = run_cells(folder, cells, pool, watch, "cells")
     finally:
         write_table(folder.path, finished_of(folder, cells))
-    lost = {key for key in {trial.key for trial in plan.trials} if key not in best}
+    lost = sorted(plan.searched - best.keys())
     failed = {", ".join(key): "no trial of the search ended with a score" for key in lost}
     return Outcomes(outcomes.finished, failed | outcomes.failed)
 

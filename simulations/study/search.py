@@ -58,9 +58,9 @@ def axes_by(search: SearchSection, axes: Sequence[Axis]) -> tuple[str, ...]:
     return search.by
 
 
-def key_of(by: Sequence[str], labels: Mapping[str, str]) -> Key:
-    """Return the key of a cell's labels."""
-    return tuple(labels[axis] for axis in by)
+def key_of(by: Sequence[str], chosen: Mapping[str, Choice]) -> Key:
+    """Return the key of one combination."""
+    return tuple(chosen[axis].label for axis in by)
 
 
 def trials_of(
@@ -68,7 +68,8 @@ def trials_of(
 ) -> tuple[Trial, ...]:
     """Return all trials of a search, in the order in which they are run.
 
-    On an axis that has no choice of its own the first place stands for all.
+    On an axis that has no choice of its own the first place stands for all. A combination with
+    nothing to try has no trials.
 
     Raises:
         UserError: a range without random trials, or settings that do not go together.
@@ -76,13 +77,19 @@ def trials_of(
     by = axes_by(search, axes)
     fixed = {axis.name: axis.choices[0] for axis in axes if axis.name not in by}
     own = tuple(axis for axis in axes if axis.name in by)
-    points = list(_points(search))
-    grid = {path: values for path, values in _over(search.over) if isinstance(values, list)}
-    return tuple(
-        _trial(search, base, by, fixed | chosen, values, grid)
-        for chosen in combinations(own)
-        for values in points
-    )
+    trials: list[Trial] = []
+    for chosen in combinations(own):
+        tried = dict(_over(search.over))
+        for choice in chosen.values():
+            tried |= dict(_over(choice.over))
+        if tried:
+            trials += [
+                _trial(search, base, by, fixed | chosen, values, tried)
+                for values in _points(search, tried)
+            ]
+    if not trials:
+        raise UserError("search.over: names no key; expected over.local.lr = [1e-3, 1e-2] or so")
+    return tuple(trials)
 
 
 def best_of(trials: Sequence[Trial], scores: Mapping[str, float | None]) -> dict[Key, Best]:
@@ -109,7 +116,7 @@ def _trial(
     by: Sequence[str],
     chosen: Mapping[str, Choice],
     values: dict[str, Any],
-    grid: Mapping[str, Sequence[Any]],
+    tried: Mapping[str, Any],
 ) -> Trial:
     own: dict[str, Any] = {
         "seed": search.seed,
@@ -119,19 +126,18 @@ def _trial(
     for path, value in values.items():
         set_key(own, path, value)
     cell = cell_of(base, chosen, own, search.set)
-    tried = " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items())
-    labels = {**{axis: chosen[axis].label for axis in by}, "trial": tried}
+    said = " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items())
+    labels = {axis: chosen[axis].label for axis in by} | {"trial": said}
     edges = tuple(
-        path for path, each in grid.items() if len(each) > 2 and values[path] in (each[0], each[-1])
+        path
+        for path, each in tried.items()
+        if isinstance(each, list) and len(each) > 2 and values[path] in (each[0], each[-1])
     )
-    return Trial(key_of(by, labels), values, edges, Cell(labels, cell.experiment))
+    return Trial(key_of(by, chosen), values, edges, Cell(labels, cell.experiment))
 
 
-def _points(search: SearchSection) -> Iterator[dict[str, Any]]:
+def _points(search: SearchSection, over: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """Yield the values of each trial: all combinations, or random ones."""
-    over = dict(_over(search.over))
-    if not over:
-        raise UserError("search.over: names no key; expected such as over.local.lr = [1e-3, 1e-2]")
     if search.trials:
         random = generator(search.seed, "search")
         for _ in range(search.trials):

@@ -57,6 +57,8 @@ COLUMNS = {
     "vector": "SHA-256 of the final task vector",
 }
 
+_MAY_BE_EMPTY = ("alpha", "target_epsilon", "loss", "score", "eval_loss", "epsilon")
+
 
 def table_of(found: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:
     """Return the table of finished cells, see the module."""
@@ -65,7 +67,10 @@ def table_of(found: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:
     rows = [row for cell, finished in found for row in _rows(cell, finished)]
     axes = dict.fromkeys(name for row in rows for name in row if name.startswith("axis."))
     metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
-    return pd.DataFrame(rows, columns=[*axes, *COLUMNS, *metrics])
+    table = pd.DataFrame(rows, columns=[*axes, *COLUMNS, *metrics])
+    for name in (*_MAY_BE_EMPTY, *metrics):
+        table[name] = table[name].astype("float64")  # a column of nothing else has no type
+    return table
 
 
 def costs_of(found: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:

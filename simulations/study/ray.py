@@ -1,0 +1,75 @@
+"""A study's cells on a Ray cluster (extra ``ray``): actors that run a job at a time, one a GPU.
+
+RAY_ADDRESS names the cluster, or else Ray is started on this machine. The study's folder has to be
+on a file system that its machines share, under the same path.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from simulations.actors import running_ray
+from simulations.ray import require_ray
+from simulations.study.worker import Job, Outcome, run_job
+
+
+class CellActor:
+    """What runs the cells: keeps its backbone from one job to the next."""
+
+    def run(self, job: dict[str, str]) -> dict[str, str]:
+        """Run one job to its end."""
+        return asdict(run_job(Job(**job)))
+
+
+def run_on_ray(
+    jobs: Sequence[Job], started: Callable[[Job], None], count: int
+) -> Iterator[tuple[Job, Outcome]]:
+    """Yield every job with its outcome, in the order in which they end, see ``run_jobs``.
+
+    Args:
+        jobs: in the order wanted.
+        started: called when a job is given to an actor.
+        count: number of actors.
+
+    Raises:
+        UserError: Ray is not installed.
+    """
+    require_ray("--on ray")
+    import ray
+
+    pending, running = list(jobs), {}
+    with running_ray(count):
+        gpus = int(ray.cluster_resources().get("GPU", 0) > 0)
+        actor_class = ray.remote(CellActor).options(num_cpus=1, num_gpus=gpus)
+
+        def give(actor: Any, backbone: str) -> None:
+            if pending:
+                job = next((job for job in pending if job.backbone == backbone), pending[0])
+                pending.remove(job)
+                started(job)
+                running[actor.run.remote(asdict(job))] = actor, job
+
+        for _ in range(min(count, len(pending))):
+            give(actor_class.remote(), "")
+        while running:
+            (reference, *_), _ = ray.wait([*running])
+            actor, job = running.pop(reference)
+            outcome, alive = _outcome(reference, job)
+            yield job, outcome
+            if pending:
+                give(actor if alive else actor_class.remote(), job.backbone if alive else "")
+
+
+def _outcome(reference: Any, job: Job) -> tuple[Outcome, bool]:
+    """Return what became of a job, and whether its actor lives."""
+    import ray
+
+    try:
+        return Outcome(**ray.get(reference)), True
+    except ray.exceptions.RayTaskError as error:
+        return Outcome(job.name, f"{type(error.cause).__name__} at its actor", str(error)), True
+    except ray.exceptions.RayError as error:
+        reason = f"its actor died ({type(error).__name__}); is the memory enough?"
+        return Outcome(job.name, reason, str(error)), False

@@ -1,0 +1,135 @@
+"""The search: trials on validation examples, the best of each combination."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpeft.errors import UserError
+from fedpeft.tasks import load_task
+from simulations.study.file import parse
+from simulations.study.plan import Plan
+from simulations.study.search import best_of
+
+AXES = """
+[base]
+backbone = "tiny"
+task.train_limit = 50
+[axes]
+seed = [3, 4]
+method = [
+    { label = "A", method.name = "linear" },
+    { label = "B", method.name = "lora", over.local.lr = [7.0] },
+]
+"""
+
+
+def plan_of(search: str) -> Plan:
+    return Plan(parse(f"{AXES}\n[search]\n{search}"))
+
+
+def test_trials_are_all_values_for_every_combination_but_of_the_seeds() -> None:
+    plan = plan_of("over.local.lr = [0.1, 0.2]\nover.local.batch_size = [4, 8]\nseed = 9")
+    found = [
+        (trial.key, e.local.lr, e.local.batch_size, e.seed, e.task.validation)
+        for trial in plan.trials
+        for e in [trial.cell.experiment]
+    ]
+    assert found == [
+        (("A",), 0.1, 4, 9, 0.2),
+        (("A",), 0.1, 8, 9, 0.2),
+        (("A",), 0.2, 4, 9, 0.2),
+        (("A",), 0.2, 8, 9, 0.2),
+        (("B",), 7.0, 4, 9, 0.2),  # its own learning rates
+        (("B",), 7.0, 8, 9, 0.2),
+    ]
+
+
+def test_the_best_settings_go_into_the_cells_and_nothing_else_does() -> None:
+    plan = plan_of("over.local.lr = [0.1, 0.2, 0.3]\nset.federation.rounds = 1")
+    scores = {
+        trial.cell.name: {0.1: 0.5, 0.2: 0.8, 0.3: 0.8}.get(trial.values["local.lr"])
+        for trial in plan.trials
+    }
+    best = best_of(plan.trials, scores)
+    assert best[("A",)].values == {"local.lr": 0.2}  # of equal ones the first
+    assert best[("A",)].edges == ()
+    assert ("B",) not in best  # its trial has no score
+    cells = plan.cells(best)
+    assert [(c.labels["method"], c.experiment.seed) for c in cells] == [("A", 3), ("A", 4)]
+    for cell in cells:
+        assert cell.experiment.local.lr == 0.2
+        assert cell.experiment.federation.rounds == 10
+        assert cell.experiment.task.validation == 0
+
+
+def test_a_best_value_at_the_end_of_its_grid_is_marked() -> None:
+    plan = plan_of("over.local.lr = [0.1, 0.2, 0.3]\nover.local.batch_size = [4, 8]")
+    best = best_of(plan.trials, {t.cell.name: t.values["local.lr"] for t in plan.trials})
+    assert best[("A",)].edges == ("local.lr",)  # a grid of two has nothing but ends
+    assert best[("B",)].edges == ()
+
+
+def test_a_score_that_is_no_number_never_wins() -> None:
+    plan = plan_of("over.local.lr = [0.1, 0.2]")
+    scores = dict(zip([t.cell.name for t in plan.trials], [float("nan"), 0.1], strict=False))
+    assert best_of(plan.trials, scores)[("A",)].values == {"local.lr": 0.2}
+
+
+def test_random_trials_are_drawn_from_the_seed_within_their_ranges() -> None:
+    text = "trials = 40\nover.local.lr = { low = 1e-4, high = 1e-1, log = true }\nseed = "
+    axes = AXES.replace(", over.local.lr = [7.0]", "")
+    draws = {
+        seed: [t.values["local.lr"] for t in Plan(parse(f"{axes}[search]\n{text}{seed}")).trials]
+        for seed in (0, 1)
+    }
+    assert all(1e-4 <= lr <= 1e-1 for lr in draws[0])
+    assert sum(lr < 3.2e-3 for lr in draws[0][:40]) in range(10, 31)  # half of them in log scale
+    assert draws[0] != draws[1]
+    assert draws[0][:40] == draws[0][40:]  # both methods are given the same tries
+
+
+def test_axes_without_a_choice_of_their_own_are_searched_at_their_first_place() -> None:
+    plan = plan_of("by = []\nover.local.lr = [0.1, 0.2]")
+    assert {trial.cell.experiment.method.name for trial in plan.trials} == {"linear"}
+    best = best_of(plan.trials, {t.cell.name: t.values["local.lr"] for t in plan.trials})
+    assert [cell.experiment.local.lr for cell in plan.cells(best)] == [0.2] * 4
+
+
+@pytest.mark.parametrize(
+    ("search", "said"),
+    [
+        ("", "search.over: names no key"),
+        ("over.local.lr = []", "search.over.local.lr = []: expected a list of values, or a range"),
+        ("over.local.lr = 3", "search.over.local.lr = 3: expected a list of values, or a range"),
+        ("over.local.lr = { low = 1, high = 2 }", "search.over.local.lr: a range needs search.tri"),
+        (
+            'by = ["tusk"]\nover.seed = [1]',
+            "search.by: 'tusk' is no axis; expected of seed, method",
+        ),
+        ("over.local.rate = [1]", "cell with seed '3', method 'A': unknown key 'local.rate'"),
+        ("over.local.lr = [0.1]\nset.seed = 'x'", "cell with seed '3', method 'A': seed = 'x'"),
+    ],
+)
+def test_a_wrong_search_is_one_clear_line(search: str, said: str) -> None:
+    axes = AXES.replace(", over.local.lr = [7.0]", "")
+    with pytest.raises(UserError) as caught:
+        Plan(parse(f"{axes}\n[search]\n{search}"))
+    assert str(caught.value).startswith(said), str(caught.value)
+
+
+def test_a_trial_never_sees_the_dev_set() -> None:
+    """Its evaluation examples are some of the cell's training examples, and not trained on."""
+    plan = plan_of("over.local.lr = [0.1]\nvalidation = 0.3")
+    trial = plan.trials[0].cell.experiment
+    whole = load_task(trial.task.model_copy(update={"validation": 0.0}), trial.seed)
+    task = load_task(trial.task, trial.seed)
+    assert (len(task.train), len(task.dev)) == (35, 15)
+    assert sorted([*task.train.text, *task.dev.text]) == sorted(whole.train.text)
+    assert not set(task.dev.text) & set(whole.dev.text)
+
+
+def test_a_combination_with_nothing_to_try_runs_as_it_stands() -> None:
+    plan = plan_of("")  # only B has something to try
+    assert {trial.key for trial in plan.trials} == plan.searched == {("B",)}
+    assert [cell.labels["method"] for cell in plan.cells({})] == ["A", "A"]
+    assert plan.cells({})[0].experiment.local.lr == 0.01  # the method's default

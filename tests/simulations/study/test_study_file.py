@@ -1,0 +1,72 @@
+"""The study file: what it says, and what is wrong with it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from fedpeft.errors import UserError
+from simulations.study.cells import axes_of, base_of
+from simulations.study.file import parse, read
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("", "no cells: expected [axes] with at least one list, or [[cells]]"),
+        ("[axes", "not valid TOML"),
+        ("[axis]\nseed = [0]", "unknown key 'axis'; did you mean 'axes'?"),
+        ("axes = 3", "axes = 3: expected a valid dictionary"),
+        ("[axes]\nseed = [0]\n[search]\nvalidation = 2", "search.validation = 2: expected less"),
+        ("[axes]\nseed=[0]\n[[published]]\nscore = 0.9", "published.0.source: is missing"),
+        ("[axes]\ncell=[0]\n[[cells]]\nseed=1", "axes.cell: [[cells]] are an axis of this name"),
+    ],
+)
+def test_a_wrong_file_is_one_clear_line(text: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        parse(text)
+    assert str(caught.value).startswith(said)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("axes", "said"),
+    [
+        ("seed = []", "axes.seed = []: an empty axis leaves no cells"),
+        ("seed = 3", "axes.seed = 3: expected a list"),
+        ("seed = [1, 1]", "axes.seed: the label '1' stands there twice"),
+        ("method = [{ label = 3, seed = 1 }]", "axes.method: label = 3, expected a text"),
+        (
+            'seed = [1]\nmine = [{ label = { seed = "x" }, backbone = "tiny" }]',
+            "axes.mine: axes.seed has labels 'seed', too",
+        ),
+    ],
+)
+def test_a_wrong_axis_is_named(axes: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        axes_of(parse(f"[axes]\n{axes}"))
+    assert str(caught.value).startswith(said)
+
+
+def test_overrides_are_written_into_the_text_and_win_over_the_base(tmp_path: Path) -> None:
+    path = tmp_path / "study.toml"
+    path.write_text("[base]\nseed = 4\nlocal.lr = 0.1\n[axes]\nmethod.d = [4]\n")
+    study, text = read(path, ["local.lr=0.5", 'task.path=a "b" é'])
+    assert study == parse(text)
+    assert base_of(study) == {"seed": 4, "local": {"lr": 0.5}, "task": {"path": 'a "b" é'}}
+    path.write_text(text)
+    again, _ = read(path, ["seed=5"])  # overrides of overrides
+    assert again.set == ("local.lr=0.5", 'task.path=a "b" é', "seed=5")
+    assert read(path)[1] == text
+
+
+def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="no study file"):
+        read(tmp_path / "none.toml")
+    (tmp_path / "binary.toml").write_bytes(b"\xff\xfe")
+    with pytest.raises(UserError, match=r"binary\.toml: not UTF-8"):
+        read(tmp_path / "binary.toml")
+    (tmp_path / "empty.toml").write_text("")
+    with pytest.raises(UserError, match=r"empty\.toml: no cells"):
+        read(tmp_path / "empty.toml")
