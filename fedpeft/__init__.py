@@ -1,3 +1,28 @@
-"""fedpeft: federated, parameter-efficient fine-tuning of frozen transformers."""
+"""fedpeft: federated, parameter-efficient fine-tuning of frozen transformers.
+
+``fedpeft.simulate`` runs a federation, ``fedpeft.Experiment`` describes one.
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from fedpeft.config import Experiment
+    from simulations.api import simulate
 
 __version__ = "0.1.0"
+__all__ = ["Experiment", "__version__", "simulate"]
+
+
+def __getattr__(name: str) -> Any:
+    """Import what is called from here when it is first named: `import fedpeft` costs nothing."""
+    if name == "Experiment":
+        from fedpeft.config import Experiment
+
+        return Experiment
+    if name == "simulate":
+        from simulations.api import simulate
+
+        return simulate
+    raise AttributeError(f"module 'fedpeft' has no attribute '{name}'")

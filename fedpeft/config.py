@@ -201,6 +201,7 @@ OPERATIONAL = {
     "federation.min_success",
     "engine.workers",
     "output.plots",
+    "output.track",
 }
 
 

@@ -183,11 +183,18 @@ class EngineSection(Section):
     )
 
 
+_Tracker = Literal["tensorboard", "mlflow", "wandb"]
+
+
 class OutputSection(Section):
     """What a run writes besides its results."""
 
     eval_every: int = Field(1, ge=1, description="evaluate every so many rounds, and the last")
     plots: bool = Field(True, description="draw score, loss and partition at the end")
+    track: Annotated[tuple[_Tracker, ...], BeforeValidator(_listed)] = Field(
+        (),
+        description="also log to: tensorboard | mlflow | wandb (each an extra), in the run folder",
+    )
 
 
 def _blocks(value: Any) -> Any:

@@ -1,9 +1,9 @@
-"""A live view of a run: follows the files of its folder, so it works for every engine."""
+"""A live view of a run: follows the files of its folder, see ``following``."""
 
 from __future__ import annotations
 
 import json
-import threading
+from contextlib import ExitStack
 from math import ceil
 from typing import Any
 
@@ -13,8 +13,8 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from server.runfolder import PROGRESS, RunFolder
+from simulations.following import Follower
 
-_INTERVAL = 0.25  # seconds between looks
 _SHOWN = 12  # rounds in the live table
 
 
@@ -47,32 +47,25 @@ class Display:
         self.folder, self.rounds, self.metric, self.console = folder, rounds, metric, console
         self._lines: list[dict[str, Any]] = []
         self._printed = len(folder.rounds())  # what an earlier session of the run has shown
-        self._stop = threading.Event()
-        self._thread = threading.Thread(target=self._follow, daemon=True)
+        self._live: Live | None = None
+        self._stack = ExitStack()
 
     def __enter__(self) -> Display:
-        self._thread.start()
+        if self.console.is_terminal:
+            live = Live(console=self.console, auto_refresh=False)
+            self._live = self._stack.enter_context(live)
+        self._stack.enter_context(Follower(self.folder, self._show))
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._stop.set()
-        self._thread.join()
+        self._stack.close()
 
-    def _follow(self) -> None:
-        if self.console.is_terminal:
-            with Live(console=self.console, auto_refresh=False) as live:
-                self._poll(lambda: live.update(self._table(), refresh=True))
+    def _show(self, lines: list[dict[str, Any]]) -> None:
+        self._lines = lines
+        if self._live:
+            self._live.update(self._table(), refresh=True)
         else:
-            self._poll(self._print_new)
-
-    def _poll(self, show: Any) -> None:
-        stopping = False
-        while True:
-            self._lines = self.folder.rounds()
-            show()
-            if stopping:
-                return
-            stopping = self._stop.wait(_INTERVAL)
+            self._print_new()
 
     def _print_new(self) -> None:
         for line in self._lines[self._printed :]:

@@ -13,6 +13,7 @@ from simulations.run import PARTITION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
     from fedpeft.runtime import Runtime
     from server.runfolder import RunFolder
@@ -34,7 +35,12 @@ def draw_run(folder: RunFolder, runtime: Runtime) -> None:
 
 
 def draw_curves(path: Path, rounds: Sequence[dict[str, Any]], metric: str, title: str) -> None:
-    """Draw score and training loss against rounds and against bytes sent so far.
+    """Write the picture of ``curves`` to a file."""
+    curves(rounds, metric, title).savefig(path, dpi=120)
+
+
+def curves(rounds: Sequence[dict[str, Any]], metric: str, title: str) -> Figure:
+    """Return score and training loss against rounds and against bytes sent so far.
 
     With privacy the loss stays with the clients, and epsilon takes its place.
     """
@@ -68,7 +74,7 @@ def draw_curves(path: Path, rounds: Sequence[dict[str, Any]], metric: str, title
     axes[1, 0].set_ylabel(name)
     for axis in axes.flat:
         axis.grid(alpha=0.3)
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def draw_partition(

@@ -11,6 +11,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("fedpeft", "clients", "server", "simulations")
 OUTER = {"flwr", "flwr_datasets", "clients", "server", "simulations"}
+FRONT = ROOT / "fedpeft" / "__init__.py"
 PUBLIC_FLOWER = {
     "flwr.app",
     "flwr.serverapp",
@@ -91,8 +92,14 @@ def test_imports_are_found_wherever_they_stand(
 
 def test_the_library_knows_neither_flower_nor_the_other_folders() -> None:
     for path in sources("fedpeft"):
-        if "cli" not in path.parts:
+        if "cli" not in path.parts and path != FRONT:
             assert not packages(imported(parse(path))) & OUTER, path
+
+
+def test_the_front_of_the_package_imports_a_simulation_only_when_asked_for_one() -> None:
+    """``fedpeft.simulate`` is what people call, and `import fedpeft` stays cheap: see the file."""
+    assert packages(imported(parse(FRONT))) & OUTER == {"simulations"}
+    assert not packages(at_import(parse(FRONT))) & {*OUTER, "fedpeft"}
 
 
 def test_the_command_line_imports_the_other_folders_only_inside_commands() -> None:

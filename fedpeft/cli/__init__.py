@@ -18,6 +18,7 @@ from fedpeft.cli import (
     node,
     predict,
     privacy,
+    report,
     run,
     server,
     simulate,
@@ -60,6 +61,7 @@ app.command()(methods.methods)
 app.command()(tasks.tasks)
 app.command()(config.config)
 app.add_typer(study.app, name="study")
+app.command()(report.report)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(keys.app, name="keys")
 app.add_typer(server.app, name="server")
@@ -88,7 +90,8 @@ def main(arguments: list[str] | None = None) -> None:
         code = _INTERRUPTED
     if code == _INTERRUPTED:  # typer also returns it instead of raising
         _end(
-            "interrupted; a simulation goes on with --out and --resume, so does a run at a server",
+            "interrupted; a simulation or a study goes on with --out and --resume, so does a run "
+            "at a server",
             _INTERRUPTED,
         )
     if code:  # of a typer.Exit, which comes back as a number

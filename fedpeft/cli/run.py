@@ -72,6 +72,7 @@ def run(
         raise UserError(
             f"engine.kind = '{settings.engine.kind}': is a simulation's; leave it out here"
         )
+    _require_trackers(settings)
     out = out or (Path("runs") / name if name else default_folder(settings))
     _run(settings, connection, checked_name(name or out.resolve().name), out, resume)
 
@@ -85,6 +86,7 @@ def _run(
     from server.remote.mirror import Mirror
     from server.runfolder import RESULT, RunFolder
     from simulations.display import Display
+    from simulations.tracking import tracked
 
     console = Console(highlight=False, markup=False)
     there = check_there(connection, name, experiment, out, resume)
@@ -106,7 +108,8 @@ def _run(
         )
         mirror = Mirror(connection, name, out)
         try:
-            with Display(folder, federation.rounds, _metric(experiment), console):
+            watch = Display(folder, federation.rounds, _metric(experiment), console)
+            with watch, tracked(folder, experiment):
                 follow(mirror, identity, lambda line: console.print(line, soft_wrap=True))
         except KeyboardInterrupt:
             _leave(
@@ -157,6 +160,12 @@ def _metric(experiment: Experiment) -> str:
 
     info = described(experiment.task)
     return info.metric if info else "score"
+
+
+def _require_trackers(experiment: Experiment) -> None:
+    from simulations.tracking import require_trackers
+
+    require_trackers(experiment.output.track)
 
 
 def _draw(folder: RunFolder, experiment: Experiment) -> None:

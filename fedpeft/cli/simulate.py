@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import logging
-from collections.abc import Iterator
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -65,7 +63,7 @@ def _run(experiment: Experiment, out: Path, resume: bool, profile: bool) -> None
         f"{layout.size:,} numbers each way ({layout.head_size:,} of them the head)",
         soft_wrap=True,
     )
-    with folder.locked(), _quiet("flwr", "server", "clients"):
+    with folder.locked(), run.quiet():
         folder.checkpoint()  # drops what was written after it, before the display looks
         with (
             Display(folder, federation.rounds, runtime.task.info.metric, console),
@@ -84,16 +82,3 @@ def _print_profile(console: Console, seconds: dict[str, float]) -> None:
     whole = sum(seconds.values())
     for name, each in seconds.items():
         console.print(f"{name:<14}{each:10.2f} s{each / whole:8.1%}", highlight=False)
-
-
-@contextmanager
-def _quiet(*names: str) -> Iterator[None]:
-    """Hold back the loggers' warnings: the display says what they would."""
-    levels = {name: logging.getLogger(name).level for name in names}
-    try:
-        for name in names:
-            logging.getLogger(name).setLevel(logging.ERROR)
-        yield
-    finally:
-        for name, level in levels.items():
-            logging.getLogger(name).setLevel(level)

@@ -70,7 +70,7 @@ class Published(Section):
 
     source: str = Field(min_length=1, description="paper, table, backbone and budget")
     where: dict[str, str] = Field(description="label on some axes")
-    score: float
+    score: float = Field(description="in our unit: an accuracy of 94.1 % is 0.941")
     deviation: float | None = None
 
 

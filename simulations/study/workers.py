@@ -9,11 +9,12 @@ import subprocess
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import ExitStack
+from contextlib import ExitStack, suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
+from simulations.study.folder import LOG
 from simulations.study.worker import Job, Outcome
 
 Started = Callable[[Job], None]
@@ -40,7 +41,8 @@ class Worker:
             text=True,
             start_new_session=True,
         )
-        threading.Thread(target=self._listen, args=(answers,), daemon=True).start()
+        self._listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
+        self._listener.start()
 
     def give(self, job: Job) -> None:
         """Begin a job."""
@@ -55,7 +57,9 @@ class Worker:
     def end(self) -> None:
         """End the process at once."""
         self.process.kill()
-        self.process.wait()
+        self._listener.join()
+        with suppress(BrokenPipeError):  # a job may be in its buffer still
+            self.process.communicate()
 
     def _listen(self, answers: queue.Queue[tuple[Worker, Outcome | None]]) -> None:
         assert self.process.stdout is not None
@@ -119,8 +123,11 @@ def _next(
         if job is None:
             continue  # it died between two jobs
         if outcome is None:
-            code = worker.process.returncode
-            how = f"signal {-code}" if code < 0 else f"exit code {code}"
-            reason = f"its process ended with {how}; is the memory enough?"
-            outcome = Outcome(job.name, reason)
+            outcome = Outcome(job.name, _how_it_ended(worker.process.returncode))
         return worker, job, outcome
+
+
+def _how_it_ended(code: int) -> str:
+    if code < 0:
+        return f"its process was ended by signal {-code}; is the memory enough?"
+    return f"its process ended with exit code {code}; {LOG} says more"

@@ -105,8 +105,8 @@ def test_a_cell_that_fails_is_listed_and_does_not_stop_the_rest(
     folder_of: FolderOf, tmp_path: Path
 ) -> None:
     text = BASE + (
-        '[axes]\ntask = [{ label = "bad", task.name = "sst2", task.path = "PATH", method.name = "bitfit" }, '
-        '{ label = "good", method.name = "linear" }]'
+        '[axes]\ntask = [{ label = "bad", task.name = "sst2", task.path = "PATH", '
+        'method.name = "bitfit" }, { label = "good", method.name = "linear" }]'
     ).replace("PATH", str(tmp_path / "glue"))
     folder = folder_of(text)
     outcomes, watch = run(folder)

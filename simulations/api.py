@@ -1,0 +1,139 @@
+"""Simulations from Python: ``fedpeft.simulate``, and what it returns."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import pandas as pd
+
+from fedpeft.cli.running import default_folder
+from fedpeft.config import Experiment
+from fedpeft.overrides import apply_override, merged
+from fedpeft.vectorfile import VECTOR, read_vector
+from server.runfolder import RunFolder
+from simulations.plots import curves
+from simulations.run import complete, quiet
+from simulations.study.cells import Cell
+from simulations.study.folder import Finished
+from simulations.study.table import table_of
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
+
+@dataclass(frozen=True, eq=False)
+class Result:
+    """A finished run.
+
+    Attributes:
+        experiment: all settings, those included that were not given.
+        folder: of the run.
+        result: content of result.json.
+        rounds: a row a round, columns as in ``simulations.study.table``, and ``seconds``.
+        bytes: a row for each message pair of a round: client, kind (train, evaluate, handshake),
+            and ``up`` and ``down`` as ``payload`` and ``message``, see bytes.jsonl.
+        vector: the final task vector [P], float32.
+    """
+
+    experiment: Experiment
+    folder: Path
+    result: dict[str, Any] = field(repr=False)
+    rounds: pd.DataFrame = field(repr=False)
+    bytes: pd.DataFrame = field(repr=False)
+    vector: np.ndarray = field(repr=False)
+
+    @property
+    def score(self) -> float:
+        """The task's metric after the last round."""
+        return self.result["score"]
+
+    @property
+    def metrics(self) -> dict[str, float | None]:
+        """All metrics of the task after the last round; None where one is undefined."""
+        return self.result["metrics"]
+
+    @property
+    def privacy(self) -> dict[str, Any] | None:
+        """What the run promises for an ``example`` and for a ``client``; None without privacy."""
+        return self.result["privacy"]
+
+    def plot(self) -> Figure:
+        """Return score and loss (with privacy: epsilon) against rounds and bytes, as a figure."""
+        name = f"{self.experiment.task.name}: {self.experiment.method.name}"
+        title = f"{name} on {self.experiment.backbone}"
+        return curves(RunFolder(self.folder).rounds(), self.result["metric"], title)
+
+    def __repr__(self) -> str:
+        name = f"{self.experiment.task.name}, {self.experiment.method.name}"
+        score = f"{self.result['metric']} {self.score:.4f} after {self.result['rounds']} rounds"
+        return f"Result({name}: {score}, '{self.folder}')"
+
+
+def simulate(
+    experiment: Experiment | Mapping[str, Any] | str | Path,
+    out: str | Path | None = None,
+    overrides: Iterable[str] = (),
+    resume: bool = False,
+) -> Result:
+    """Run a federation on this machine, as ``fedpeft simulate`` does, and return what came out.
+
+    Args:
+        experiment: an Experiment, the path of its TOML file, or a tree of settings, whose keys may
+            have dots: ``{"backbone": "tiny", "local.lr": 1e-2}``.
+        out: run folder; without it ``runs/TASK-METHOD-TIME``.
+        overrides: changes such as ``"local.lr=1e-2"``.
+        resume: go on with the run in ``out``, or read its result if it is finished.
+
+    Raises:
+        UserError: a setting that is wrong, data that is not there, a folder that holds something
+            else.
+        RunFailed: too few clients succeeded in a round; the run can be resumed.
+    """
+    settings = settings_of(experiment, overrides)
+    folder = Path(out) if out is not None else _unused(default_folder(settings))
+    RunFolder.check(folder, settings, resume)
+    with quiet():
+        result = complete(settings, folder)
+    return _read(settings, folder, result)
+
+
+def settings_of(
+    experiment: Experiment | Mapping[str, Any] | str | Path, overrides: Iterable[str] = ()
+) -> Experiment:
+    """Return an experiment from what ``simulate`` takes.
+
+    Raises:
+        UserError: an unknown key, a value outside its range, a contradiction, no such file.
+    """
+    if isinstance(experiment, str | Path):
+        return Experiment.read(Path(experiment), overrides)
+    if isinstance(experiment, Experiment):
+        # Without what was derived: another method brings its own learning rate.
+        return Experiment.load(experiment.to_toml(derived=False), overrides)
+    values = merged({}, experiment)
+    for override in overrides:
+        apply_override(values, override)
+    return Experiment.of(values)
+
+
+def _read(experiment: Experiment, folder: Path, result: dict[str, Any]) -> Result:
+    run = RunFolder(folder)
+    lines = run.rounds()
+    rounds = table_of([(Cell({}, experiment), Finished(result, lines))])
+    rounds = rounds.drop(columns="cell").assign(seconds=[line["seconds"] for line in lines])
+    sizes = pd.json_normalize(run.sent(), sep="_")
+    vector, _ = read_vector(folder / VECTOR)
+    return Result(experiment, folder, result, rounds, sizes, vector)
+
+
+def _unused(folder: Path) -> Path:
+    """Return the folder, with a number behind it if there is one of that name."""
+    found, number = folder, 1
+    while found.exists():
+        number += 1
+        found = folder.with_name(f"{folder.name}-{number}")
+    return found

@@ -1,0 +1,161 @@
+"""The report's figures, a picture for each task."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from simulations.display import readable_bytes
+from simulations.report.panel import Panel, Picture
+from simulations.report.style import SOFT, Style
+from simulations.report.summary import (
+    GROUP,
+    PANEL,
+    SENT,
+    SERIES,
+    axes_of,
+    epsilon_axis,
+    finals,
+    front,
+    joined,
+    over_seeds,
+)
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PAYLOAD = "payload a client sent up, whole run"
+_MARKS = 20  # on a curve
+_BARS = 60  # clients that can be told apart
+_BEYOND = 4.0  # times the largest epsilon: where runs without privacy stand
+
+
+def draw_scores(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style]) -> list[Picture]:
+    """Draw final score against payload bytes, with the Pareto front through the best means."""
+    pictures = []
+    for panel, name, rows in _panels(over_seeds(finals(frame))):
+        drawn = Panel(panel, f"{PAYLOAD} (log)", rows["metric"].iloc[0])
+        best = rows[front(rows)].sort_values(SENT)
+        drawn.axes.plot(best[SENT], best["mean"], "--", color=SOFT, linewidth=1.1, zorder=1)
+        for row in rows.itertuples():
+            style = styles[row.series]
+            tip = f"{said(row)}\n{readable_bytes(row.client_sent)} {PAYLOAD}"
+            drawn.series(style, [row.client_sent], [row.mean], [tip], [row.deviation])
+        drawn.bytes_along_x()
+        pictures.append(drawn.save(folder, f"score-bytes-{name}"))
+    return pictures
+
+
+def draw_curves(
+    folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style], x: str
+) -> list[Picture]:
+    """Draw the score after each evaluated round.
+
+    Args:
+        folder: gets the files.
+        frame: see ``summary.labelled``.
+        styles: of the series.
+        x: "round", or SENT for the payload bytes sent by then.
+    """
+    label = "round" if x == "round" else "payload a client sent up by then (log)"
+    pictures = []
+    for panel, name, rows in _panels(over_seeds(frame, [*GROUP, "round"])):
+        drawn = Panel(panel, label, rows["metric"].iloc[0])
+        for series, curve in rows.groupby(SERIES, sort=False):
+            tips = [
+                f"{said(row)}\nround {row.round}, {readable_bytes(row.client_sent)} of payload"
+                for row in curve.itertuples()
+            ]
+            every = max(1, len(curve) // _MARKS)
+            values = curve[x].tolist(), curve["mean"].tolist(), tips, curve["deviation"].tolist()
+            drawn.series(styles[str(series)], *values, every=every)
+        if x == SENT:
+            drawn.bytes_along_x()
+        else:
+            drawn.whole_numbers_along_x()
+        pictures.append(drawn.save(folder, f"curve-{'round' if x == 'round' else 'bytes'}-{name}"))
+    return pictures
+
+
+def draw_epsilon(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style]) -> list[Picture]:
+    """Draw final score against target epsilon; nothing if that is the same everywhere."""
+    if frame["target_epsilon"].fillna(-1).nunique() < 2:
+        return []
+    axis = epsilon_axis(frame)
+    most = frame["target_epsilon"].max()
+    rest = [
+        name for name in axes_of(frame)
+        if name != axis and frame[name].nunique() > 1 and (frame[name] != frame[PANEL]).any()
+    ]  # fmt: skip
+    frame = frame.assign(
+        line=joined(frame, rest) if axis else frame[SERIES],
+        at=frame["target_epsilon"].fillna(_BEYOND * most),
+    )
+    pictures = []
+    for panel, name, rows in _panels(over_seeds(finals(frame), [PANEL, "line", SERIES, "at"])):
+        drawn = Panel(panel, "target epsilon (log)", rows["metric"].iloc[0])
+        for _, line in rows.groupby("line", sort=False):
+            line = line.sort_values("at")
+            colour = styles[line[SERIES].iloc[0]].colour
+            drawn.axes.plot(line["at"], line["mean"], color=colour, linewidth=1, alpha=0.5)
+            for row in line.itertuples():
+                tip = f"{said(row)}\n{_epsilon(row.at, most)}"
+                drawn.series(styles[row.series], [row.at], [row.mean], [tip], [row.deviation])
+        drawn.axes.set_xscale("log")
+        ticks = sorted(rows["at"].unique())
+        drawn.axes.set_xticks(ticks, [f"{at:g}" if at <= most else "none" for at in ticks])
+        drawn.axes.minorticks_off()
+        pictures.append(drawn.save(folder, f"score-epsilon-{name}"))
+    return pictures
+
+
+def draw_partitions(folder: Path, partitions: Mapping[str, Sequence[int]]) -> list[Picture]:
+    """Draw how many training examples each client has.
+
+    Args:
+        folder: gets the files.
+        partitions: title -> number of examples of each client.
+    """
+    pictures = []
+    for number, (title, sizes) in enumerate(partitions.items(), 1):
+        many = len(sizes) > _BARS
+        x = "client, sorted by size" if many else "client"
+        drawn = Panel(title, x, "training examples")
+        drawn.axes.grid(axis="x", visible=False)
+        if many:
+            heights = np.sort(np.asarray(sizes))[::-1]
+            drawn.axes.stairs(heights, fill=True, color=SOFT)
+        else:
+            drawn.axes.bar(range(len(sizes)), sizes, color=SOFT)
+        drawn.whole_numbers_along_x()
+        pictures.append(drawn.save(folder, f"partition-{number}"))
+    return pictures
+
+
+def said(row: Any) -> str:
+    """Return series, metric and score of a row of ``over_seeds`` for people."""
+    spread = f" ± {row.deviation:.4f} ({row.n} seeds)" if row.n > 1 else ""
+    return f"{row.series}\n{row.metric} {row.mean:.4f}{spread}"
+
+
+def slug(text: str) -> str:
+    """Return a text as part of a file's name."""
+    return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "panel"
+
+
+def _panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
+    """Yield each panel's label, its part of a file's name, and its rows."""
+    taken: list[str] = []
+    for panel, own in rows.groupby(PANEL, sort=False):
+        name = slug(str(panel))
+        taken.append(name)
+        again = taken.count(name)
+        yield str(panel), f"{name}-{again}" if again > 1 else name, own
+
+
+def _epsilon(at: float, most: float) -> str:
+    return f"target epsilon {at:g}" if at <= most else "without privacy"

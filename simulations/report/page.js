@@ -1,0 +1,71 @@
+"use strict";
+
+// Hover: the nearest mark within reach shows its text.
+const REACH = 16; // pixels
+const tip = document.getElementById("tip");
+
+function nearest(svg, x, y) {
+  let found = null, least = REACH;
+  for (const mark of svg.querySelectorAll("[data-tip]")) {
+    const box = mark.getBoundingClientRect();
+    if (!box.width) continue; // hidden
+    const distance = Math.hypot(box.x + box.width / 2 - x, box.y + box.height / 2 - y);
+    if (distance < least) [found, least] = [mark, distance];
+  }
+  return found;
+}
+
+function show(mark) {
+  tip.hidden = !mark;
+  if (!mark) return;
+  tip.textContent = mark.dataset.tip;
+  const box = mark.getBoundingClientRect();
+  const own = tip.getBoundingClientRect();
+  const left = Math.min(box.right + 8, innerWidth - own.width - 8);
+  const top = box.top - own.height - 8;
+  tip.style.left = `${Math.max(8, left)}px`;
+  tip.style.top = `${top < 8 ? box.bottom + 8 : top}px`;
+}
+
+for (const svg of document.querySelectorAll("figure svg")) {
+  const follow = (event) => show(nearest(svg, event.clientX, event.clientY));
+  svg.addEventListener("pointermove", follow);
+  svg.addEventListener("pointerdown", follow);
+  svg.addEventListener("pointerleave", () => show(null));
+}
+addEventListener("scroll", () => show(null), { passive: true });
+
+// Legend: an entry hides its series in all figures.
+for (const button of document.querySelectorAll("[data-legend]")) {
+  button.addEventListener("click", () => {
+    const shown = button.getAttribute("aria-pressed") !== "true";
+    button.setAttribute("aria-pressed", String(shown));
+    for (const part of document.querySelectorAll(`[data-series="${button.dataset.legend}"]`))
+      part.classList.toggle("off", !shown);
+  });
+}
+
+// Tables: a heading sorts, a second click turns the order; what has no number comes last.
+function compare(one, other) {
+  const [a, b] = [one, other].map((cell) => cell.dataset.value);
+  if (a !== undefined && b !== undefined) return Number(a) - Number(b);
+  return one.textContent.localeCompare(other.textContent, undefined, { numeric: true });
+}
+
+function sort(heading) {
+  const table = heading.closest("table"), body = table.tBodies[0], column = heading.cellIndex;
+  const up = heading.getAttribute("aria-sort") !== "ascending";
+  for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
+  heading.setAttribute("aria-sort", up ? "ascending" : "descending");
+  const numbers = heading.classList.contains("number");
+  const rows = [...body.rows].map((row) => ({ row, cell: row.cells[column] }));
+  rows.sort((one, other) => {
+    const [a, b] = [one, other].map(({ cell }) => numbers && cell.dataset.value === undefined);
+    if (a || b) return a - b;
+    return (up ? 1 : -1) * compare(one.cell, other.cell);
+  });
+  body.append(...rows.map(({ row }) => row));
+}
+
+for (const heading of document.querySelectorAll("th"))
+  heading.firstElementChild.addEventListener("click", () => sort(heading));

@@ -1,0 +1,100 @@
+"""How each series looks, in all figures the same: a colour for a method, a marker, a dash."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from simulations.report.summary import HUE, SERIES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+# Told apart with any colour vision by hue, lightness and marker together; the first six are those
+# of Okabe and Ito (2008). The page shows the second colour of a pair on a dark background.
+COLOURS = (
+    ("#0072b2", "#4aa8e0"),
+    ("#d55e00", "#ff8a3d"),
+    ("#009e73", "#2fcf9f"),
+    ("#cc79a7", "#e8a3c8"),
+    ("#e69f00", "#ffc247"),
+    ("#56b4e9", "#9bdcff"),
+    ("#6a3d9a", "#b794f4"),
+    ("#8c6d1f", "#cbb26a"),
+    ("#b2182b", "#ff6b7a"),
+    ("#5f6b7a", "#a8b3c0"),
+    ("#4d7c0f", "#9bd15a"),
+    ("#00a6b8", "#4fd8e6"),
+)
+INK, SOFT, GRID, PAPER = "#1a1c21", "#6a707b", "#e4e6ea", "#fefefe"
+_MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
+_DASHES = ("-", "--", ":", "-.")
+_STEP = 5  # markers between two series of one colour; no divisor of their number
+
+
+@dataclass(frozen=True)
+class Style:
+    """The look of a series."""
+
+    number: int  # of the series in the study
+    label: str
+    colour: str
+    marker: str
+    dash: str
+
+    @property
+    def variable(self) -> str:
+        """The name of the style sheet's variable that holds the colour."""
+        return f"--c{[light for light, _ in COLOURS].index(self.colour)}"
+
+    @property
+    def outline(self) -> str:
+        """The marker as the path of an SVG, in a box from -1 to 1."""
+        from matplotlib.markers import MarkerStyle
+
+        style = MarkerStyle(self.marker)
+        shape = style.get_path().transformed(style.get_transform())
+        scale = 0.5 if self.marker != "o" else 0.45
+        parts = []
+        for polygon in shape.to_polygons():
+            corners = np.asarray(polygon) / scale
+            points = " L".join(f"{x:.2f},{-y:.2f}" for x, y in corners.tolist())
+            parts.append(f"M{points}Z")
+        return " ".join(parts)
+
+
+def styles_of(frame: pd.DataFrame) -> dict[str, Style]:
+    """Return series -> its look, in the order of the study.
+
+    Args:
+        frame: see ``summary.labelled``. More hues than COLOURS share colours, not markers.
+    """
+    rows = frame[[SERIES, HUE]].drop_duplicates(SERIES)
+    hues = {hue: at for at, hue in enumerate(rows[HUE].unique())}
+    seen: dict[str, int] = {}
+    found = {}
+    for number, (label, hue) in enumerate(rows.itertuples(index=False)):
+        colour, nth = hues[hue], seen.get(hue, 0)
+        seen[hue] = nth + 1
+        marker = colour + colour // len(COLOURS) + _STEP * nth
+        found[label] = Style(
+            number,
+            label,
+            COLOURS[colour % len(COLOURS)][0],
+            _MARKERS[marker % len(_MARKERS)],
+            _DASHES[nth % len(_DASHES)],
+        )
+    return found
+
+
+def variables() -> dict[str, tuple[str, str]]:
+    """Return colour in a figure -> (variable of the page, colour on a dark background)."""
+    series = {light: (f"--c{at}", dark) for at, (light, dark) in enumerate(COLOURS)}
+    return series | {
+        INK: ("--ink", "#e8eaed"),
+        SOFT: ("--soft", "#9aa1ac"),
+        GRID: ("--grid", "#33373f"),
+        PAPER: ("--paper", "#1c1f24"),
+    }

@@ -1,0 +1,173 @@
+"""The statistics of a study: pure functions of its table (``simulations.study.table``).
+
+``labelled`` adds to the table what the others group by: ``panel``, the task; ``series``, the
+labels on all other axes but the seed, such as "SLaSh 256"; ``hue``, the part of it that has one
+colour; and ``client_sent``, the payload bytes that a client had sent up by then, training only,
+mean over all clients of the federation.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from math import floor, log10
+from typing import TYPE_CHECKING
+
+from simulations.study.file import SEED
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+PANEL, SERIES, HUE, SENT = "panel", "series", "hue", "client_sent"
+GROUP = [PANEL, SERIES]
+REACH = 0.95  # of the way from the worst series to the best: the target where none is given
+_AXIS = "axis."
+_NUMBERS = ("score", "target_epsilon", "epsilon", "alpha")  # all empty, they would be objects
+
+
+def labelled(table: pd.DataFrame) -> pd.DataFrame:
+    """Return a study's table with the columns that the statistics group by, see the module."""
+    frame = table.astype(dict.fromkeys(_NUMBERS, "float64"))
+    named = [name for name in (f"{_AXIS}task", f"{_AXIS}task.name") if name in frame]
+    task = named[0] if named else "task"
+    frame[PANEL] = frame[task].astype(str)
+    axes = [name for name in axes_of(frame) if name != task and frame[name].nunique() > 1]
+    frame[SERIES] = joined(frame, axes)
+    method = [name for name in axes if name in (f"{_AXIS}method", f"{_AXIS}method.name")]
+    frame[HUE] = joined(frame, method or axes)
+    frame[SENT] = frame["sent_up_payload"] / frame["clients"]
+    return frame
+
+
+def axes_of(frame: pd.DataFrame) -> list[str]:
+    """Return the columns of the axes but the seed's."""
+    return [name for name in frame if name.startswith(_AXIS) and name != f"{_AXIS}{SEED}"]
+
+
+def joined(frame: pd.DataFrame, axes: Sequence[str]) -> pd.Series:
+    """Return the labels of some axes as one text a row; without axes the method's name."""
+    if not axes:
+        return frame["method"]
+    return frame[list(axes)].agg(" · ".join, axis=1)
+
+
+def finals(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return a row for each cell: its last round that was evaluated."""
+    scored = frame[frame["score"].notna()]
+    return scored.loc[scored.groupby("cell", sort=False)["round"].idxmax()]
+
+
+def over_seeds(frame: pd.DataFrame, by: Sequence[str] = GROUP) -> pd.DataFrame:
+    """Return ``mean``, ``deviation`` (n - 1; empty for one) and ``n`` of the score in each group.
+
+    Args:
+        frame: a row a cell, see ``finals``; or a row a cell and round, with ``round`` in ``by``.
+        by: columns of a group; what is left are seeds.
+
+    Returns:
+        A row a group, in order of appearance; ``client_sent`` is the group's mean.
+    """
+    return (
+        frame[frame["score"].notna()]
+        .groupby(list(by), sort=False)
+        .agg(
+            mean=("score", "mean"),
+            deviation=("score", "std"),
+            n=("score", "size"),
+            client_sent=(SENT, "mean"),
+            metric=("metric", "first"),
+        )
+        .reset_index()
+    )
+
+
+def front(points: pd.DataFrame) -> pd.Series:
+    """Return which points no other one beats: at most its bytes, at least its score, one better.
+
+    Args:
+        points: with ``client_sent`` and ``mean``. Of points equal in both, all or none are in.
+    """
+    import pandas as pd
+
+    sent, score = points[SENT].to_numpy(), points["mean"].to_numpy()
+    cheaper = (sent[:, None] <= sent) & (score[:, None] >= score)  # [other, point]
+    better = (sent[:, None] < sent) | (score[:, None] > score)
+    return pd.Series(~(cheaper & better).any(axis=0), index=points.index)
+
+
+def targets_of(points: pd.DataFrame, given: Mapping[str, float]) -> dict[str, float]:
+    """Return panel -> target score: the given one, else REACH of the way from worst to best.
+
+    Args:
+        points: final means, see ``over_seeds``, with the column ``task``.
+        given: by the panel's label or its task's name.
+    """
+    found = {}
+    for panel, rows in points.groupby(PANEL, sort=False):
+        names = [name for name in (panel, *rows["task"]) if name in given]
+        worst, best = rows["mean"].min(), rows["mean"].max()
+        found[panel] = given[names[0]] if names else float(worst + REACH * (best - worst))
+    return found
+
+
+def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame:
+    """Return what each series needed to reach its panel's target for the first time.
+
+    Returns:
+        A row a group: ``target``, ``seeds``, ``reached`` (seeds that did), and means over those:
+        ``round``, ``client_sent``, ``messages`` (bytes up and down of all clients); else empty.
+    """
+    frame = frame.assign(
+        target=frame[PANEL].map(targets),
+        messages=frame["sent_up_message"] + frame["sent_down_message"],
+    )
+    there = frame[frame["score"] >= frame["target"]]
+    first = there.loc[there.groupby("cell", sort=False)["round"].idxmin()]
+    result = frame.groupby(GROUP, sort=False).agg(
+        target=("target", "first"), seeds=("cell", "nunique")
+    )
+    groups = first.groupby(GROUP, sort=False)
+    means = groups[["round", SENT, "messages"]].mean()
+    result = result.join(groups.size().rename("reached")).join(means).reset_index()
+    return result.assign(reached=result["reached"].fillna(0).astype(int))
+
+
+def at_budgets(frame: pd.DataFrame, budgets: Sequence[float]) -> pd.DataFrame:
+    """Return each series' score at the last evaluated round that was within each budget.
+
+    Args:
+        frame: see ``labelled``.
+        budgets: bytes of payload that a client may have sent up.
+
+    Returns:
+        The columns of ``over_seeds`` and ``budget``. A series without a score within a budget
+        has no row for it.
+    """
+    import pandas as pd
+
+    each = [
+        over_seeds(finals(frame[frame[SENT] <= budget])).assign(budget=budget) for budget in budgets
+    ]
+    return pd.concat(each, ignore_index=True) if each else pd.DataFrame()
+
+
+def round_budgets(frame: pd.DataFrame, count: int = 3) -> list[float]:
+    """Return budgets (1, 2 or 5 times a power of ten) spread over what was sent, log scale."""
+    low, high = log10(frame[SENT].clip(lower=1).min()), log10(frame[SENT].clip(lower=1).max())
+    steps = [low + (high - low) * (at + 1) / (count + 1) for at in range(count)]
+    return sorted({_round(10**step) for step in steps})
+
+
+def _round(value: float) -> float:
+    power = 10.0 ** floor(log10(value))
+    return power * min((1, 2, 5, 10), key=lambda digit: abs(log10(value / power / digit)))
+
+
+def epsilon_axis(frame: pd.DataFrame) -> str | None:
+    """Return the axis that sets the target epsilon, None if no axis alone does."""
+    epsilon = frame["target_epsilon"].fillna(-1)
+    for axis in axes_of(frame):
+        if frame[axis].nunique() > 1 and epsilon.groupby(frame[axis]).nunique().max() == 1:
+            varies = epsilon.groupby(frame[axis]).first().nunique() > 1
+            if varies:
+                return str(axis)
+    return None

@@ -1,0 +1,208 @@
+"""The report's tables: what is shown, and what it is sorted by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from math import isnan
+from typing import TYPE_CHECKING, Any
+
+from simulations.display import readable_bytes
+from simulations.report.content import Content
+from simulations.report.significance import Comparison
+from simulations.report.summary import GROUP, PANEL, SERIES, at_budgets, finals, over_seeds
+from simulations.report.summary import to_target as reached_by
+from simulations.study.table import COLUMNS
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+_NONE = "–"
+
+
+@dataclass(frozen=True)
+class Value:
+    """What a table shows in one place; ``key`` is its number for sorting, None sorts as text."""
+
+    text: str
+    key: float | None = None
+
+
+@dataclass(frozen=True)
+class Table:
+    """A table of the page."""
+
+    columns: Sequence[str]
+    rows: Sequence[Sequence[Value]]
+
+    @property
+    def numeric(self) -> list[bool]:
+        """Which columns hold numbers."""
+        columns = range(len(self.columns))
+        return [any(row[at].key is not None for row in self.rows) for at in columns]
+
+
+def targets_table(frame: pd.DataFrame, targets: Mapping[str, float]) -> Table:
+    """Return what each series needed to reach the target of its task."""
+    columns = (
+        "task",
+        "series",
+        "target",
+        "seeds that reached it",
+        "rounds",
+        "payload up, a client",
+        "messages up + down, all clients",
+    )
+    rows = [
+        (
+            Value(row.panel),
+            Value(row.series),
+            _number(row.target),
+            Value(f"{row.reached} of {row.seeds}" if row.reached else "not reached", row.reached),
+            _number(row.round, ".1f"),
+            _size(row.client_sent),
+            _size(row.messages),
+        )
+        for row in reached_by(frame, targets).itertuples()
+    ]
+    return Table(columns, rows)
+
+
+def budgets_table(frame: pd.DataFrame, budgets: Sequence[float]) -> Table:
+    """Return each series' score within each budget."""
+    within = at_budgets(frame, budgets)
+    found = {(row.panel, row.series, row.budget): row for row in within.itertuples()}
+    names = frame[GROUP].drop_duplicates().itertuples(index=False)
+    rows = [
+        (
+            Value(panel),
+            Value(series),
+            *(_score(found.get((panel, series, budget))) for budget in budgets),
+        )
+        for panel, series in names
+    ]
+    return Table(("task", "series", *(f"≤ {readable_bytes(each)}" for each in budgets)), rows)
+
+
+def results_table(frame: pd.DataFrame, content: Content) -> Table:
+    """Return all combinations of the axes but the seed."""
+    axes = list(
+        dict.fromkeys(axis for cell, _ in content.found for axis in cell.labels if axis != "seed")
+    )
+    last = finals(frame)
+    means = {(row.panel, row.series): row for row in over_seeds(last).itertuples()}
+    results = {cell.name: finished.result for cell, finished in content.found}
+    columns = (
+        *axes,
+        "score, mean ± sd",
+        "metric",
+        "seeds",
+        "P",
+        "of the head",
+        "up, a client and round: payload",
+        "up, a client and round: message",
+        "messages up + down, all clients and rounds",
+        "lr",
+        "chosen by the search",
+    )
+    rows = []
+    for row in last.drop_duplicates(GROUP).to_dict("records"):
+        group = means[row[PANEL], row[SERIES]]
+        up = results[row["cell"]]["bytes"]["per_client_round_up"]
+        rows.append(
+            (
+                *(Value(row[f"axis.{axis}"]) for axis in axes),
+                _score(group, seeds=False),
+                Value(row["metric"]),
+                _number(group.n, "d"),
+                _number(row["vector_size"], ",d"),
+                _number(row["head_size"], ",d"),
+                _size(up["payload"]),
+                _size(up["message"]),
+                _size(row["sent_up_message"] + row["sent_down_message"]),
+                _number(row["lr"], "g"),
+                Value(_chosen(row["cell"], content)),
+            )
+        )
+    return Table(columns, rows)
+
+
+def _chosen(cell: str, content: Content) -> str:
+    best = content.best.get(cell)
+    if best is None:
+        return _NONE
+    said = ", ".join(f"{key} = {value}" for key, value in best.values.items())
+    return f"{said} (at the edge: {', '.join(best.edges)})" if best.edges else said
+
+
+def published_table(frame: pd.DataFrame, content: Content) -> Table | None:
+    """Return papers' figures beside the measured ones of the same labels; None without any."""
+    if not content.study.published:
+        return None
+    last = finals(frame)
+    rows = []
+    for each in content.study.published:
+        rows_there = last
+        for axis, label in each.where.items():
+            column = f"axis.{axis}"
+            there = last[column] == label if column in last else last["cell"] == ""
+            rows_there = rows_there[there.loc[rows_there.index]]
+        ours = list(over_seeds(rows_there).itertuples())
+        measured = _score(ours[0]) if len(ours) == 1 else Value(_NONE if not ours else "several")
+        spread = f" ± {each.deviation:g}" if each.deviation is not None else ""
+        rows.append(
+            (
+                Value(" · ".join(each.where.values())),
+                Value(f"{each.score:g}{spread}", each.score),
+                Value(each.source),
+                measured,
+                Value(ours[0].metric if ours else _NONE),
+            )
+        )
+    columns = ("what", "published", "by, and how", "measured here, mean ± sd", "metric here")
+    return Table(columns, rows)
+
+
+def comparisons_table(comparisons: Sequence[Comparison], most: int = 60) -> Table:
+    """Return the most significant comparisons, at most so many."""
+    columns = ("one", "other", "one − other", "pairs", "test", "p", "p after Holm", "stands out")
+    rows = [
+        (
+            Value(each.one),
+            Value(each.other),
+            Value(f"{each.difference:+.4f}".replace("-", "−"), each.difference),
+            _number(each.n, "d"),
+            Value(each.test),
+            _number(each.p, ".2g"),
+            _number(each.holm, ".2g"),
+            Value("yes" if each.stands_out else "no"),
+        )
+        for each in comparisons[:most]
+    ]
+    return Table(columns, rows)
+
+
+def schema_table() -> Table:
+    """Return what the columns of table.csv and table.parquet mean."""
+    more = {"axis.NAME": "label on an axis of the study", "metric.NAME": "a metric of the task"}
+    return Table(
+        ("column", "meaning"),
+        [(Value(name), Value(meaning)) for name, meaning in (COLUMNS | more).items()],
+    )
+
+
+def _score(row: Any, seeds: bool = True) -> Value:
+    if row is None:
+        return Value(_NONE)
+    spread = "" if isnan(row.deviation) else f" ± {row.deviation:.4f}"
+    return Value(f"{row.mean:.4f}{spread}{f' ({row.n})' if seeds else ''}", row.mean)
+
+
+def _number(value: Any, form: str = ".4f") -> Value:
+    if value is None or isnan(value):
+        return Value(_NONE)
+    return Value(format(int(value) if form.endswith("d") else value, form), float(value))
+
+
+def _size(value: float) -> Value:
+    return Value(_NONE) if isnan(value) else Value(readable_bytes(value), float(value))

@@ -1,0 +1,126 @@
+"""A small real study, run once, and tables made by hand."""
+
+from __future__ import annotations
+
+import io
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import pytest
+from rich.console import Console
+
+from simulations.study.display import StudyDisplay
+from simulations.study.file import parse
+from simulations.study.folder import StudyFolder
+from simulations.study.plan import Plan
+from simulations.study.running import run_study
+from simulations.study.worker import Job, Outcome, run_job
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+EVIL = "<script>document.title = 'broken'</script> & $x$"
+STUDY = f"""
+title = "Small <b>study</b>"
+about = "What is asked.\\n\\nA second paragraph with <i>signs</i>."
+[base]
+backbone = "tiny"
+task.train_limit = 60
+task.eval_limit = 40
+federation.clients = 3
+federation.rounds = 3
+engine.threads = 1
+[axes]
+seed = [0, 1]
+task = [
+  {{ label = "feeling", task.name = "synthetic/sentiment" }},
+  {{ label = "likeness", task.name = "synthetic/similarity" }},
+]
+method = [
+  {{ label = "linear", method.name = "linear" }},
+  {{ label = "{EVIL}", method.name = "slash", method.d = 64 }},
+  {{ label = "refused", method.name = "slash", method.d = 8, federation.max_update_norm = 1e-9 }},
+]
+[report]
+targets = {{ feeling = 0.01, likeness = 2.0 }}
+[[published]]
+source = "a paper, Table 1"
+where = {{ task = "feeling", method = "linear" }}
+score = 99.125
+"""
+
+
+def in_this_process(
+    jobs: Sequence[Job], started: Callable[[Job], None]
+) -> Iterator[tuple[Job, Outcome]]:
+    """Run jobs one after the other: a pool of ``run_study``."""
+    for job in jobs:
+        started(job)
+        yield job, run_job(job)
+
+
+@pytest.fixture
+def evil() -> str:
+    """The label of the second method."""
+    return EVIL
+
+
+@pytest.fixture(scope="session")
+def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of a study with eight finished cells and four that fail; not to be changed."""
+    path = tmp_path_factory.mktemp("studies") / "small"
+    folder = StudyFolder.create(path, STUDY, resume=False)
+    console = Console(file=io.StringIO())
+    with StudyDisplay(folder, 1, console) as display:
+        outcomes = run_study(folder, Plan(parse(STUDY)), in_this_process, display)
+    assert (len(outcomes.finished), len(outcomes.failed)) == (8, 4)
+    return path
+
+
+@pytest.fixture
+def study(finished_study: Path, tmp_path: Path) -> Path:
+    """A copy of the finished study."""
+    return Path(shutil.copytree(finished_study, tmp_path / "study"))
+
+
+Rows = Sequence[tuple[str, str, int, list[float | None]]]
+
+
+@pytest.fixture
+def table() -> Callable[..., pd.DataFrame]:
+    """Return a maker of a study's table from (task, method, seed, scores by round).
+
+    Each of a method's two clients sends 100 bytes a round, ``sizes`` times as many if given.
+    """
+    import pandas as pd
+
+    def make(rows: Rows, sizes: dict[str, int] | None = None) -> pd.DataFrame:
+        return pd.DataFrame(
+            [
+                {
+                    "axis.seed": str(seed),
+                    "axis.task": task,
+                    "axis.method": method,
+                    "cell": f"{task}-{method}-{seed}",
+                    "task": task.lower(),
+                    "method": method,
+                    "seed": seed,
+                    "clients": 2,
+                    "round": number,
+                    "metric": "accuracy",
+                    "score": score,
+                    "target_epsilon": None,
+                    "epsilon": None,
+                    "alpha": None,
+                    "sent_up_payload": 200 * number * (sizes or {}).get(method, 1),
+                    "sent_up_message": 300 * number,
+                    "sent_down_message": 400 * number,
+                }
+                for task, method, seed, scores in rows
+                for number, score in enumerate(scores, 1)
+            ]
+        )
+
+    return make

@@ -1,0 +1,135 @@
+"""Figures: files of any study are there, each mark has its text, and none has another's name."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from xml.etree import ElementTree
+
+import pandas as pd
+import pytest
+
+from simulations.report import figures
+from simulations.report.panel import Panel, settings
+from simulations.report.style import COLOURS, INK, styles_of
+from simulations.report.summary import SENT, labelled
+from simulations.report.svg import inline
+
+Make = Callable[..., pd.DataFrame]
+TWO = [("T", name, seed, [0.5, 0.6, 0.7 + seed / 10]) for name in "ab" for seed in (0, 1)]
+
+
+def marks(svg: str) -> list[tuple[str, str]]:
+    """Return (series, text) of each mark of a picture."""
+    return [
+        (part.attrib["data-series"], mark.attrib["data-tip"])
+        for part in ElementTree.fromstring(svg).iter()
+        if "data-series" in part.attrib
+        for mark in part.iter()
+        if "data-tip" in mark.attrib
+    ]
+
+
+@pytest.fixture(autouse=True)
+def _look() -> Iterator[None]:
+    with settings():
+        yield
+
+
+def test_the_score_figure_has_a_mark_a_series(table: Make, tmp_path: Path) -> None:
+    frame = labelled(table(TWO, {"b": 5}))
+    (picture,) = figures.draw_scores(tmp_path, frame, styles_of(frame))
+    assert picture.name == "score-bytes-t"
+    assert {path.name for path in tmp_path.iterdir()} == {"score-bytes-t.png", "score-bytes-t.svg"}
+    text = "accuracy 0.7500 ± 0.0707 (2 seeds)"
+    assert marks(picture.svg) == [
+        ("0", f"a\n{text}\n300 B payload a client sent up, whole run"),
+        ("1", f"b\n{text}\n1.5 KB payload a client sent up, whole run"),
+    ]
+
+
+@pytest.mark.parametrize("x", ["round", SENT])
+def test_curves_have_a_mark_a_round(table: Make, tmp_path: Path, x: str) -> None:
+    frame = labelled(table(TWO))
+    (picture,) = figures.draw_curves(tmp_path, frame, styles_of(frame), x)
+    assert [series for series, _ in marks(picture.svg)] == ["0"] * 3 + ["1"] * 3
+    assert marks(picture.svg)[1][1].endswith(
+        "accuracy 0.6000 ± 0.0000 (2 seeds)\nround 2, 200 B of payload"
+    )
+
+
+def test_a_long_curve_has_few_marks_and_the_last_one(table: Make, tmp_path: Path) -> None:
+    frame = labelled(table([("T", "a", 0, [0.5] * 205)]))
+    (picture,) = figures.draw_curves(tmp_path, frame, styles_of(frame), "round")
+    said = [text for _, text in marks(picture.svg)]
+    assert 15 < len(said) < 25
+    assert "round 1," in said[0] and "round 205," in said[-1]
+
+
+def test_score_against_epsilon_only_where_it_varies(table: Make, tmp_path: Path) -> None:
+    frame = table([("T", name, 0, [0.5]) for name in "aabb"])
+    frame["axis.epsilon"] = ["8", "none"] * 2
+    assert not figures.draw_epsilon(tmp_path, labelled(frame), styles_of(labelled(frame)))
+    frame["target_epsilon"], frame["cell"] = [8.0, None] * 2, list("wxyz")
+    frame = labelled(frame)
+    (picture,) = figures.draw_epsilon(tmp_path, frame, styles_of(frame))
+    said = [text.replace("\n", " ") for _, text in marks(picture.svg)]
+    assert said[0] == "a · 8 accuracy 0.5000 target epsilon 8"
+    assert sum("without privacy" in each for each in said) == 2
+
+
+def test_partitions_of_few_and_of_many_clients(tmp_path: Path) -> None:
+    found = figures.draw_partitions(tmp_path, {"few": [3, 1], "many": list(range(300))})
+    assert [each.name for each in found] == ["partition-1", "partition-2"]
+    assert "sorted by size" not in found[0].svg and "sorted by size" in found[1].svg
+
+
+def test_labels_of_any_kind_are_text(table: Make, tmp_path: Path) -> None:
+    labels = ["$\\frac{", "<script>", "标签", "x" * 300]
+    frame = labelled(table([(label, label, 0, [0.5]) for label in labels]))
+    found = figures.draw_scores(tmp_path, frame, styles_of(frame))
+    assert len({each.name for each in found}) == 4
+    assert "<script>" not in "".join(each.svg for each in found)
+    assert all(
+        f"{label}\n" in marks(each.svg)[0][1] for label, each in zip(labels, found, strict=True)
+    )
+
+
+def test_series_look_different_and_share_the_colour_of_their_method(table: Make) -> None:
+    names = [f"m{at}" for at in range(30)]
+    frame = table([("T", name, 0, [0.5]) for name in names for _ in range(2)])
+    frame["axis.alpha"] = ["0.1", "1"] * 30
+    styles = list(styles_of(labelled(frame)).values())
+    assert len({(each.colour, each.marker, each.dash) for each in styles}) == 60
+    assert styles[0].colour == styles[1].colour != styles[2].colour
+    assert len({each.colour for each in styles}) == len(COLOURS)
+
+
+def test_the_same_panel_gives_the_same_bytes(table: Make, tmp_path: Path) -> None:
+    frame = labelled(table(TWO))
+    for name in ("one", "two"):
+        (tmp_path / name).mkdir()
+        figures.draw_scores(tmp_path / name, frame, styles_of(frame))
+    for path in (tmp_path / "one").iterdir():
+        assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
+
+
+def test_a_picture_in_a_page_has_names_and_colours_of_its_own(tmp_path: Path) -> None:
+    panel = Panel("title", "x", "y")
+    panel.axes.plot([1, 2], [1, 2], color=COLOURS[0][0])
+    picture = panel.save(tmp_path, "some-name")
+    ids = [
+        part.attrib["id"]
+        for part in ElementTree.fromstring(picture.svg).iter()
+        if "id" in part.attrib
+    ]
+    assert ids and all(each.startswith("some-name-") for each in ids)
+    assert "var(--c0)" in picture.svg and "var(--ink)" in picture.svg
+    assert COLOURS[0][0] not in picture.svg and INK not in picture.svg
+    assert "url(#some-name-" in picture.svg and "<metadata" not in picture.svg
+
+
+def test_a_mark_without_a_text_is_a_mistake() -> None:
+    svg = '<svg xmlns="http://www.w3.org/2000/svg"><g id="series-0-1"><use/><use/></g></svg>'
+    with pytest.raises(ValueError, match="shorter"):
+        inline(svg, "name", "title", {}, {"series-0-1": ["one"]})

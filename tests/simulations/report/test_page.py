@@ -1,0 +1,162 @@
+"""`fedpeft report` on a real study: what the page says, and what it does with bad folders."""
+
+from __future__ import annotations
+
+import html
+import json
+import re
+import shutil
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from fedpeft.cli import main
+from fedpeft.errors import UserError
+from simulations.report.page import write_report
+
+
+def sections(page: str) -> dict[str, str]:
+    """Return id of a heading -> what stands below it."""
+    parts = re.split(r'<h2 id="([a-z]+)">', page)
+    return dict(zip(parts[1::2], parts[2::2], strict=True))
+
+
+def rows(section: str) -> list[list[str]]:
+    """Return the texts of a section's first table, its headings first."""
+    table = section.partition("<table>")[2].partition("</table>")[0]
+    lines = [re.findall(r"<t[hd].*?</t[hd]>", line, re.S) for line in table.split("</tr>")]
+    return [[html.unescape(re.sub("<.*?>", "", each)).strip() for each in line] for line in lines][
+        :-1
+    ]
+
+
+@pytest.fixture(scope="module")
+def reported(finished_study: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The study with its report; not to be changed."""
+    path = shutil.copytree(finished_study, tmp_path_factory.mktemp("reported") / "study")
+    write_report(path)
+    return Path(path)
+
+
+@pytest.fixture
+def page(reported: Path) -> str:
+    """The report of the study."""
+    return (reported / "report.html").read_text()
+
+
+def test_the_page_of_a_study(page: str) -> None:
+    said = sections(page)
+    assert list(said) == [
+        "scores", "rounds", "bytes", "targets", "budgets", "partitions", "results", "published",
+        "significance", "failed", "settings",
+    ]  # fmt: skip
+    assert "8 of 12 cells finished, 4 failed;\n2 seeds;" in page
+    assert "torch 2." in page and "fedpeft 0." in page
+    assert page.count("<svg") == 2 + 3 * 2 + 2  # legend, three figures of two tasks, partitions
+    targets = {tuple(row[:2]): row[2:] for row in rows(said["targets"])}
+    assert targets["feeling", "linear"][:3] == ["0.0100", "2 of 2", "1.0"]
+    assert targets["likeness", "linear"] == ["2.0000", "not reached", "–", "–", "–"]
+    assert said["failed"].count("too few") + said["failed"].count("refused") >= 4
+    assert "max_update_norm = 1e-9" in said["settings"]
+    assert "bytes of encoded vectors from all clients" in said["settings"]
+
+
+def test_numbers_are_those_of_the_runs(reported: Path, page: str) -> None:
+    first, *others = rows(sections(page)["results"])
+    found = dict(zip(first, others[0], strict=True))
+    results = [
+        json.loads(path.read_text())
+        for path in reported.glob("cells/*-feeling-linear-*/result.json")
+    ]
+    scores = pd.Series([each["score"] for each in results])
+    assert len(scores) == 2
+    assert found["score, mean ± sd"] == f"{scores.mean():.4f} ± {scores.std():.4f}"
+    assert (found["task"], found["method"], found["seeds"]) == ("feeling", "linear", "2")
+    assert found["P"] == str(results[0]["vector_size"]) == found["of the head"]
+    up = results[0]["bytes"]["per_client_round_up"]
+    assert found["up, a client and round: payload"] == f"{up['payload']} B"
+    assert found["up, a client and round: message"] == f"{up['message']} B"
+    total = sum(results[0]["bytes"][way]["message"] for way in ("up", "down"))
+    assert found["messages up + down, all clients and rounds"] == f"{total / 1000:.1f} KB"
+
+
+def test_published_figures_stand_in_a_column_of_their_own(page: str) -> None:
+    head, row = rows(sections(page)["published"])
+    found = dict(zip(head, row, strict=True))
+    assert found["published"] == "99.125" and found["by, and how"] == "a paper, Table 1"
+    assert re.fullmatch(r"0\.\d{4} ± 0\.\d{4} \(2\)", found["measured here, mean ± sd"])
+    assert "99.125" not in "".join(
+        sections(page)[name] for name in ("results", "targets", "budgets")
+    )
+
+
+def test_whatever_the_study_says_is_text(page: str, evil: str) -> None:
+    assert html.escape(evil, quote=False) in page.replace("&#39;", "'")
+    assert page.count("<script") == 1  # the page's own
+    assert "Small &lt;b&gt;study&lt;/b&gt;" in page and "<i>" not in page
+
+
+def test_nothing_is_fetched(page: str) -> None:
+    links = re.findall(r'(?:src|href)="([^"]*)"', page)
+    assert links and all(each.startswith(("#", "data:")) for each in links)
+    assert not re.findall(r"url\((?!#)", page) and "@import" not in page
+    assert "default-src 'none'" in page
+
+
+def test_the_same_study_gives_the_same_files(reported: Path, study: Path) -> None:
+    write_report(study)
+    names = ["report.html", "table.csv", "table.parquet"]
+    names += [str(path.relative_to(study)) for path in study.glob("figures/*")]
+    assert len(names) == 3 + 2 * 8
+    assert all((reported / name).read_bytes() == (study / name).read_bytes() for name in names)
+
+
+def test_a_study_that_is_not_finished(study: Path) -> None:
+    for path in study.glob("cells/1-*/result.json"):
+        path.unlink()
+    (study / "table.csv").write_text("old")
+    page = write_report(study)[0].read_text()
+    assert "4 of 12 cells finished" in page
+    assert set(pd.read_csv(study / "table.csv")["seed"]) == {0}
+    assert "±" not in "".join(row[2] for row in rows(sections(page)["results"])[1:])
+
+
+@pytest.mark.parametrize(
+    ("damage", "reason"), [("{", "JSONDecodeError"), (None, "KeyError: 'metric'")]
+)
+def test_a_damaged_result_is_named_and_left_out(
+    study: Path, capsys: pytest.CaptureFixture[str], damage: str | None, reason: str
+) -> None:
+    path = next(study.glob("cells/0-feeling-linear-*/result.json"))
+    result = json.loads(path.read_text())
+    path.write_text(damage or json.dumps({k: v for k, v in result.items() if k != "metric"}))
+    main(["report", str(study)])
+    out, err = capsys.readouterr()
+    name = f"cells/{path.parent.name}/result.json"
+    assert out.splitlines()[0] == "7 of 12 cells finished"
+    assert err.count("\n") == 1 and name in err and reason in err
+    assert f"<code>{name}: " in (study / "report.html").read_text()
+
+
+def test_a_study_without_results(study: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for path in study.glob("cells/*/result.json"):
+        path.unlink()
+    with pytest.raises(SystemExit) as stop:
+        main(["report", str(study)])
+    assert stop.value.code == 2
+    assert f"no results yet in '{study}'; run `fedpeft study run" in capsys.readouterr().err
+    assert not (study / "report.html").exists()
+
+
+def test_results_without_a_score(study: Path) -> None:
+    for path in study.glob("cells/*/rounds.jsonl"):
+        lines = [json.loads(line) | {"score": None} for line in path.read_text().splitlines()]
+        path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+    with pytest.raises(UserError, match="none of its runs was evaluated"):
+        write_report(study)
+
+
+def test_a_folder_that_is_no_study(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="holds no study"):
+        write_report(tmp_path)

@@ -1,0 +1,137 @@
+"""Simulations from Python."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pandas as pd
+import pytest
+
+import fedpeft
+from fedpeft.config import Experiment
+from fedpeft.errors import UserError
+from fedpeft.vectorfile import vector_digest
+
+Quick = Callable[..., Experiment]
+
+
+def test_a_result_is_what_the_runs_files_say(quick: Quick, tmp_path: Path) -> None:
+    result = fedpeft.simulate(quick("federation.rounds=3", "output.eval_every=2"), tmp_path / "run")
+    told = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result.result == told
+    assert (result.score, result.metrics, result.privacy) == (told["score"], told["metrics"], None)
+    assert result.experiment.digest == told["digests"]["experiment"]
+    assert result.vector.shape == (told["vector_size"],)
+    assert vector_digest(result.vector) == told["digests"]["vector"]
+    rounds = result.rounds
+    assert rounds["round"].tolist() == [1, 2, 3]
+    assert rounds["score"].isna().tolist() == [True, False, False]
+    assert rounds["score"].iloc[-1] == rounds["metric.accuracy"].iloc[-1] == told["score"]
+    assert rounds["sent_up_message"].iloc[-1] == told["bytes"]["up"]["message"]
+    assert (rounds["seconds"] > 0).all()
+    trained = result.bytes[result.bytes["kind"] == "train"]
+    assert trained.groupby("round")["up_payload"].sum().tolist() == rounds["up_payload"].tolist()
+    assert repr(result) == (
+        f"Result(synthetic/sentiment, slash: accuracy {told['score']:.4f} after 3 rounds, "
+        f"'{tmp_path / 'run'}')"
+    )
+    assert [axis.get_ylabel() for axis in result.plot().axes][::2] == ["accuracy", "training loss"]
+
+
+def test_an_experiment_is_also_a_file_or_a_tree(quick: Quick, tmp_path: Path) -> None:
+    file = tmp_path / "own.toml"
+    file.write_text(quick().to_toml())
+    tree = quick().model_dump()
+    dotted = {
+        f"{section}.{key}": value
+        for section, values in tree.items()
+        if isinstance(values, dict)
+        for key, value in values.items()
+    } | {"backbone": "tiny", "seed": 0}
+    made = {"file": file, "text": str(file), "tree": tree, "dotted": dotted, "object": quick()}
+    found = {
+        name: fedpeft.simulate(each, tmp_path / name, ["federation.rounds=1", "seed=3"])
+        for name, each in made.items()
+    }
+    assert {result.experiment.digest for result in found.values()} == {
+        quick("federation.rounds=1", "seed=3").digest
+    }
+    vectors = [result.vector for result in found.values()]
+    assert all(np.array_equal(vector, vectors[0]) for vector in vectors)
+    assert tree == quick().model_dump()  # what was given stays as it was
+
+
+def test_another_method_brings_its_own_defaults(quick: Quick, tmp_path: Path) -> None:
+    short = ["federation.rounds=1", "method.name=linear"]
+    result = fedpeft.simulate(quick(), tmp_path / "run", short)
+    assert result.experiment.local.lr == Experiment.load("", ["method.name=linear"]).local.lr
+    assert result.experiment.local.lr != quick().local.lr
+
+
+def test_a_finished_run_is_read_again(quick: Quick, tmp_path: Path) -> None:
+    first = fedpeft.simulate(quick(), tmp_path / "run")
+    again = fedpeft.simulate(quick(), str(tmp_path / "run"), resume=True)
+    pd.testing.assert_frame_equal(first.rounds, again.rounds)
+    assert again.result == first.result
+    with pytest.raises(UserError, match="holds this run, finished"):
+        fedpeft.simulate(quick(), tmp_path / "run")
+    with pytest.raises(UserError, match="nothing to resume"):
+        fedpeft.simulate(quick(), tmp_path / "none", resume=True)
+
+
+def test_without_a_folder_each_run_has_its_own(
+    quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    folders = [fedpeft.simulate(quick("federation.rounds=1")).folder for _ in range(3)]
+    assert len(set(folders)) == 3
+    assert all(folder.parent == Path("runs") for folder in folders)
+    assert all(folder.name.startswith("synthetic-sentiment-slash-") for folder in folders)
+
+
+def test_a_private_run_says_what_it_promises(quick: Quick, tmp_path: Path) -> None:
+    privacy = ["privacy.unit=example", "privacy.epsilon=8", "federation.rounds=1"]
+    result = fedpeft.simulate(quick(*privacy), tmp_path / "run")
+    assert result.privacy is not None
+    assert 0 < result.privacy["example"]["epsilon"] <= 8
+    assert result.rounds["epsilon"].iloc[-1] == pytest.approx(result.privacy["example"]["epsilon"])
+    assert result.plot().axes[2].get_ylabel() == "epsilon"
+
+
+@pytest.mark.parametrize(
+    ("given", "overrides", "said"),
+    [
+        ({"metod.d": 3}, (), "unknown key 'metod'"),
+        ({"backbone": "tiny", "method.d": 0}, (), "method.d = 0: expected"),
+        ({}, ["local.lr"], "-s local.lr: expected key=value"),
+        ("none.toml", (), "no experiment file 'none.toml'"),
+    ],
+)
+def test_mistakes_are_named(given: object, overrides: list[str], said: str, tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=said):
+        fedpeft.simulate(given, tmp_path / "run", overrides)  # type: ignore[arg-type]
+    assert not (tmp_path / "run").exists()
+
+
+def test_importing_the_package_imports_nothing_heavy() -> None:
+    code = (
+        "import sys, fedpeft\n"
+        "assert fedpeft.__version__\n"
+        "heavy = {'torch', 'flwr', 'pandas', 'numpy', 'pydantic', 'simulations'}\n"
+        "print(heavy & set(sys.modules))\n"
+        "fedpeft.Experiment.load('')\n"
+        "print({'flwr', 'pandas', 'simulations'} & set(sys.modules))\n"
+    )
+    command = [sys.executable, "-c", code]
+    done = subprocess.run(command, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == ["set()", "set()"]
+
+
+def test_what_is_not_there_is_said() -> None:
+    with pytest.raises(AttributeError, match="module 'fedpeft' has no attribute 'simulat'"):
+        _ = fedpeft.simulat
