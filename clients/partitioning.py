@@ -72,11 +72,25 @@ def digest(rows: Rows) -> str:
     return hashlib.sha256(json.dumps(clients).encode()).hexdigest()
 
 
-def save(path: Path, rows: Rows, kind: str) -> None:
-    """Write a partition with its digest."""
+def save(path: Path, rows: Rows, kind: str, task: Task) -> None:
+    """Write a partition with its digest, and how many examples of each label a client has."""
     clients = [each.tolist() for each in rows]
-    content = {"kind": kind, "digest": digest(rows), "clients": clients}
+    counts = {"labels": [*task.info.labels], "counts": label_counts(rows, task).tolist()}
+    content = {"kind": kind, "digest": digest(rows), "clients": clients, **counts}
     write_atomic(path, json.dumps(content) + "\n")
+
+
+def label_counts(rows: Rows, task: Task) -> np.ndarray:
+    """Return how often each client's examples have each label, int [clients, C].
+
+    C is 0 for scores; of tags words are counted.
+    """
+    labels, classes = task.train.labels, len(task.info.labels)
+    tagged = labels.dtype == object  # an array of tags for every text
+    of_client = [np.hstack(labels[r]) if tagged else labels[r] for r in rows]
+    if not classes:
+        return np.zeros((len(rows), 0), dtype=np.int64)
+    return np.stack([np.bincount(own, minlength=classes) for own in of_client])
 
 
 def _iid(task: Task, section: PartitionSection, clients: int, draw: np.random.Generator) -> Rows:

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from clients.partitioning import label_counts
 from simulations.run import PARTITION
 
 if TYPE_CHECKING:
@@ -16,6 +17,7 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedpeft.runtime import Runtime
+    from fedpeft.tasks import Task
     from server.runfolder import RunFolder
 
 FOLDER = "plots"
@@ -30,8 +32,7 @@ def draw_run(folder: RunFolder, runtime: Runtime) -> None:
     title = f"{experiment.task.name}: {experiment.method.name} on {experiment.backbone}"
     draw_curves(plots / "curves.png", folder.rounds(), info.metric, title)
     clients = json.loads((folder.path / PARTITION).read_text(encoding="utf-8"))["clients"]
-    rows = [np.asarray(each) for each in clients]
-    draw_partition(plots / "partition.png", rows, runtime.task.train.labels, info.labels)
+    draw_partition(plots / "partition.png", [np.asarray(each) for each in clients], runtime.task)
 
 
 def draw_curves(path: Path, rounds: Sequence[dict[str, Any]], metric: str, title: str) -> None:
@@ -77,22 +78,19 @@ def curves(rounds: Sequence[dict[str, Any]], metric: str, title: str) -> Figure:
     return figure
 
 
-def draw_partition(
-    path: Path, rows: Sequence[np.ndarray], labels: np.ndarray, names: Sequence[str]
-) -> None:
+def draw_partition(path: Path, rows: Sequence[np.ndarray], task: Task) -> None:
     """Draw each client's examples: stacked by class, or as boxes of the scores."""
     from matplotlib.figure import Figure
 
     shown = rows[:_MOST_CLIENTS]
     figure = Figure(figsize=(max(5, 0.25 * len(shown) + 2), 4), layout="constrained")
     axis = figure.subplots()
-    if names:
-        tagged = labels.dtype == object  # an array of tags for every text
-        of_client = [np.hstack(labels[r]) if tagged else labels[r] for r in shown]
-        _stacked_bars(axis, [np.bincount(each, minlength=len(names)) for each in of_client], names)
-        axis.set_ylabel("training words" if tagged else "training examples")
+    if task.info.labels:
+        _stacked_bars(axis, label_counts(shown, task), task.info.labels)
+        axis.set_ylabel(f"training {'words' if task.info.kind == 'tags' else 'examples'}")
     else:
-        axis.boxplot([labels[r] for r in shown], positions=range(len(shown)), showfliers=False)
+        scores = [task.train.labels[r] for r in shown]
+        axis.boxplot(scores, positions=range(len(shown)), showfliers=False)
         axis.set_ylabel("score")
     axis.set_xticks(range(0, len(shown), max(1, len(shown) // 10)))
     axis.set_xticklabels([str(client) for client in axis.get_xticks()])
@@ -101,10 +99,10 @@ def draw_partition(
     figure.savefig(path, dpi=120)
 
 
-def _stacked_bars(axis: Axes, counts: Sequence[np.ndarray], names: Sequence[str]) -> None:
+def _stacked_bars(axis: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
     bottom = np.zeros(len(counts))
     for label, name in enumerate(names):
-        heights = np.array([count[label] for count in counts])
+        heights = counts[:, label]
         axis.bar(range(len(counts)), heights, bottom=bottom, label=name)
         bottom += heights
     axis.legend(loc="upper left", bbox_to_anchor=(1, 1))

@@ -50,7 +50,7 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
     cohort = folder.pinned().get(COHORT) or str(cohort_of(runtime))
     folder.pin({**runtime.identity, **digests, COHORT: cohort})
     if not (out / PARTITION).exists():
-        partitioning.save(out / PARTITION, rows, experiment.partition.kind)
+        partitioning.save(out / PARTITION, rows, experiment.partition.kind, runtime.task)
     return folder, runtime
 
 

@@ -12,7 +12,7 @@ from fedpeft.errors import UserError
 from server.runfolder import RESULT
 from simulations.run import PARTITION
 from simulations.study.cells import Cell
-from simulations.study.file import SEED, StudyFile
+from simulations.study.file import COMMAND, SEED, StudyFile
 from simulations.study.folder import STUDY, Damaged, Finished, StudyFolder
 from simulations.study.plan import Plan
 from simulations.study.running import found_best
@@ -20,6 +20,21 @@ from simulations.study.search import Best
 from simulations.study.table import table_of
 
 Found = tuple[Cell, Finished]
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How the training examples are spread over clients.
+
+    Attributes:
+        sizes: each client's number of examples.
+        labels: names of the classes; none for scores.
+        counts: how many of each class a client has, [clients][classes].
+    """
+
+    sizes: list[int]
+    labels: list[str]
+    counts: list[list[int]]
 
 
 @dataclass
@@ -34,13 +49,19 @@ class Content:
     best: dict[str, Best]  # by the name of a cell
     failed: dict[str, str] = field(default_factory=dict)  # cells and trials -> reason
     damaged: list[str] = field(default_factory=list)  # file and what is wrong with it
-    partitions: dict[str, list[int]] = field(default_factory=dict)  # title -> clients' examples
+    partitions: dict[str, Spread] = field(default_factory=dict)  # by title
     newest: str = ""  # date of the newest result
 
     @property
     def title(self) -> str:
         """The study's title."""
         return self.study.title or "Study"
+
+    @property
+    def command(self) -> str:
+        """The command that ran the study, as the first line of its study.toml keeps it."""
+        first = self.text.partition("\n")[0]
+        return first.removeprefix("# ") if first.startswith(COMMAND) else f"{COMMAND[2:]}{STUDY}"
 
     @property
     def versions(self) -> dict[str, list[str]]:
@@ -72,9 +93,7 @@ def content_of(folder: StudyFolder) -> Content:
     cells = plan.cells(best)
     text = (folder.path / STUDY).read_text(encoding="utf-8")
     seeds = next((len(axis.choices) for axis in plan.axes if axis.name == SEED), 1)
-    chosen = {
-        cell.name: best[tuple(cell.labels[axis] for axis in plan.by)] for cell in cells if best
-    }
+    chosen = {cell.name: best[cell.key] for cell in cells if cell.key in best}
     content = Content(plan.study, text, plan.size, seeds, [], chosen)
     for trial in plan.trials:
         _read(folder, trial.cell, content)
@@ -110,26 +129,29 @@ def _read(folder: StudyFolder, cell: Cell, content: Content) -> Finished | None:
     return None
 
 
-def _partitions(folder: StudyFolder, found: list[Found]) -> dict[str, list[int]]:
-    """Return the different partitions of the first seed: title -> each client's examples."""
+def _partitions(folder: StudyFolder, found: list[Found]) -> dict[str, Spread]:
+    """Return the different partitions of the first seed, by title."""
     first = found[0][0].experiment.seed
-    result: dict[str, list[int]] = {}
+    result: dict[str, Spread] = {}
     seen: set[str] = set()
     for cell, _ in found:
         if cell.experiment.seed == first and (read := _partition(folder, cell)):
-            digest, sizes = read
+            digest, spread = read
             title = _title(cell)
             if digest not in seen and title not in result:
-                result[title] = sizes
+                result[title] = spread
             seen.add(digest)
     return result
 
 
-def _partition(folder: StudyFolder, cell: Cell) -> tuple[str, list[int]] | None:
+def _partition(folder: StudyFolder, cell: Cell) -> tuple[str, Spread] | None:
     try:
         text = (folder.run_of(cell).path / PARTITION).read_text(encoding="utf-8")
         read: dict[str, Any] = json.loads(text)
-        return f"{_title(cell)} {read['digest']}", [len(rows) for rows in read["clients"]]
+        sizes = [len(rows) for rows in read["clients"]]
+        # Runs of an earlier version have no counts.
+        spread = Spread(sizes, read.get("labels", []), read.get("counts", []))
+        return f"{_title(cell)} {read['digest']}", spread
     except (OSError, ValueError, KeyError, TypeError):
         return None  # a picture less
 

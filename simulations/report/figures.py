@@ -10,8 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from simulations.display import readable_bytes
+from simulations.report.content import Spread
 from simulations.report.panel import Panel, Picture
-from simulations.report.style import SOFT, Style
+from simulations.report.style import COLOURS, SOFT, Style
 from simulations.report.summary import (
     GROUP,
     PANEL,
@@ -27,6 +28,7 @@ from simulations.report.summary import (
 
 if TYPE_CHECKING:
     import pandas as pd
+    from matplotlib.axes import Axes
 
 PAYLOAD = "payload a client sent up, whole run"
 _MARKS = 20  # on a curve
@@ -113,27 +115,42 @@ def draw_epsilon(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style])
     return pictures
 
 
-def draw_partitions(folder: Path, partitions: Mapping[str, Sequence[int]]) -> list[Picture]:
-    """Draw how many training examples each client has.
+def draw_partitions(folder: Path, partitions: Mapping[str, Spread]) -> list[Picture]:
+    """Draw how many training examples each client has, stacked by class where there are any.
 
     Args:
         folder: gets the files.
-        partitions: title -> number of examples of each client.
+        partitions: by title.
     """
     pictures = []
-    for number, (title, sizes) in enumerate(partitions.items(), 1):
-        many = len(sizes) > _BARS
+    for number, (title, spread) in enumerate(partitions.items(), 1):
+        many = len(spread.sizes) > _BARS
         x = "client, sorted by size" if many else "client"
         drawn = Panel(title, x, "training examples")
         drawn.axes.grid(axis="x", visible=False)
+        heights = np.array(spread.counts if spread.labels else [[n] for n in spread.sizes])
         if many:
-            heights = np.sort(np.asarray(sizes))[::-1]
-            drawn.axes.stairs(heights, fill=True, color=SOFT)
-        else:
-            drawn.axes.bar(range(len(sizes)), sizes, color=SOFT)
+            heights = heights[np.argsort(-heights.sum(axis=1), kind="stable")]
+        _stack(drawn.axes, heights, spread.labels, many)
         drawn.whole_numbers_along_x()
         pictures.append(drawn.save(folder, f"partition-{number}"))
     return pictures
+
+
+def _stack(axes: Axes, heights: np.ndarray, labels: Sequence[str], many: bool) -> None:
+    """Draw heights [clients, classes] on one another: bars, or a stair for many clients."""
+    below = np.zeros(len(heights))
+    for place in range(heights.shape[1]):
+        own = heights[:, place]
+        colour = COLOURS[place % len(COLOURS)][0] if labels else SOFT
+        name = {"label": labels[place]} if labels else {}
+        if many:
+            axes.stairs(below + own, baseline=below, fill=True, color=colour, **name)
+        else:
+            axes.bar(range(len(own)), own, bottom=below, color=colour, **name)
+        below += own
+    if labels:
+        axes.legend(fontsize=8, frameon=False)
 
 
 def said(row: Any) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
@@ -46,14 +46,21 @@ class Axis:
 
 @dataclass(frozen=True)
 class Cell:
-    """One run of a study: its label on every axis, its experiment, and the name of its folder."""
+    """One run of a study.
+
+    Attributes:
+        labels: on every axis.
+        experiment: all settings.
+        key: the combination whose settings a search chooses; empty without one.
+    """
 
     labels: dict[str, str]
     experiment: Experiment
+    key: tuple[str, ...] = ()
 
     @property
     def name(self) -> str:
-        """The labels, and the start of the experiment's digest: other settings, another name."""
+        """The name of its folder: labels, and the start of the experiment's digest."""
         said = re.sub(r"[^a-z0-9.]+", "-", "-".join(self.labels.values()).lower()).strip("-.")
         return f"{said[:80]}-{self.experiment.digest[:8]}"
 
@@ -86,9 +93,18 @@ def base_of(study: StudyFile) -> dict[str, Any]:
 
 
 def cell_of(
-    base: Mapping[str, Any], chosen: Mapping[str, Choice], *more: Mapping[str, Any]
+    base: Mapping[str, Any],
+    chosen: Mapping[str, Choice],
+    *more: Mapping[str, Any],
+    by: Sequence[str] = (),
 ) -> Cell:
     """Return the cell of one combination, with further settings laid over it.
+
+    Args:
+        base: settings of the study.
+        chosen: the choice on each axis.
+        more: trees of settings.
+        by: axes along which a search chooses.
 
     Raises:
         UserError: an axis that is no key of an experiment, settings that do not go together.
@@ -98,7 +114,7 @@ def cell_of(
     for settings in (*(choice.settings for choice in chosen.values()), *more):
         values = merged(values, settings)
     try:
-        return Cell(labels, Experiment.of(values))
+        return Cell(labels, Experiment.of(values), tuple(chosen[axis].label for axis in by))
     except UserError as error:
         said = ", ".join(f"{axis} '{label}'" for axis, label in labels.items())
         raise UserError(f"cell with {said}: {error}" if said else str(error)) from None

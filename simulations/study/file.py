@@ -25,6 +25,7 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Sequence
 from pathlib import Path
@@ -36,6 +37,7 @@ from fedpeft.errors import UserError, nearest, plain_message
 from fedpeft.settings import Section
 
 CELLS = "cell"  # the axis that [[cells]] makes
+COMMAND = "# fedpeft study run "  # how a study.toml begins: what ran it
 SEED = "seed"  # the axis whose values repeat a measurement
 
 
@@ -121,6 +123,8 @@ def parse(text: str) -> StudyFile:
 def read(path: Path, overrides: Sequence[str] = ()) -> tuple[StudyFile, str]:
     """Return the study of a file, and its text with the overrides of the base written into it.
 
+    The text's first line becomes a comment: the command that runs it.
+
     Raises:
         UserError: the file cannot be read, or see ``parse``.
     """
@@ -132,15 +136,24 @@ def read(path: Path, overrides: Sequence[str] = ()) -> tuple[StudyFile, str]:
         raise UserError(f"{path}: not UTF-8 text; is it a study file?") from None
     try:
         if overrides:
-            given = [*parse(text).set, *overrides]
-            kept = [line for line in text.split("\n") if not line.startswith("set = ")]
-            text = "\n".join([f"set = {_toml_list(given)}", *kept])
+            text = _with_set(text, [*parse(text).set, *overrides])
+        if not text.startswith(COMMAND):
+            text = f"{COMMAND}{path}\n{text}"
         return parse(text), text
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
 
 
-def _toml_list(values: Sequence[str]) -> str:
-    import json
+def _with_set(text: str, overrides: Sequence[str]) -> str:
+    """Return a study's text with ``set`` as its first key, in place of what it had."""
+    lines = text.split("\n")
+    sections = (at for at, line in enumerate(lines) if line.startswith("["))
+    end = next(sections, len(lines))
+    top = [line for line in lines[:end] if not line.startswith("set = ")]
+    first = top.pop(0) if top and top[0].startswith(COMMAND) else None
+    own = [] if first is None else [first]
+    return "\n".join([*own, f"set = {_toml_list(overrides)}", *top, *lines[end:]])
 
+
+def _toml_list(values: Sequence[str]) -> str:
     return json.dumps(list(values), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -18,7 +18,7 @@ from simulations.study.cells import (
     require_different,
 )
 from simulations.study.file import StudyFile
-from simulations.study.search import Best, Key, Trial, axes_by, key_of, trials_of
+from simulations.study.search import Best, Key, Trial, axes_by, trials_of
 
 
 @dataclass(frozen=True)
@@ -58,14 +58,15 @@ class Plan:
         """
         base, cells = base_of(self.study), []
         for chosen in combinations(self.axes):
-            found: dict[str, Any] = {}
-            if self.study.search:
-                key = key_of(self.by, chosen)
-                if key in self.searched and key not in best:
-                    continue
-                for path, value in best[key].values.items() if key in best else ():
+            cell = cell_of(base, chosen, by=self.by)
+            if cell.key in best:
+                found: dict[str, Any] = {}
+                for path, value in best[cell.key].values.items():
                     set_key(found, path, value)
-            cells.append(cell_of(base, chosen, found))
+                cell = cell_of(base, chosen, found, by=self.by)
+            elif cell.key in self.searched:
+                continue
+            cells.append(cell)
         require_different(cells)
         return cells
 

@@ -58,11 +58,6 @@ def axes_by(search: SearchSection, axes: Sequence[Axis]) -> tuple[str, ...]:
     return search.by
 
 
-def key_of(by: Sequence[str], chosen: Mapping[str, Choice]) -> Key:
-    """Return the key of one combination."""
-    return tuple(chosen[axis].label for axis in by)
-
-
 def trials_of(
     search: SearchSection, base: Mapping[str, Any], axes: Sequence[Axis]
 ) -> tuple[Trial, ...]:
@@ -125,7 +120,7 @@ def _trial(
     }
     for path, value in values.items():
         set_key(own, path, value)
-    cell = cell_of(base, chosen, own, search.set)
+    cell = cell_of(base, chosen, own, search.set, by=by)
     said = " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items())
     labels = {axis: chosen[axis].label for axis in by} | {"trial": said}
     edges = tuple(
@@ -133,7 +128,7 @@ def _trial(
         for path, each in tried.items()
         if isinstance(each, list) and len(each) > 2 and values[path] in (each[0], each[-1])
     )
-    return Trial(key_of(by, chosen), values, edges, Cell(labels, cell.experiment))
+    return Trial(cell.key, values, edges, Cell(labels, cell.experiment, cell.key))
 
 
 def _points(search: SearchSection, over: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -9,12 +9,13 @@ the cell's label on it, and after them ``metric.NAME`` for each metric of the ta
 from __future__ import annotations
 
 import io
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpeft.config import Experiment
 from fedpeft.files import write_atomic
+from simulations.rounds import measured
 from simulations.study.cells import Cell
 from simulations.study.folder import Finished
 
@@ -53,6 +54,7 @@ COLUMNS = {
     "client_up_payload": "bytes of numbers that one client sends in a round",
     "sent_up_payload": "up_payload of all rounds so far",
     "sent_up_message": "up_message of all rounds so far",
+    "sent_down_payload": "down_payload of all rounds so far",
     "sent_down_message": "down_message of all rounds so far",
     "vector": "SHA-256 of the final task vector",
 }
@@ -102,22 +104,16 @@ def write_table(folder: Path, found: Sequence[tuple[Cell, Finished]]) -> None:
 
 
 def _rows(cell: Cell, finished: Finished) -> list[dict[str, Any]]:
-    result, rows = finished.result, []
+    result = finished.result
     fixed = {f"axis.{name}": label for name, label in cell.labels.items()}
     fixed |= {"cell": cell.name, **_settings(cell.experiment)}
     fixed |= {key: result[key] for key in ("vector_size", "head_size", "metric")}
     fixed["client_up_payload"] = result["bytes"]["per_client_round_up"]["payload"]
-    sent = {"up_payload": 0, "up_message": 0, "down_message": 0}
-    for line in finished.rounds:
-        traffic = _traffic(line["bytes"])
-        sent = {key: total + traffic[key] for key, total in sent.items()}
-        last = line["round"] == result["rounds"]
-        own = {key: line[key] for key in ("round", "loss", "score", "eval_loss", "epsilon")}
-        own |= {"succeeded": line["clients"], "failed": len(line["failed"]), "last": last}
-        own |= {f"metric.{name}": value for name, value in (line["metrics"] or {}).items()}
-        own |= traffic | {f"sent_{key}": total for key, total in sent.items()}
-        own["vector"] = result["digests"]["vector"] if last else None
-        rows.append(fixed | own)
+    rows = []
+    for row in measured(finished.rounds):
+        own = {"last": row["round"] == result["rounds"], "vector": None}
+        rows.append(fixed | row | own)
+    rows[-1]["vector"] = result["digests"]["vector"]
     return rows
 
 
@@ -136,12 +132,4 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
         "lr": experiment.local.lr,
         "codec": experiment.wire.codec,
         "target_epsilon": experiment.privacy.epsilon or None,
-    }
-
-
-def _traffic(sizes: Mapping[str, Any]) -> dict[str, int]:
-    return {
-        f"{way}_{size}": sizes[way][size]
-        for way in ("up", "down")
-        for size in ("payload", "message")
     }

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from clients.partitioning import digest as partition_digest
-from clients.partitioning import fill_up, partition, save
+from clients.partitioning import fill_up, label_counts, partition, save
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from fedpeft.randomness import generator
@@ -295,12 +295,27 @@ def test_filling_up_leaves_what_is_enough() -> None:
 def test_the_file_holds_the_rows_and_their_digest(tmp_path: Path) -> None:
     rows = [np.array([0, 3]), np.array([1, 2, 4])]
     path = tmp_path / "partition.json"
-    save(path, rows, "iid")
+    task = made_up(np.arange(5) % 2)
+    save(path, rows, "iid", task)
     digest = partition_digest(rows)
     kept = json.loads(path.read_text())
-    assert kept == {"kind": "iid", "digest": digest, "clients": [[0, 3], [1, 2, 4]]}
+    assert kept == {
+        "kind": "iid",
+        "digest": digest,
+        "clients": [[0, 3], [1, 2, 4]],
+        "labels": [*task.info.labels],
+        "counts": [[1, 1], [2, 1]],
+    }
     assert digest == hashlib.sha256(json.dumps(kept["clients"]).encode()).hexdigest()
     assert partition_digest([rows[1], rows[0]]) != digest
+
+
+def test_words_are_counted_of_tags_and_nothing_of_scores() -> None:
+    rows = [np.array([0, 1]), np.arange(2, 10)]
+    counts = label_counts(rows, TAGGED)
+    assert counts.shape == (2, len(TAGGED.info.labels))
+    assert [*counts.sum(axis=1)] == [sum(len(TAGGED.train.text[at]) for at in r) for r in rows]
+    assert label_counts(rows, made_up(np.arange(10.0), 1)).shape == (2, 0)
 
 
 def test_a_run_keeps_the_partition_it_was_made_with(quick: Quick, tmp_path: Path) -> None:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from fedpeft.config import Experiment
+from fedpeft.tasks import Examples, Task, TaskInfo
 from simulations import plots
 from simulations.run import prepare, simulate
 
@@ -50,13 +51,20 @@ def test_a_run_is_drawn(quick: Quick, tmp_path: Path, settings: tuple[str, ...])
     assert colours(partition) > 3
 
 
+def task_of(labels: np.ndarray, *names: str) -> Task:
+    """A task of so many classes; its texts are not looked at."""
+    info = TaskInfo("some", "classes", names, False, "accuracy", None, "")
+    examples = Examples([""] * len(labels), None, labels)
+    return Task(info, examples, examples)
+
+
 def test_a_class_is_a_colour(tmp_path: Path) -> None:
     rows = [np.arange(10), np.arange(10, 30)]
     labels = np.arange(30) % 2
-    plots.draw_partition(tmp_path / "two.png", rows, labels, ("no", "yes"))
+    plots.draw_partition(tmp_path / "two.png", rows, task_of(labels, "no", "yes"))
     assert_shows(picture(tmp_path / "two.png"), BLUE)
     assert_shows(picture(tmp_path / "two.png"), ORANGE)
-    plots.draw_partition(tmp_path / "one.png", rows, labels * 0, ("no",))
+    plots.draw_partition(tmp_path / "one.png", rows, task_of(labels * 0, "no"))
     assert_shows(picture(tmp_path / "one.png"), BLUE)
     with pytest.raises(AssertionError):
         assert_shows(picture(tmp_path / "one.png"), ORANGE)
@@ -64,7 +72,7 @@ def test_a_class_is_a_colour(tmp_path: Path) -> None:
 
 def test_many_clients_still_fit(tmp_path: Path) -> None:
     rows = list(np.arange(600).reshape(300, 2))
-    plots.draw_partition(tmp_path / "many.png", rows, np.arange(600) % 2, ("no", "yes"))
+    plots.draw_partition(tmp_path / "many.png", rows, task_of(np.arange(600) % 2, "no", "yes"))
     height, width, _ = picture(tmp_path / "many.png").shape
     assert width < 10 * height
 

@@ -10,6 +10,7 @@ import pandas as pd
 import pytest
 
 from simulations.report import figures
+from simulations.report.content import Spread
 from simulations.report.panel import Panel, settings
 from simulations.report.style import COLOURS, INK, styles_of
 from simulations.report.summary import SENT, labelled
@@ -79,9 +80,16 @@ def test_score_against_epsilon_only_where_it_varies(table: Make, tmp_path: Path)
 
 
 def test_partitions_of_few_and_of_many_clients(tmp_path: Path) -> None:
-    found = figures.draw_partitions(tmp_path, {"few": [3, 1], "many": list(range(300))})
-    assert [each.name for each in found] == ["partition-1", "partition-2"]
-    assert "sorted by size" not in found[0].svg and "sorted by size" in found[1].svg
+    sizes = list(range(300))
+    spreads = {
+        "few": Spread([3, 1], ["no", "yes"], [[2, 1], [0, 1]]),
+        "many": Spread(sizes, ["no", "yes"], [[0, n] for n in sizes]),
+        "scores": Spread([3, 1], [], []),
+    }
+    found = figures.draw_partitions(tmp_path, spreads)
+    assert [each.name for each in found] == ["partition-1", "partition-2", "partition-3"]
+    assert ["sorted by size" in each.svg for each in found] == [False, True, False]
+    assert ["yes" in each.svg for each in found] == [True, True, False]
 
 
 def test_labels_of_any_kind_are_text(table: Make, tmp_path: Path) -> None:

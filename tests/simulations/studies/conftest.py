@@ -25,7 +25,7 @@ def study() -> Callable[..., StudyFile]:
 
 @pytest.fixture(scope="session")
 def cells(study: Callable[..., StudyFile]) -> Callable[[str], list[Cell]]:
-    """Return a maker of the cells of a study without a search."""
+    """Return a maker of the cells of a study that need no search: with settings of their own."""
     return lambda name: Plan(study(name)).cells({})
 
 

@@ -73,7 +73,8 @@ def test_a_cell_runs(
         result = complete(cell.experiment, tmp_path / "run")
     finally:
         forget_runtimes()
-    assert result["backbone"] == "minilm" and result["rounds"] == 1
+    assert result["backbone"] == "minilm"
+    assert result["rounds"] == cell.experiment.federation.rounds  # a trial has its search's
     assert isfinite(result["score"])
     private = cell.experiment.privacy.unit != "none"
     assert private == (name in ("table6-small", "privacy-small"))

@@ -18,8 +18,8 @@ from simulations.processes import alive, descendants
 CLI = [sys.executable, "-c", "from fedpeft.cli import main; main()", "study"]
 
 
-def study(*arguments: str | Path) -> subprocess.CompletedProcess[str]:
-    return subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True)
+def study(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedProcess[str]:
+    return subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
 
 
 @pytest.mark.slow
@@ -81,19 +81,26 @@ def test_interrupted_it_says_so_and_leaves_no_process(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_ten_lines_and_a_table_of_ones_own_make_a_study(tmp_path: Path) -> None:
-    """The README's example, on the tiny backbone."""
+def test_the_readmes_ten_lines_and_a_table_of_ones_own_make_a_study_and_a_report(
+    tmp_path: Path,
+) -> None:
+    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
+    text = readme.split("```toml\ntitle")[1].split("```")[0]
+    assert len(text.splitlines()) <= 10
+    (tmp_path / "reviews.toml").write_text(f"title{text}")
     rows = [f'"a {word} day, number {n}",{word}' for n in range(30) for word in ("fine", "bad")]
     (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    (tmp_path / "own.toml").write_text(
-        '[base]\nbackbone = "tiny"\ntask.name = "custom"\n'
-        f'task.train = "{tmp_path}/reviews.csv"\nfederation.clients = 3\nfederation.rounds = 2\n'
-        "[axes]\nseed = [0, 1]\nmethod.name = ['linear', 'bitfit']\n"
-    )
-    done = study("run", tmp_path / "own.toml", "--out", tmp_path / "out")
+    few = ["-s", "federation.rounds=2", "-s", "engine.threads=1"]
+    done = study("run", "reviews.toml", *few, "--jobs", 2, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    assert "[4/4]" in done.stdout and "all done" in done.stdout
-    assert "linear: accuracy " in done.stdout and "over 2 seeds" in done.stdout
+    assert "[8/8]" in done.stdout and "all done" in done.stdout
+    assert "slash: accuracy " in done.stdout and "over 2 seeds" in done.stdout
+    folder = tmp_path / "runs" / "studies" / "reviews"
+    drawn = subprocess.run([*CLI[:-1], "report", str(folder)], capture_output=True, text=True)
+    assert drawn.returncode == 0, drawn.stderr
+    page = (folder / "report.html").read_text(encoding="utf-8")
+    assert "Which method for my reviews?" in page and "bitfit" in page
+    assert "number 7" not in page  # nobody's text
 
 
 @pytest.mark.parametrize(

@@ -55,10 +55,13 @@ def test_overrides_are_written_into_the_text_and_win_over_the_base(tmp_path: Pat
     study, text = read(path, ["local.lr=0.5", 'task.path=a "b" é'])
     assert study == parse(text)
     assert base_of(study) == {"seed": 4, "local": {"lr": 0.5}, "task": {"path": 'a "b" é'}}
-    path.write_text(text)
+    assert text.startswith(f"# fedpeft study run {path}\nset = [")
+    path.write_text(text + "[search]\nset = { seed = 8 }\nover.local.lr = [1.0]\n")
     again, _ = read(path, ["seed=5"])  # overrides of overrides
     assert again.set == ("local.lr=0.5", 'task.path=a "b" é', "seed=5")
-    assert read(path)[1] == text
+    assert again.search is not None and again.search.set == {"seed": 8}  # a key of a section
+    path.write_text(text)
+    assert read(path)[1] == text  # the command that ran it first stays
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
