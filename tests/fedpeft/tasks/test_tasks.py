@@ -53,6 +53,27 @@ def test_limits_take_a_seeded_subset_in_the_order_of_the_file(tmp_path):
     assert load_task(section, seed=4).train.text != task.train.text
 
 
+def test_validation_examples_are_cut_from_what_is_trained_on_and_the_dev_set_is_not_read(tmp_path):
+    keys = write_custom(tmp_path, 50)
+    whole = load_task(TaskSection(**keys, train_limit=20), seed=3)
+    section = TaskSection(**keys, train_limit=20, validation=0.3)
+    task = load_task(section, seed=3, owner_column="who")
+    assert (len(task.train), len(task.dev)) == (14, 6)
+    together = sorted([*task.train.text, *task.dev.text], key=lambda text: int(text.split()[1]))
+    assert together == whole.train.text
+    assert task.train.text == [text for text in whole.train.text if text in task.train.text]
+    assert load_task(section, seed=3).dev.text == task.dev.text
+    assert load_task(section, seed=4).dev.text != task.dev.text
+    limited = TaskSection(**keys, train_limit=20, validation=0.3, eval_limit=2)
+    assert set(load_task(limited, seed=3).dev.text) < set(task.dev.text)
+
+
+def test_validation_has_to_leave_something_to_train_on(tmp_path):
+    keys = write_custom(tmp_path, 50)
+    with pytest.raises(UserError, match=r"task.validation = 0.9: leaves none of the 2 training"):
+        load_task(TaskSection(**keys, train_limit=2, validation=0.9))
+
+
 def test_a_limit_above_the_size_takes_all(tmp_path):
     keys = write_custom(tmp_path, 12)
     task = load_task(TaskSection(**keys, train_limit=13, eval_limit=12))

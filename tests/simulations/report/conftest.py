@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import io
 import shutil
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
 from rich.console import Console
+from small_studies import here
 
 from simulations.study.display import StudyDisplay
 from simulations.study.file import parse
 from simulations.study.folder import StudyFolder
 from simulations.study.plan import Plan
 from simulations.study.running import run_study
-from simulations.study.worker import Job, Outcome, run_job
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -52,15 +52,6 @@ score = 99.125
 """
 
 
-def in_this_process(
-    jobs: Sequence[Job], started: Callable[[Job], None]
-) -> Iterator[tuple[Job, Outcome]]:
-    """Run jobs one after the other: a pool of ``run_study``."""
-    for job in jobs:
-        started(job)
-        yield job, run_job(job)
-
-
 @pytest.fixture
 def evil() -> str:
     """The label of the second method."""
@@ -74,7 +65,7 @@ def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = StudyFolder.create(path, STUDY, resume=False)
     console = Console(file=io.StringIO())
     with StudyDisplay(folder, 1, console) as display:
-        outcomes = run_study(folder, Plan(parse(STUDY)), in_this_process, display)
+        outcomes = run_study(folder, Plan(parse(STUDY)), here, display)
     assert (len(outcomes.finished), len(outcomes.failed)) == (8, 4)
     return path
 

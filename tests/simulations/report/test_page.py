@@ -10,10 +10,14 @@ from pathlib import Path
 
 import pandas as pd
 import pytest
+from small_studies import BASE, Watched, here
 
 from fedpeft.cli import main
 from fedpeft.errors import UserError
 from simulations.report.page import write_report
+from simulations.study.folder import StudyFolder
+from simulations.study.plan import Plan
+from simulations.study.running import run_study
 
 
 def sections(page: str) -> dict[str, str]:
@@ -160,3 +164,29 @@ def test_results_without_a_score(study: Path) -> None:
 def test_a_folder_that_is_no_study(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="holds no study"):
         write_report(tmp_path)
+
+
+def test_a_list_of_cells_with_a_search_says_what_was_chosen(tmp_path: Path) -> None:
+    """Two labels a cell, of which only one has something to try: the shape of table2.toml."""
+    text = (
+        BASE
+        + """
+[[cells]]
+label = { task = "T", method = "A" }
+method.name = "linear"
+over.local.lr = [0.1, 0.2, 0.3]
+[[cells]]
+label = { task = "T", method = "B" }
+method.name = "bitfit"
+[search]
+"""
+    )
+    folder = StudyFolder.create(tmp_path / "study", text, resume=False)
+    run_study(folder, Plan(folder.study()), here, Watched())
+    path, content = write_report(folder.path)
+    assert [cell.labels for cell, _ in content.found] == [
+        {"task": "T", "method": "A"},
+        {"task": "T", "method": "B"},
+    ]
+    assert [best.values.keys() for best in content.best.values()] == [{"local.lr"}]
+    assert "local.lr = 0." in path.read_text(encoding="utf-8")

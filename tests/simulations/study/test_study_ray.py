@@ -1,0 +1,48 @@
+"""A study's cells on Ray: the same results, and an actor that dies fails its cell only."""
+
+from __future__ import annotations
+
+import os
+import signal
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path
+
+import pytest
+from small_studies import GRID, Watched, here
+
+from simulations.processes import command_line, descendants
+from simulations.study.folder import StudyFolder
+from simulations.study.plan import Plan
+from simulations.study.ray import run_on_ray
+from simulations.study.running import run_study
+from simulations.study.worker import Job, Outcome
+
+pytestmark = pytest.mark.slow
+pytest.importorskip("ray")
+
+
+def test_cells_on_ray_end_in_the_same_table_also_if_an_actor_dies(tmp_path: Path) -> None:
+    text = GRID.replace("rounds = 2", "rounds = 30")
+    local = StudyFolder.create(tmp_path / "local", text, False)
+    run_study(local, Plan(local.study()), here, Watched())
+    folder = StudyFolder.create(tmp_path / "ray", text, False)
+    struck: list[str] = []
+
+    def strike_once(jobs: Sequence[Job], started: object) -> Iterator[tuple[Job, Outcome]]:
+        def begun(job: Job) -> None:
+            if not struck and job is jobs[1]:  # the first one has ended, its actor is at work
+                struck.append(job.name)
+                (actor,) = (p for p in descendants(os.getpid()) if "CellActor" in command_line(p))
+                os.kill(actor, signal.SIGKILL)
+
+        return run_on_ray(jobs, begun, count=1)
+
+    watch = Watched()
+    outcomes = run_study(folder, Plan(folder.study()), strike_once, watch)
+    assert [*outcomes.failed] == struck
+    assert "its actor died" in outcomes.failed[struck[0]]
+    outcomes = run_study(folder, Plan(folder.study()), partial(run_on_ray, count=2), watch)
+    assert not outcomes.failed
+    for name in ("table.csv", "table.parquet"):
+        assert (folder.path / name).read_bytes() == (local.path / name).read_bytes()
