@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -80,14 +80,14 @@ def save(path: Path, rows: Rows, kind: str, task: Task) -> None:
     write_atomic(path, json.dumps(content) + "\n")
 
 
-def label_counts(rows: Rows, task: Task) -> np.ndarray:
+def label_counts(rows: Sequence[np.ndarray], task: Task) -> np.ndarray:
     """Return how often each client's examples have each label, int [clients, C].
 
     C is 0 for scores; of tags words are counted.
     """
     labels, classes = task.train.labels, len(task.info.labels)
     tagged = labels.dtype == object  # an array of tags for every text
-    of_client = [np.hstack(labels[r]) if tagged else labels[r] for r in rows]
+    of_client = [np.concatenate(list(labels[r])) if tagged else labels[r] for r in rows]
     if not classes:
         return np.zeros((len(rows), 0), dtype=np.int64)
     return np.stack([np.bincount(own, minlength=classes) for own in of_client])

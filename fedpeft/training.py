@@ -89,8 +89,8 @@ def train_cohort(
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
     steps = np.array([len(plans[k]) for k in order])
     starts = np.broadcast_to(start, (len(plans), model.layout.size))[order]
-    begin = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
-    vectors = begin.clone()
+    vectors = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
+    begin = vectors.clone() if local.proximal_mu else vectors  # of many millions for `full`
     optimizer = build_optimizer(local, vectors)
     max_norm = 0.0 if private else local.max_grad_norm
     history: list[Tensor] = []  # each step's losses, of the clients still training
@@ -123,17 +123,22 @@ def _gradients(
     model: TaskModel, vectors: Tensor, data: Sequence[Encoded], batches: Sequence[np.ndarray]
 ) -> tuple[Tensor, Tensor]:
     """Return (gradient [G, P] of each client's mean loss over its batch, mean loss [G])."""
-    total, losses = torch.zeros_like(vectors), vectors.new_zeros(len(vectors))
     sizes = vectors.new_tensor([len(batch) for batch in batches])
     if model.ends_below and all(own.below for own in data):
         passes, packed = [[*batches]], False  # no text passes at all, only the head is left
     else:
         passes, packed = passes_of(data, batches, model.costs, model.packs)
     pad_id = model.backbone.tokenizer.pad_token_id
-    for rows in passes:
+
+    def passed(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
         with phase("data"):
             part = collate(data, rows, pad_id, vectors.device, model.dtype, packed)
-        gradients, means = model.gradients(vectors, part, sizes)
+        return model.gradients(vectors, part, sizes)
+
+    first, *others = passes
+    total, losses = passed(first)
+    for rows in others:
+        gradients, means = passed(rows)
         total += gradients
         losses += means
     return total, losses

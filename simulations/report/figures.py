@@ -143,11 +143,11 @@ def _stack(axes: Axes, heights: np.ndarray, labels: Sequence[str], many: bool) -
     for place in range(heights.shape[1]):
         own = heights[:, place]
         colour = COLOURS[place % len(COLOURS)][0] if labels else SOFT
-        name = {"label": labels[place]} if labels else {}
+        name = labels[place] if labels else None
         if many:
-            axes.stairs(below + own, baseline=below, fill=True, color=colour, **name)
+            axes.stairs(below + own, baseline=below, fill=True, color=colour, label=name)
         else:
-            axes.bar(range(len(own)), own, bottom=below, color=colour, **name)
+            axes.bar(range(len(own)), own, bottom=below, color=colour, label=name)
         below += own
     if labels:
         axes.legend(fontsize=8, frameon=False)
