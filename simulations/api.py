@@ -18,8 +18,7 @@ from server.runfolder import RunFolder
 from simulations.plots import curves
 from simulations.run import complete, quiet
 from simulations.study.cells import Cell
-from simulations.study.folder import Finished
-from simulations.study.table import table_of
+from simulations.study.table import Finished, table_of
 
 if TYPE_CHECKING:
     from matplotlib.figure import Figure

@@ -16,7 +16,7 @@ def report(
 
     It holds what is finished so far, so it can also be made while the study runs.
 
-    Example: fedpeft report runs/studies/quick
+    Example: fedpeft report runs/studies/noniid-small
     """
     from simulations.report.page import FIGURES, write_report
 

@@ -41,7 +41,7 @@ def run(
     A run that fails does not stop the others. With --resume finished runs stay, and all others
     go on where they were.
 
-    Example: fedpeft study run simulations/studies/quick.toml --jobs 2
+    Example: fedpeft study run simulations/studies/noniid-small.toml --jobs 2
     """
     _run(file, overrides or [], out, jobs, resume, on, search_only=False)
 
@@ -59,7 +59,7 @@ def search(
 
     `fedpeft study run --resume` takes what it found.
 
-    Example: fedpeft study search simulations/studies/quick.toml --jobs 2
+    Example: fedpeft study search simulations/studies/communication-small.toml --jobs 2
     """
     _run(file, overrides or [], out, jobs, resume, on, search_only=True)
 
@@ -70,7 +70,7 @@ def status(
 ) -> None:
     """Say how far a study is, and what failed.
 
-    Example: fedpeft study status runs/studies/quick
+    Example: fedpeft study status runs/studies/noniid-small
     """
     import json
 
@@ -98,30 +98,32 @@ def _run(
     from simulations.study.plan import Plan
     from simulations.study.running import run_study, searched
 
-    study, text = read(file, overrides)
+    study, text = read(file)
+    out = out or Path("runs/studies") / file.stem
+    if resume and not overrides:
+        overrides = StudyFolder.open(out).asked()["set"]
     if search_only and not study.search:
         raise UserError(f"{file}: has no [search]; `fedpeft study run` runs its cells")
     try:
-        plan = Plan(study)
+        plan = Plan(study, tuple(overrides))
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
     if on == "ray":
         from simulations.ray import require_ray
 
         require_ray("--on ray")
-    folder = StudyFolder.create(out or Path("runs/studies") / file.stem, text, resume)
+    folder = StudyFolder.create(out, text, resume, str(file), overrides)
     console = Console(highlight=False, markup=False)
     console.print(_headline(plan), soft_wrap=True)
     pool = _pool(folder, jobs, on)
     with folder.locked(), StudyDisplay(folder, jobs, console) as display:
         if search_only:
-            searched(folder, plan, pool, display)
-            failed = {}
+            failed = searched(folder, plan, pool, display)[1]
         else:
             failed = run_study(folder, plan, pool, display).failed
     _print_end(folder, search_only)
     if failed:
-        raise RunFailed(f"{len(failed)} of {plan.size} cells have no result; try --resume")
+        raise RunFailed(f"without a result: {len(failed)} of the study's runs; try --resume")
 
 
 def _headline(plan: Plan) -> str:

@@ -12,12 +12,11 @@ from fedpeft.errors import UserError
 from server.runfolder import RESULT
 from simulations.run import PARTITION
 from simulations.study.cells import Cell
-from simulations.study.file import COMMAND, SEED, StudyFile
-from simulations.study.folder import STUDY, Damaged, Finished, StudyFolder
-from simulations.study.plan import Plan
+from simulations.study.file import SEED, StudyFile
+from simulations.study.folder import STUDY, Damaged, StudyFolder
 from simulations.study.running import found_best
 from simulations.study.search import Best
-from simulations.study.table import table_of
+from simulations.study.table import Finished
 
 Found = tuple[Cell, Finished]
 
@@ -43,6 +42,7 @@ class Content:
 
     study: StudyFile
     text: str  # of study.toml
+    command: str  # that ran the study
     size: int  # cells that the study asks for
     seeds: int
     found: list[Found]
@@ -56,12 +56,6 @@ class Content:
     def title(self) -> str:
         """The study's title."""
         return self.study.title or "Study"
-
-    @property
-    def command(self) -> str:
-        """The command that ran the study, as the first line of its study.toml keeps it."""
-        first = self.text.partition("\n")[0]
-        return first.removeprefix("# ") if first.startswith(COMMAND) else f"{COMMAND[2:]}{STUDY}"
 
     @property
     def versions(self) -> dict[str, list[str]]:
@@ -88,13 +82,13 @@ def content_of(folder: StudyFolder) -> Content:
     Raises:
         UserError: study.toml is no study, or no cell of it has a result.
     """
-    plan = Plan(folder.study())
+    plan = folder.plan()
     best = found_best(folder, plan)
     cells = plan.cells(best)
     text = (folder.path / STUDY).read_text(encoding="utf-8")
     seeds = next((len(axis.choices) for axis in plan.axes if axis.name == SEED), 1)
     chosen = {cell.name: best[cell.key] for cell in cells if cell.key in best}
-    content = Content(plan.study, text, plan.size, seeds, [], chosen)
+    content = Content(plan.study, text, folder.command(), plan.size, seeds, [], chosen)
     for trial in plan.trials:
         _read(folder, trial.cell, content)
     for cell in cells:
@@ -115,14 +109,9 @@ def _read(folder: StudyFolder, cell: Cell, content: Content) -> Finished | None:
     """Return a cell's results; note why it has none."""
     try:
         if found := folder.read(cell):
-            table_of([(cell, found)])
-            _ = found.result["versions"], found.result["digests"]["backbone"]
             return found
     except Damaged as error:
         content.damaged.append(str(error).replace(f"{folder.path}/", ""))
-    except (KeyError, TypeError, AttributeError) as error:
-        path = folder.run_of(cell).path.relative_to(folder.path) / RESULT
-        content.damaged.append(f"{path}: {type(error).__name__}: {error}")
     else:
         if reason := folder.failure(cell):
             content.failed[cell.name] = reason
@@ -137,9 +126,10 @@ def _partitions(folder: StudyFolder, found: list[Found]) -> dict[str, Spread]:
     for cell, _ in found:
         if cell.experiment.seed == first and (read := _partition(folder, cell)):
             digest, spread = read
-            title = _title(cell)
-            if digest not in seen and title not in result:
-                result[title] = spread
+            if digest not in seen:
+                title = _title(cell)
+                same = sum(each == title or each.startswith(f"{title} (") for each in result)
+                result[f"{title} ({same + 1})" if same else title] = spread
             seen.add(digest)
     return result
 

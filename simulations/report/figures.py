@@ -85,17 +85,18 @@ def draw_curves(
 
 def draw_epsilon(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style]) -> list[Picture]:
     """Draw final score against target epsilon; nothing if that is the same everywhere."""
-    if frame["target_epsilon"].fillna(-1).nunique() < 2:
+    frame = frame.assign(target=_targets(frame))
+    if frame["target"].fillna(-1).nunique() < 2:
         return []
     axis = epsilon_axis(frame)
-    most = frame["target_epsilon"].max()
+    most = frame["target"].max()
     rest = [
         name for name in axes_of(frame)
         if name != axis and frame[name].nunique() > 1 and (frame[name] != frame[PANEL]).any()
     ]  # fmt: skip
     frame = frame.assign(
         line=joined(frame, rest) if axis else frame[SERIES],
-        at=frame["target_epsilon"].fillna(_BEYOND * most),
+        at=frame["target"].fillna(_BEYOND * most),
     )
     pictures = []
     for panel, name, rows in _panels(over_seeds(finals(frame), [PANEL, "line", SERIES, "at"])):
@@ -162,6 +163,12 @@ def said(row: Any) -> str:
 def slug(text: str) -> str:
     """Return a text as part of a file's name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "panel"
+
+
+def _targets(frame: pd.DataFrame) -> pd.Series:
+    """Return each row's target epsilon; of a run that was given its noise, what it spent in all."""
+    spent = frame.groupby("cell")["epsilon"].transform("max")
+    return frame["target_epsilon"].fillna(spent.where(frame["privacy"] != "none"))
 
 
 def _panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:

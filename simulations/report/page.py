@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -79,7 +80,8 @@ def write_report(path: Path) -> tuple[Path, Content]:
     """
     folder = StudyFolder.open(path)
     content = content_of(folder)
-    write_table(folder.path, content.found)
+    with suppress(UserError), folder.locked():  # a study that runs writes its table itself
+        write_table(folder.path, content.found)
     frame = labelled(table_of(content.found))
     if frame["score"].isna().all():
         raise UserError(f"'{path}': none of its runs was evaluated, so there is no score to report")
@@ -117,7 +119,11 @@ def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str
         families=_families(last),
         level=LEVEL,
         schema=tables.schema_table(),
-        digests={name: _digest(folder.path / name) for name in ("study.toml", CSV, PARQUET)},
+        digests={
+            name: _digest(folder.path / name)
+            for name in ("study.toml", CSV, PARQUET)
+            if (folder.path / name).exists()
+        },
     )
 
 
@@ -146,7 +152,9 @@ def _drawn(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> dict[s
             ),
             "epsilon": Pictures(
                 "Score against privacy",
-                "Target epsilon of each run; smaller is more private.",
+                "Target epsilon of each run, or what it spent where its noise was given; smaller "
+                "is more private. Each run stands alone: what several spend on the same examples, "
+                "and what the trials of a search spend, adds up.",
                 figures.draw_epsilon(to, frame, styles),
             ),
             "partitions": Pictures(

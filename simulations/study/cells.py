@@ -84,10 +84,14 @@ def combinations(axes: tuple[Axis, ...]) -> Iterator[dict[str, Choice]]:
         yield {axis.name: choice for axis, choice in zip(axes, chosen, strict=True)}
 
 
-def base_of(study: StudyFile) -> dict[str, Any]:
-    """Return the settings that all cells begin with."""
-    base = merged({}, study.base)
-    for override in study.set:
+def base_of(study: StudyFile, overrides: Sequence[str]) -> dict[str, Any]:
+    """Return the settings that all cells begin with.
+
+    Runs stand side by side, so each has one thread unless the study says otherwise: bits then
+    depend neither on the machine's cores nor on how many runs share them.
+    """
+    base = merged({"engine": {"threads": 1}}, study.base)
+    for override in overrides:
         apply_override(base, override)
     return base
 
@@ -145,6 +149,10 @@ def _axis(name: str, values: list[Any]) -> Axis:
     if not values:
         raise UserError(f"axes.{name} = []: an empty axis leaves no cells; expected values")
     choices = tuple(_choice(name, value) for value in values)
+    for choice in choices:
+        if choice.labels.keys() != choices[0].labels.keys():
+            both = [", ".join(each.labels) for each in (choices[0], choice)]
+            raise UserError(f"axes.{name}: labels '{both[0]}' and '{both[1]}'; expected the same")
     labels = [choice.label for choice in choices]
     for label in labels:
         if labels.count(label) > 1:

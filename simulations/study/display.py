@@ -15,7 +15,8 @@ from rich.text import Text
 from server.runfolder import PROGRESS
 from simulations.display import readable_seconds
 from simulations.study.cells import Cell
-from simulations.study.folder import Finished, StudyFolder
+from simulations.study.folder import StudyFolder
+from simulations.study.table import Finished
 
 _SHOWN = 10  # cells that have ended, in the live view
 

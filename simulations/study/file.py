@@ -25,9 +25,7 @@
 
 from __future__ import annotations
 
-import json
 import tomllib
-from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -37,7 +35,6 @@ from fedpeft.errors import UserError, nearest, plain_message
 from fedpeft.settings import Section
 
 CELLS = "cell"  # the axis that [[cells]] makes
-COMMAND = "# fedpeft study run "  # how a study.toml begins: what ran it
 SEED = "seed"  # the axis whose values repeat a measurement
 
 
@@ -81,7 +78,6 @@ class StudyFile(Section):
 
     title: str = ""
     about: str = Field("", description="what is asked, for the report")
-    set: tuple[str, ...] = Field((), description="key=value of the command line, over the base")
     base: dict[str, Any] = Field({}, description="the settings that all cells begin with")
     axes: dict[str, Any] = Field({}, description="key or name = values or choices")
     cells: tuple[dict[str, Any], ...] = ()
@@ -120,10 +116,8 @@ def parse(text: str) -> StudyFile:
         raise UserError(f"{key} = {first['input']!r}: expected {message}") from None
 
 
-def read(path: Path, overrides: Sequence[str] = ()) -> tuple[StudyFile, str]:
-    """Return the study of a file, and its text with the overrides of the base written into it.
-
-    The text's first line becomes a comment: the command that runs it.
+def read(path: Path) -> tuple[StudyFile, str]:
+    """Return the study of a file, and its text.
 
     Raises:
         UserError: the file cannot be read, or see ``parse``.
@@ -135,25 +129,6 @@ def read(path: Path, overrides: Sequence[str] = ()) -> tuple[StudyFile, str]:
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; is it a study file?") from None
     try:
-        if overrides:
-            text = _with_set(text, [*parse(text).set, *overrides])
-        if not text.startswith(COMMAND):
-            text = f"{COMMAND}{path}\n{text}"
         return parse(text), text
     except UserError as error:
         raise UserError(f"{path}: {error}") from None
-
-
-def _with_set(text: str, overrides: Sequence[str]) -> str:
-    """Return a study's text with ``set`` as its first key, in place of what it had."""
-    lines = text.split("\n")
-    sections = (at for at, line in enumerate(lines) if line.startswith("["))
-    end = next(sections, len(lines))
-    top = [line for line in lines[:end] if not line.startswith("set = ")]
-    first = top.pop(0) if top and top[0].startswith(COMMAND) else None
-    own = [] if first is None else [first]
-    return "\n".join([*own, f"set = {_toml_list(overrides)}", *top, *lines[end:]])
-
-
-def _toml_list(values: Sequence[str]) -> str:
-    return json.dumps(list(values), ensure_ascii=False).replace("\x7f", "\\u007f")

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
+from fedpeft.errors import UserError
 from fedpeft.overrides import set_key
 from simulations.study.cells import (
     Axis,
@@ -31,14 +32,47 @@ class Plan:
     """
 
     study: StudyFile
+    overrides: tuple[str, ...] = ()  # key=value of the command line, over the base
     trials: tuple[Trial, ...] = field(init=False)
 
     def __post_init__(self) -> None:
         search = self.study.search
-        trials = trials_of(search, base_of(self.study), self.axes) if search else ()
+        trials = trials_of(search, base_of(self.study, self.overrides), self.axes) if search else ()
         object.__setattr__(self, "trials", trials)
         require_different([trial.cell for trial in trials])
-        self.cells({trial.key: Best(trial.values, 0.0, ()) for trial in reversed(trials)})
+        cells = self.cells({trial.key: Best(trial.values, 0.0, ()) for trial in reversed(trials)})
+        # What is searched may end where another cell stands: that is a result, and no slip.
+        require_different([cell for cell in cells if cell.key not in self.searched])
+        require_different([cell for cell in cells if cell.key in self.searched])
+        self._check(cells)
+
+    def _check(self, cells: Sequence[Cell]) -> None:
+        """Raise UserError for what would be wrong or silently do nothing."""
+        search = self.study.search
+        if not search and any(choice.over for axis in self.axes for choice in axis.choices):
+            raise UserError("`over` at a choice needs a [search]")
+        for cell in cells:
+            task, privacy = cell.experiment.task, cell.experiment.privacy
+            if privacy.ledger:
+                raise UserError(
+                    f"privacy.ledger = '{privacy.ledger}': the runs of a study would spend one "
+                    f"budget in whatever order they run; leave it out"
+                )
+            if (
+                search
+                and task.name == "custom"
+                and not task.dev
+                and cell.experiment.seed != search.seed
+            ):
+                raise UserError(
+                    "search: without task.dev each seed holds out other rows, and a trial would "
+                    "see them; name a file with task.dev"
+                )
+        known = {cell.experiment.task.name for cell in cells}
+        known |= {cell.labels.get(axis, "") for cell in cells for axis in ("task", "task.name")}
+        for name in self.study.report.targets:
+            if name not in known:
+                raise UserError(f"report.targets: '{name}' is no task of the study")
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:
@@ -56,7 +90,7 @@ class Plan:
         Raises:
             UserError: see the class.
         """
-        base, cells = base_of(self.study), []
+        base, cells = base_of(self.study, self.overrides), []
         for chosen in combinations(self.axes):
             cell = cell_of(base, chosen, by=self.by)
             if cell.key in best:
@@ -67,7 +101,6 @@ class Plan:
             elif cell.key in self.searched:
                 continue
             cells.append(cell)
-        require_different(cells)
         return cells
 
     @cached_property

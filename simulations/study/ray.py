@@ -12,7 +12,7 @@ from typing import Any
 
 from simulations.actors import running_ray
 from simulations.ray import require_ray
-from simulations.study.worker import Job, Outcome, run_job
+from simulations.study.worker import Job, Outcome, next_job, run_job
 
 
 class CellActor:
@@ -46,8 +46,7 @@ def run_on_ray(
 
         def give(actor: Any, backbone: str) -> None:
             if pending:
-                job = next((job for job in pending if job.backbone == backbone), pending[0])
-                pending.remove(job)
+                job = next_job(pending, backbone)
                 started(job)
                 running[actor.run.remote(asdict(job))] = actor, job
 

@@ -9,10 +9,10 @@ from typing import Protocol
 from fedpeft.errors import UserError
 from fedpeft.vectorfile import EXPERIMENT
 from simulations.study.cells import Cell
-from simulations.study.folder import Damaged, Finished, StudyFolder
+from simulations.study.folder import Damaged, StudyFolder
 from simulations.study.plan import Plan
 from simulations.study.search import Best, Key, best_of
-from simulations.study.table import write_table
+from simulations.study.table import Finished, write_table
 from simulations.study.worker import Job, Outcome
 
 Pool = Callable[[Sequence[Job], Callable[[Job], None]], Iterator[tuple[Job, Outcome]]]
@@ -46,43 +46,58 @@ def run_study(folder: StudyFolder, plan: Plan, pool: Pool, watch: Watch) -> Outc
     """Run everything of a study that is not finished; write its table, also if it is interrupted.
 
     Returns:
-        What became of the cells. Those for which the search found nothing are among the failed.
+        What became of the cells. Failed trials are among the failed, and combinations for which
+        the search found nothing.
     """
-    best = searched(folder, plan, pool, watch)
+    best, lost = searched(folder, plan, pool, watch)
     cells = plan.cells(best)
     try:
         outcomes = run_cells(folder, cells, pool, watch, "cells")
     finally:
         write_table(folder.path, finished_of(folder, cells))
-    lost = sorted(plan.searched - best.keys())
-    failed = {", ".join(key): "no trial of the search ended with a score" for key in lost}
-    return Outcomes(outcomes.finished, failed | outcomes.failed)
+    return Outcomes(outcomes.finished, lost | outcomes.failed)
 
 
-def searched(folder: StudyFolder, plan: Plan, pool: Pool, watch: Watch) -> dict[Key, Best]:
-    """Run the trials of a study that are not finished; return and write the best settings."""
+def searched(
+    folder: StudyFolder, plan: Plan, pool: Pool, watch: Watch
+) -> tuple[dict[Key, Best], dict[str, str]]:
+    """Run the trials of a study that are not finished, and write the best settings.
+
+    Returns:
+        The best settings of each combination, of those of its trials that have a score; and why
+        trials, and with them perhaps whole combinations, have none.
+    """
     if not plan.trials:
-        return {}
+        return {}, {}
     trials = [trial.cell for trial in plan.trials]
-    finished = run_cells(folder, trials, pool, watch, "search").finished
-    best = best_of(plan.trials, {name: each.result["score"] for name, each in finished.items()})
+    outcomes = run_cells(folder, trials, pool, watch, "search")
+    scores = {name: each.result["score"] for name, each in outcomes.finished.items()}
+    best = best_of(plan.trials, scores)
     folder.save_best(plan.by, best)
-    return best
+    lost = sorted(plan.searched - best.keys())
+    none = {", ".join(key): "no trial of the search ended with a score" for key in lost}
+    return best, none | outcomes.failed
 
 
 def run_cells(
     folder: StudyFolder, cells: Sequence[Cell], pool: Pool, watch: Watch, phase: str
 ) -> Outcomes:
     """Run the cells that are not finished, on a pool; none stops the others."""
-    finished, waiting = {}, []
+    finished, waiting, failed = {}, [], {}
     for cell in cells:
-        if found := whole(folder, cell, watch):
+        try:
+            found = whole(folder, cell, watch)
+        except UserError as error:
+            failed[cell.name] = str(error)
+            folder.note_failure(cell, str(error), "")
+            continue
+        if found:
             finished[cell.name] = found
+            folder.forget_failure(cell)
         else:
             waiting.append(cell)
     watch.begin(phase, cells, len(finished))
     named = {cell.name: cell for cell in waiting}
-    failed = {}
     jobs = [_job(folder, cell) for cell in waiting]
     for job, outcome in pool(jobs, lambda job: watch.started(named[job.name])):
         cell, reason = named[job.name], outcome.reason
@@ -99,12 +114,17 @@ def run_cells(
 
 
 def whole(folder: StudyFolder, cell: Cell, watch: Watch) -> Finished | None:
-    """Return a cell's results; what cannot be read of a run is named and set aside."""
+    """Return a cell's results; what cannot be read of a run is named and set aside.
+
+    Raises:
+        UserError: it is a private run, which is not simply run again.
+    """
+    run = folder.run_of(cell)
     try:
         found = folder.read(cell)
-        if not found and (folder.run_of(cell).path / EXPERIMENT).exists():
-            folder.run_of(cell).checkpoint()
-            folder.run_of(cell).pinned()
+        if not found and (run.path / EXPERIMENT).exists() and not run.in_use():
+            run.checkpoint()
+            run.pinned()
     except (Damaged, UserError) as error:
         reason = str(error).partition("; start again")[0]
         watch.say(f"damaged: {reason}; moved to '{folder.set_aside(cell)}' and run again")

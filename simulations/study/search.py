@@ -6,8 +6,9 @@ on one part and is evaluated on the other.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import product
 from math import exp, isfinite, log
 from typing import Any
@@ -15,13 +16,15 @@ from typing import Any
 import numpy as np
 
 from fedpeft.errors import UserError
-from fedpeft.overrides import set_key
+from fedpeft.overrides import leaves, set_key
 from fedpeft.randomness import generator
 from simulations.study.cells import Axis, Cell, Choice, cell_of, combinations
 from simulations.study.file import SEED, SearchSection
 
 Key = tuple[str, ...]  # the labels on the axes that have a choice of their own
 _ONLY_LAST = 1_000_000  # rounds between evaluations: only the last one is
+_FIXED = ("seed", "task.validation")  # settings of a trial that nothing else may decide
+_DRAWS = 20  # tries for each random trial, until it differs from those before
 
 
 @dataclass(frozen=True)
@@ -41,6 +44,7 @@ class Best:
     values: dict[str, Any]
     score: float
     edges: tuple[str, ...]  # keys for which a value beyond the grid might be better still
+    failed: int = 0  # trials of the combination that ended without a score
 
 
 def axes_by(search: SearchSection, axes: Sequence[Axis]) -> tuple[str, ...]:
@@ -70,6 +74,7 @@ def trials_of(
         UserError: a range without random trials, or settings that do not go together.
     """
     by = axes_by(search, axes)
+    _require_used(search, axes, by)
     fixed = {axis.name: axis.choices[0] for axis in axes if axis.name not in by}
     own = tuple(axis for axis in axes if axis.name in by)
     trials: list[Trial] = []
@@ -87,6 +92,18 @@ def trials_of(
     return tuple(trials)
 
 
+def _require_used(search: SearchSection, axes: Sequence[Axis], by: Sequence[str]) -> None:
+    """Raise UserError if something that is to be tried, or set, would silently not be."""
+    for path, _ in leaves(search.set):
+        if path in _FIXED:
+            raise UserError(
+                f"search.set.{path}: the search sets it; see search.{path.rpartition('.')[2]}"
+            )
+    for axis in axes:
+        if axis.name not in by and any(choice.over for choice in axis.choices):
+            raise UserError(f"axes.{axis.name}: has `over`, and search.by does not name it")
+
+
 def best_of(trials: Sequence[Trial], scores: Mapping[str, float | None]) -> dict[Key, Best]:
     """Return the best trial of each combination; of equal ones the first.
 
@@ -96,13 +113,14 @@ def best_of(trials: Sequence[Trial], scores: Mapping[str, float | None]) -> dict
             failed are not among them, or None.
     """
     found: dict[Key, Best] = {}
+    failed: Counter[Key] = Counter()
     for trial in trials:
         score = scores.get(trial.cell.name)
         if score is None or not isfinite(score):
-            continue
-        if trial.key not in found or score > found[trial.key].score:
+            failed[trial.key] += 1
+        elif trial.key not in found or score > found[trial.key].score:
             found[trial.key] = Best(trial.values, score, trial.edges)
-    return found
+    return {key: replace(best, failed=failed[key]) for key, best in found.items()}
 
 
 def _trial(
@@ -113,21 +131,14 @@ def _trial(
     values: dict[str, Any],
     tried: Mapping[str, Any],
 ) -> Trial:
-    own: dict[str, Any] = {
-        "seed": search.seed,
-        "task": {"validation": search.validation},
-        "output": {"eval_every": _ONLY_LAST},
-    }
+    own: dict[str, Any] = {"output": {"eval_every": _ONLY_LAST}}
     for path, value in values.items():
         set_key(own, path, value)
-    cell = cell_of(base, chosen, own, search.set, by=by)
+    fixed = {"seed": search.seed, "task": {"validation": search.validation}}  # whatever set says
+    cell = cell_of(base, chosen, own, search.set, fixed, by=by)
     said = " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items())
     labels = {axis: chosen[axis].label for axis in by} | {"trial": said}
-    edges = tuple(
-        path
-        for path, each in tried.items()
-        if isinstance(each, list) and len(each) > 2 and values[path] in (each[0], each[-1])
-    )
+    edges = tuple(path for path, each in tried.items() if _at_an_end(values[path], each))
     return Trial(cell.key, values, edges, Cell(labels, cell.experiment, cell.key))
 
 
@@ -135,8 +146,12 @@ def _points(search: SearchSection, over: Mapping[str, Any]) -> Iterator[dict[str
     """Yield the values of each trial: all combinations, or random ones."""
     if search.trials:
         random = generator(search.seed, "search")
-        for _ in range(search.trials):
-            yield {path: _drawn(values, random) for path, values in over.items()}
+        drawn: list[dict[str, Any]] = []
+        for _ in range(_DRAWS * search.trials):  # what was drawn before is drawn anew
+            point = {path: _drawn(values, random) for path, values in over.items()}
+            if point not in drawn and len(drawn) < search.trials:
+                drawn.append(point)
+        yield from drawn
         return
     for path, values in over.items():
         if not isinstance(values, list):
@@ -150,13 +165,32 @@ def _over(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
     for key, value in values.items():
         if isinstance(value, Mapping) and not {"low", "high"} <= value.keys():
             yield from _over(value, f"{path}{key}.")
-        elif not value or not isinstance(value, list | Mapping):
+        elif f"{path}{key}" in _FIXED:
+            raise UserError(f"search.over.{path}{key}: the search sets it; see search.{key}")
+        elif not value or not isinstance(value, list | Mapping) or not _is_range(value):
             raise UserError(
                 f"search.over.{path}{key} = {value!r}: expected a list of values, or a range "
                 f"{{low = 1e-4, high = 1e-1, log = true}}"
             )
         else:
             yield f"{path}{key}", value
+
+
+def _is_range(value: Any) -> bool:
+    """Return whether a table is a range; a list is none, and right as it stands."""
+    if isinstance(value, list):
+        return True
+    low, high = value["low"], value["high"]
+    numbers = all(isinstance(end, int | float) for end in (low, high))
+    return numbers and low < high and (low > 0 or not value.get("log"))
+
+
+def _at_an_end(value: Any, tried: Any) -> bool:
+    """Return whether a number is the least or largest of a grid of three or more."""
+    if not isinstance(tried, list) or len(tried) < 3:
+        return False
+    numbers = all(isinstance(each, int | float) for each in tried)
+    return numbers and value in (min(tried), max(tried))
 
 
 def _drawn(values: Any, random: np.random.Generator) -> Any:

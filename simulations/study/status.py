@@ -9,7 +9,6 @@ from typing import Any
 from simulations.study.cells import Cell
 from simulations.study.file import SEED
 from simulations.study.folder import Damaged, StudyFolder
-from simulations.study.plan import Plan
 from simulations.study.running import found_best
 
 
@@ -21,7 +20,7 @@ def status_of(folder: StudyFolder) -> dict[str, Any]:
     Raises:
         UserError: the folder's study.toml is no study.
     """
-    plan = Plan(folder.study())
+    plan = folder.plan()
     best = found_best(folder, plan)
     cells = plan.cells(best)
     trials = [trial.cell for trial in plan.trials]
@@ -32,7 +31,12 @@ def status_of(folder: StudyFolder) -> dict[str, Any]:
         "cells": _counts(folder, cells) | ({"without settings": lost} if lost else {}),
         "best": [
             dict(zip(plan.by, key, strict=True))
-            | {"score": found.score, "settings": found.values, "at the edge": list(found.edges)}
+            | {
+                "score": found.score,
+                "settings": found.values,
+                "at the edge": list(found.edges),
+                "trials without a score": found.failed,
+            }
             for key, found in best.items()
         ],
         "scores": _scores(folder, cells),
@@ -52,10 +56,12 @@ def printed(status: dict[str, Any]) -> str:
     for found in status["best"]:
         chosen = ", ".join(f"{key} = {value}" for key, value in found["settings"].items())
         edge = f" (the end of its grid: {', '.join(found['at the edge'])})"
+        lost = found["trials without a score"]
         labels = [value for key, value in found.items() if key not in _NOT_LABELS]
         lines.append(
             f"  best of {' · '.join(labels)}: {chosen}; {found['score']:.4f} on validation"
             + (edge if found["at the edge"] else "")
+            + (f"; {lost} of its trials have no score" if lost else "")
         )
     lines += [
         f"  {each['cells']}: {each['metric']} {each['mean']:.4f}"
@@ -66,7 +72,7 @@ def printed(status: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-_NOT_LABELS = ("score", "settings", "at the edge")
+_NOT_LABELS = ("score", "settings", "at the edge", "trials without a score")
 
 
 def _counts(folder: StudyFolder, cells: list[Cell]) -> dict[str, int]:

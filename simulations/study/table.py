@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -17,7 +18,6 @@ from fedpeft.config import Experiment
 from fedpeft.files import write_atomic
 from simulations.rounds import measured
 from simulations.study.cells import Cell
-from simulations.study.folder import Finished
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -35,9 +35,11 @@ COLUMNS = {
     "alpha": "partition.alpha; empty where the partition has none",
     "lr": "local.lr",
     "codec": "wire.codec",
-    "target_epsilon": "privacy.epsilon; empty without",
+    "privacy": "privacy.unit",
+    "target_epsilon": "privacy.epsilon; empty without privacy, or where the noise is given",
     "vector_size": "P, numbers that are trained and sent, head included",
     "head_size": "how many of them are the head's",
+    "rounds": "federation.rounds; fewer were done if privacy was spent before",
     "round": "from 1",
     "last": "whether it is the cell's last round",
     "succeeded": "clients whose reply was used",
@@ -62,11 +64,19 @@ COLUMNS = {
 _MAY_BE_EMPTY = ("alpha", "target_epsilon", "loss", "score", "eval_loss", "epsilon")
 
 
+@dataclass(frozen=True)
+class Finished:
+    """The results of a run: result.json and rounds.jsonl."""
+
+    result: dict[str, Any]
+    rounds: list[dict[str, Any]]
+
+
 def table_of(found: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:
     """Return the table of finished cells, see the module."""
     import pandas as pd
 
-    rows = [row for cell, finished in found for row in _rows(cell, finished)]
+    rows = [row for cell, finished in found for row in rows_of(cell, finished)]
     axes = dict.fromkeys(name for row in rows for name in row if name.startswith("axis."))
     metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
     table = pd.DataFrame(rows, columns=[*axes, *COLUMNS, *metrics])
@@ -103,7 +113,12 @@ def write_table(folder: Path, found: Sequence[tuple[Cell, Finished]]) -> None:
     write_atomic(folder / COSTS, costs_of(found).to_csv(index=False))
 
 
-def _rows(cell: Cell, finished: Finished) -> list[dict[str, Any]]:
+def rows_of(cell: Cell, finished: Finished) -> list[dict[str, Any]]:
+    """Return the rows of one cell; KeyError and the like if its files are not whole.
+
+    A run that ended early, as its privacy was spent, was scored after its last round only in
+    result.json.
+    """
     result = finished.result
     fixed = {f"axis.{name}": label for name, label in cell.labels.items()}
     fixed |= {"cell": cell.name, **_settings(cell.experiment)}
@@ -114,6 +129,9 @@ def _rows(cell: Cell, finished: Finished) -> list[dict[str, Any]]:
         own = {"last": row["round"] == result["rounds"], "vector": None}
         rows.append(fixed | row | own)
     rows[-1]["vector"] = result["digests"]["vector"]
+    if rows[-1]["score"] is None:
+        metrics = {f"metric.{name}": value for name, value in (result["metrics"] or {}).items()}
+        rows[-1] |= {"score": result["score"], **metrics}
     return rows
 
 
@@ -131,5 +149,7 @@ def _settings(experiment: Experiment) -> dict[str, Any]:
         "alpha": partition.alpha if has_alpha else None,
         "lr": experiment.local.lr,
         "codec": experiment.wire.codec,
+        "privacy": experiment.privacy.unit,
         "target_epsilon": experiment.privacy.epsilon or None,
+        "rounds": federation.rounds,
     }

@@ -39,6 +39,13 @@ class Outcome:
     detail: str = ""
 
 
+def next_job(pending: list[Job], backbone: str) -> Job:
+    """Take the next job: the first of the backbone that is loaded, else the first."""
+    job = next((job for job in pending if job.backbone == backbone), pending[0])
+    pending.remove(job)
+    return job
+
+
 def run_job(job: Job) -> Outcome:
     """Run one cell to its end, or go on with it; mistakes and failures become its outcome."""
     from fedpeft.config import Experiment

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import IO
 
 from simulations.study.folder import LOG
-from simulations.study.worker import Job, Outcome
+from simulations.study.worker import Job, Outcome, next_job
 
 Started = Callable[[Job], None]
 
@@ -23,12 +23,8 @@ Started = Callable[[Job], None]
 class Worker:
     """One process; its answers, and at last None, come to a queue that all workers share."""
 
-    def __init__(self, answers: queue.Queue[tuple[Worker, Outcome | None]], threads: int, log: IO):
-        environment = {
-            "OMP_NUM_THREADS": str(threads),
-            "OMP_WAIT_POLICY": "PASSIVE",
-            "HF_HUB_DISABLE_PROGRESS_BARS": "1",
-        }
+    def __init__(self, answers: queue.Queue[tuple[Worker, Outcome | None]], log: IO):
+        environment = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
         self.job: Job | None = None
         self.backbone = ""  # of its last job: the one in its memory
         # A session of its own: Ctrl-C is for the study, which then ends its workers.
@@ -85,20 +81,17 @@ def run_jobs(
     """
     pending = list(jobs)
     answers: queue.Queue[tuple[Worker, Outcome | None]] = queue.Queue()
-    threads = max(1, (os.cpu_count() or 1) // count)
     with ExitStack() as stack:
         errors = stack.enter_context(open(log, "a", encoding="utf-8"))
 
         def hire() -> None:
-            worker = Worker(answers, threads, errors)
+            worker = Worker(answers, errors)
             stack.callback(worker.end)
             give(worker)
 
         def give(worker: Worker) -> None:
             if pending:
-                same = (job for job in pending if job.backbone == worker.backbone)
-                job = next(same, pending[0])
-                pending.remove(job)
+                job = next_job(pending, worker.backbone)
                 started(job)
                 worker.give(job)
 

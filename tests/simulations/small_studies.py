@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from simulations.study.cells import Cell
-from simulations.study.folder import Finished
+from simulations.study.table import Finished
 from simulations.study.worker import Job, Outcome, run_job
 
 BASE = """

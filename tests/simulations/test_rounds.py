@@ -10,8 +10,7 @@ from server.runfolder import RunFolder
 from simulations.rounds import measured
 from simulations.run import complete
 from simulations.study.cells import Cell
-from simulations.study.folder import Finished
-from simulations.study.table import table_of
+from simulations.study.table import Finished, table_of
 
 
 def test_rows_are_those_of_a_studys_table(quick: Callable[..., Experiment], tmp_path: Path) -> None:

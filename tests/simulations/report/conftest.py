@@ -103,6 +103,7 @@ def table() -> Callable[..., pd.DataFrame]:
                     "metric": "accuracy",
                     "score": score,
                     "target_epsilon": None,
+                    "privacy": "none",
                     "epsilon": None,
                     "alpha": None,
                     "sent_up_payload": 200 * number * (sizes or {}).get(method, 1),

@@ -72,6 +72,9 @@ def test_score_against_epsilon_only_where_it_varies(table: Make, tmp_path: Path)
     frame["axis.epsilon"] = ["8", "none"] * 2
     assert not figures.draw_epsilon(tmp_path, labelled(frame), styles_of(labelled(frame)))
     frame["target_epsilon"], frame["cell"] = [8.0, None] * 2, list("wxyz")
+    given = frame.assign(privacy="example", epsilon=[7.9, 3.25] * 2)  # by their noise, two of them
+    drawn = figures.draw_epsilon(tmp_path, labelled(given), styles_of(labelled(given)))
+    assert "target epsilon 3.25" in drawn[0].svg and "without privacy" not in drawn[0].svg
     frame = labelled(frame)
     (picture,) = figures.draw_epsilon(tmp_path, frame, styles_of(frame))
     said = [text.replace("\n", " ") for _, text in marks(picture.svg)]

@@ -16,7 +16,6 @@ from fedpeft.cli import main
 from fedpeft.errors import UserError
 from simulations.report.page import write_report
 from simulations.study.folder import StudyFolder
-from simulations.study.plan import Plan
 from simulations.study.running import run_study
 
 
@@ -157,6 +156,8 @@ def test_results_without_a_score(study: Path) -> None:
     for path in study.glob("cells/*/rounds.jsonl"):
         lines = [json.loads(line) | {"score": None} for line in path.read_text().splitlines()]
         path.write_text("".join(json.dumps(line) + "\n" for line in lines))
+        result = path.with_name("result.json")
+        result.write_text(json.dumps(json.loads(result.read_text()) | {"score": None}))
     with pytest.raises(UserError, match="none of its runs was evaluated"):
         write_report(study)
 
@@ -182,7 +183,7 @@ method.name = "bitfit"
 """
     )
     folder = StudyFolder.create(tmp_path / "study", text, resume=False)
-    run_study(folder, Plan(folder.study()), here, Watched())
+    run_study(folder, folder.plan(), here, Watched())
     path, content = write_report(folder.path)
     assert [cell.labels for cell, _ in content.found] == [
         {"task": "T", "method": "A"},

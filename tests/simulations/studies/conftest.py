@@ -18,9 +18,9 @@ ROOT = Path(__file__).resolve().parents[3]
 
 @pytest.fixture(scope="session")
 def study() -> Callable[..., StudyFile]:
-    """Return a reader of ready studies: ``study("table2", "local.lr=1")``."""
+    """Return a reader of ready studies: ``study("table2")``."""
     folder = ROOT / "simulations" / "studies"
-    return lambda name, *overrides: read(folder / f"{name}.toml", overrides)[0]
+    return lambda name: read(folder / f"{name}.toml")[0]
 
 
 @pytest.fixture(scope="session")

@@ -24,7 +24,7 @@ TABLES = {"T2": "table2", "T3": "table3", "T4": "table4"}
 
 def experiments(study: StudyFile) -> Iterator[Experiment]:
     """Every cell of three or nine classes, a search's values left out."""
-    base = base_of(study)
+    base = base_of(study, ())
     for chosen in combinations(Plan(study).axes):
         found = cell_of(base, chosen).experiment
         if found.task.name in ("mnli", "conll2003"):

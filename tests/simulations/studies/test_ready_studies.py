@@ -99,7 +99,7 @@ def _chosen(plan: Plan) -> list[tuple[Any, ...]]:
 
 def test_a_wrong_setting_in_a_ready_study_would_be_found(study: Callable[..., StudyFile]) -> None:
     with pytest.raises(UserError, match=r"cell with .*SLaSh 1024.*unknown key 'local\.rl'"):
-        Plan(study("table7", "local.rl=1"))
+        Plan(study("table7"), ("local.rl=1",))
     with pytest.raises(UserError, match="two cells with the same settings"):
         axes = {"seed": [0], "copy": [{"label": "one"}, {"label": "two"}]}
         Plan(study("table9").model_copy(update={"axes": axes}))

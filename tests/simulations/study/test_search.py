@@ -62,8 +62,57 @@ def test_the_best_settings_go_into_the_cells_and_nothing_else_does() -> None:
         assert cell.experiment.task.validation == 0
 
 
+def test_trials_without_a_score_are_counted() -> None:
+    plan = plan_of("over.local.lr = [0.1, 0.2, 0.3]")
+    first = plan.trials[0].cell.name
+    best = best_of(plan.trials, {first: 0.5})
+    assert best[("A",)].failed == 2
+
+
+def test_a_choice_that_the_search_makes_equal_to_another_is_a_run_of_its_own() -> None:
+    axes = AXES.replace(
+        'method.name = "lora", over.local.lr = [7.0]',
+        'method.name = "linear", over.local.lr = [0.01, 0.2]',
+    )
+    plan = Plan(parse(f"{axes}[search]"))
+    best = best_of(plan.trials, {plan.trials[0].cell.name: 0.5})
+    cells = plan.cells(best)  # now A and B differ in their labels only
+    assert cells[0].experiment.digest == cells[1].experiment.digest
+    assert cells[0].name != cells[1].name
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        (
+            '[axes]\nm = [{ label = "a", seed = 1, over.local.lr = [1.0] }]',
+            "`over` at a choice needs",
+        ),
+        (
+            AXES + '[search]\nby = ["seed"]\nover.local.lr = [1.0]',
+            "axes.method: has `over`, and search.by does not name it",
+        ),
+        ("[axes]\nseed = [1]\n[report]\ntargets.sst3 = 0.5", "report.targets: 'sst3' is no task"),
+        (
+            '[base]\nprivacy.unit = "example"\nprivacy.epsilon = 1.0\nprivacy.ledger = "x"\n'
+            "[axes]\nseed = [1]",
+            "privacy.ledger = 'x': the runs of a study would spend one budget",
+        ),
+        (
+            '[base]\ntask.name = "custom"\ntask.train = "a.csv"\n[axes]\nseed = [0, 1]\n'
+            "[search]\nover.local.lr = [1.0]",
+            "search: without task.dev each seed holds out other rows",
+        ),
+    ],
+)
+def test_what_would_be_wrong_or_do_nothing_is_refused(text: str, said: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Plan(parse(text))
+    assert str(caught.value).startswith(said)
+
+
 def test_a_best_value_at_the_end_of_its_grid_is_marked() -> None:
-    plan = plan_of("over.local.lr = [0.1, 0.2, 0.3]\nover.local.batch_size = [4, 8]")
+    plan = plan_of("over.local.lr = [0.2, 0.3, 0.1]\nover.local.batch_size = [4, 8]")
     best = best_of(plan.trials, {t.cell.name: t.values["local.lr"] for t in plan.trials})
     assert best[("A",)].edges == ("local.lr",)  # a grid of two has nothing but ends
     assert best[("B",)].edges == ()
@@ -89,7 +138,8 @@ def test_random_trials_are_drawn_from_the_seed_within_their_ranges() -> None:
 
 
 def test_axes_without_a_choice_of_their_own_are_searched_at_their_first_place() -> None:
-    plan = plan_of("by = []\nover.local.lr = [0.1, 0.2]")
+    axes = AXES.replace(", over.local.lr = [7.0]", "")
+    plan = Plan(parse(f"{axes}[search]\nby = []\nover.local.lr = [0.1, 0.2]"))
     assert {trial.cell.experiment.method.name for trial in plan.trials} == {"linear"}
     best = best_of(plan.trials, {t.cell.name: t.values["local.lr"] for t in plan.trials})
     assert [cell.experiment.local.lr for cell in plan.cells(best)] == [0.2] * 4
@@ -106,8 +156,16 @@ def test_axes_without_a_choice_of_their_own_are_searched_at_their_first_place() 
             'by = ["tusk"]\nover.seed = [1]',
             "search.by: 'tusk' is no axis; expected of seed, method",
         ),
+        ("over.local.lr = { low = 2, high = 1 }", "search.over.local.lr = {"),
+        ("over.local.lr = { low = 0, high = 1, log = true }", "search.over.local.lr = {"),
+        ("over.local.lr = { low = 'a', high = 1 }", "search.over.local.lr = {"),
+        ("over.seed = [1, 2]", "search.over.seed: the search sets it; see search.seed"),
+        ("over.seed = [1]\nset.task.validation = 0.0", "search.set.task.validation: the search se"),
         ("over.local.rate = [1]", "cell with seed '3', method 'A': unknown key 'local.rate'"),
-        ("over.local.lr = [0.1]\nset.seed = 'x'", "cell with seed '3', method 'A': seed = 'x'"),
+        (
+            "over.local.lr = [0.1]\nset.local.steps = 'x'",
+            "cell with seed '3', method 'A': local.steps",
+        ),
     ],
 )
 def test_a_wrong_search_is_one_clear_line(search: str, said: str) -> None:

@@ -41,6 +41,10 @@ def test_a_wrong_file_is_one_clear_line(text: str, said: str) -> None:
             'seed = [1]\nmine = [{ label = { seed = "x" }, backbone = "tiny" }]',
             "axes.mine: axes.seed has labels 'seed', too",
         ),
+        (
+            'm = [{ label = { a = "x" }, seed = 1 }, { label = { b = "x" }, seed = 2 }]',
+            "axes.m: labels 'a' and 'b'; expected the same",
+        ),
     ],
 )
 def test_a_wrong_axis_is_named(axes: str, said: str) -> None:
@@ -49,19 +53,17 @@ def test_a_wrong_axis_is_named(axes: str, said: str) -> None:
     assert str(caught.value).startswith(said)
 
 
-def test_overrides_are_written_into_the_text_and_win_over_the_base(tmp_path: Path) -> None:
-    path = tmp_path / "study.toml"
-    path.write_text("[base]\nseed = 4\nlocal.lr = 0.1\n[axes]\nmethod.d = [4]\n")
-    study, text = read(path, ["local.lr=0.5", 'task.path=a "b" é'])
-    assert study == parse(text)
-    assert base_of(study) == {"seed": 4, "local": {"lr": 0.5}, "task": {"path": 'a "b" é'}}
-    assert text.startswith(f"# fedpeft study run {path}\nset = [")
-    path.write_text(text + "[search]\nset = { seed = 8 }\nover.local.lr = [1.0]\n")
-    again, _ = read(path, ["seed=5"])  # overrides of overrides
-    assert again.set == ("local.lr=0.5", 'task.path=a "b" é', "seed=5")
-    assert again.search is not None and again.search.set == {"seed": 8}  # a key of a section
-    path.write_text(text)
-    assert read(path)[1] == text  # the command that ran it first stays
+def test_overrides_win_over_the_base_and_a_run_has_one_thread() -> None:
+    study = parse("[base]\nseed = 4\nlocal.lr = 0.1\n[axes]\nmethod.d = [4]\n")
+    one = {"engine": {"threads": 1}}
+    assert base_of(study, ()) == {"seed": 4, "local": {"lr": 0.1}, **one}
+    changed = base_of(study, ["local.lr=0.5", 'task.path=a "b" é', "engine.threads=2"])
+    assert changed == {
+        "seed": 4,
+        "local": {"lr": 0.5},
+        "task": {"path": 'a "b" é'},
+        "engine": {"threads": 2},
+    }
 
 
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:

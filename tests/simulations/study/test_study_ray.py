@@ -13,19 +13,23 @@ from small_studies import GRID, Watched, here
 
 from simulations.processes import command_line, descendants
 from simulations.study.folder import StudyFolder
-from simulations.study.plan import Plan
 from simulations.study.ray import run_on_ray
 from simulations.study.running import run_study
 from simulations.study.worker import Job, Outcome
 
-pytestmark = pytest.mark.slow
 pytest.importorskip("ray")
+pytestmark = [
+    pytest.mark.slow,
+    # Ray leaves the handles of its daemons to the garbage collector.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 
 def test_cells_on_ray_end_in_the_same_table_also_if_an_actor_dies(tmp_path: Path) -> None:
     text = GRID.replace("rounds = 2", "rounds = 30")
     local = StudyFolder.create(tmp_path / "local", text, False)
-    run_study(local, Plan(local.study()), here, Watched())
+    run_study(local, local.plan(), here, Watched())
     folder = StudyFolder.create(tmp_path / "ray", text, False)
     struck: list[str] = []
 
@@ -39,10 +43,10 @@ def test_cells_on_ray_end_in_the_same_table_also_if_an_actor_dies(tmp_path: Path
         return run_on_ray(jobs, begun, count=1)
 
     watch = Watched()
-    outcomes = run_study(folder, Plan(folder.study()), strike_once, watch)
+    outcomes = run_study(folder, folder.plan(), strike_once, watch)
     assert [*outcomes.failed] == struck
     assert "its actor died" in outcomes.failed[struck[0]]
-    outcomes = run_study(folder, Plan(folder.study()), partial(run_on_ray, count=2), watch)
+    outcomes = run_study(folder, folder.plan(), partial(run_on_ray, count=2), watch)
     assert not outcomes.failed
     for name in ("table.csv", "table.parquet"):
         assert (folder.path / name).read_bytes() == (local.path / name).read_bytes()

@@ -37,7 +37,7 @@ def workers() -> list[int]:
 
 
 def test_jobs_of_one_backbone_go_to_one_process(tmp_path: Path) -> None:
-    """The second process gets the other backbone, and no job of the first one's."""
+    """Its jobs come first, whatever the order of the study."""
     other = tmp_path / "copy"
     for part in tiny_backbone():
         part.save_pretrained(other)
