@@ -17,6 +17,10 @@ class RunFailed(Exception):
     """A run that cannot go on (too few clients, no nodes): exit code 1, resumable."""
 
 
+class Interrupted(Exception):
+    """A command that Ctrl-C ended, with how to go on: exit code 130."""
+
+
 def suggestion(value: str, options: Iterable[str]) -> str:
     """Return ``"; did you mean 'slash'?"``, or nothing if no option is close to ``value``."""
     spellings = {option.lower(): option for option in options}

@@ -17,7 +17,10 @@ def measured(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
     for line in lines:
         traffic = {key: line["bytes"][key.split("_")[0]][key.split("_")[1]] for key in sent}
         sent = {key: total + traffic[key] for key, total in sent.items()}
-        row = {key: line.get(key) for key in ("round", "loss", "score", "eval_loss", "epsilon")}
+        row = {
+            key: line.get(key)
+            for key in ("round", "loss", "score", "eval_loss", "evaluated", "epsilon")
+        }
         row |= {f"metric.{name}": value for name, value in (line.get("metrics") or {}).items()}
         row |= {"succeeded": line["clients"], "failed": len(line["failed"])}
         row |= traffic | {f"sent_{key}": total for key, total in sent.items()}

@@ -25,7 +25,7 @@ from fedpeft.cli import (
     study,
     tasks,
 )
-from fedpeft.errors import RunFailed, UserError
+from fedpeft.errors import Interrupted, RunFailed, UserError
 
 _INTERRUPTED = 130  # the shell's code for Ctrl-C
 app = typer.Typer(
@@ -86,12 +86,13 @@ def main(arguments: list[str] | None = None) -> None:
         _end(f"error: {reason.rstrip('.')}{where}", 2)
     except RunFailed as error:
         _end(f"stopped: {error}", 1)
+    except Interrupted as error:
+        _end(f"interrupted; {error}", _INTERRUPTED)
     except (KeyboardInterrupt, click.Abort):
         code = _INTERRUPTED
     if code == _INTERRUPTED:  # typer also returns it instead of raising
         _end(
-            "interrupted; a simulation or a study goes on with --out and --resume, so does a run "
-            "at a server",
+            "interrupted; a simulation goes on with --out and --resume, so does a run at a server",
             _INTERRUPTED,
         )
     if code:  # of a typer.Exit, which comes back as a number

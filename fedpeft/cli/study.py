@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedpeft.cli.options import AsJson, Overrides
-from fedpeft.errors import RunFailed, UserError
+from fedpeft.errors import Interrupted, RunFailed, UserError
 
 if TYPE_CHECKING:
     from simulations.study.folder import StudyFolder
@@ -116,11 +116,16 @@ def _run(
     console = Console(highlight=False, markup=False)
     console.print(_headline(plan), soft_wrap=True)
     pool = _pool(folder, jobs, on)
-    with folder.locked(), StudyDisplay(folder, jobs, console) as display:
-        if search_only:
-            failed = searched(folder, plan, pool, display)[1]
-        else:
-            failed = run_study(folder, plan, pool, display).failed
+    try:
+        with folder.locked(), StudyDisplay(folder, jobs, console) as display:
+            if search_only:
+                failed = searched(folder, plan, pool, display)[1]
+            else:
+                failed = run_study(folder, plan, pool, display).failed
+    except KeyboardInterrupt:
+        command = "search" if search_only else "run"
+        again = f"fedpeft study {command} {file} --out {out} --jobs {jobs} --resume"
+        raise Interrupted(f"what is finished stays; `{again}` goes on") from None
     _print_end(folder, search_only)
     if failed:
         raise RunFailed(f"without a result: {len(failed)} of the study's runs; try --resume")
@@ -147,6 +152,7 @@ def _pool(folder: StudyFolder, jobs: int, on: str) -> Pool:
 def _print_end(folder: StudyFolder, search_only: bool) -> None:
     from simulations.study.status import printed, status_of
 
-    print(printed(status_of(folder)))
-    if not search_only:
+    status = status_of(folder)
+    print(printed(status))
+    if not search_only and "finished" in status["cells"]:
         print(f"table: {folder.path / 'table.csv'}; `fedpeft report {folder.path}` draws it")

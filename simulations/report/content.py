@@ -96,6 +96,8 @@ def content_of(folder: StudyFolder) -> Content:
             content.found.append((cell, found))
     if not content.found:
         wrong = f" ({'; '.join(content.damaged)})" if content.damaged else ""
+        if content.failed:
+            wrong += f", {len(content.failed)} runs failed: {next(iter(content.failed.values()))}"
         raise UserError(
             f"no results yet in '{folder.path}'{wrong}; run `fedpeft study run "
             f"{folder.path / STUDY} --out {folder.path} --resume`"

@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
-PAYLOAD = "payload a client sent up, whole run"
+PAYLOAD = "payload a client sent up, whole run, mean over clients"
 _MARKS = 20  # on a curve
 _BARS = 60  # clients that can be told apart
 _BEYOND = 4.0  # times the largest epsilon: where runs without privacy stand

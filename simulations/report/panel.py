@@ -145,7 +145,7 @@ class Panel:
         """Have ticks of x at whole numbers only."""
         from matplotlib.ticker import MaxNLocator
 
-        self.axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True))
+        self.axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
 
     def bytes_along_x(self) -> None:
         """Make x a logarithmic axis of bytes."""

@@ -109,6 +109,8 @@ def parse(text: str) -> StudyFile:
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             hint = nearest(key, StudyFile.model_fields) if len(first["loc"]) == 1 else ""
+            if first["loc"][0] == "search":
+                hint = f"; settings to try stand below over: search.over.{key[7:]} = [...]"
             raise UserError(f"unknown key '{key}'{hint}") from None
         if first["type"] == "missing":
             raise UserError(f"{key}: is missing") from None

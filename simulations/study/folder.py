@@ -206,6 +206,12 @@ class StudyFolder:
         """Drop what was written of an earlier try."""
         self._failed(cell).unlink(missing_ok=True)
 
+    def others(self, cells: Sequence[Cell]) -> list[str]:
+        """Return the names of runs under ``cells`` that are none of these."""
+        known = {cell.name for cell in cells}
+        there = (self.path / "cells").glob("*/") if (self.path / "cells").exists() else ()
+        return sorted(each.name for each in there if each.name not in known)
+
     def save_best(self, by: Sequence[str], best: dict[Key, Best]) -> None:
         """Write what a search found."""
         rows = [{**dict(zip(by, key, strict=True)), **asdict(found)} for key, found in best.items()]

@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Any
 
 from fedpeft.errors import UserError
-from fedpeft.overrides import set_key
+from fedpeft.overrides import leaves, set_key
 from simulations.study.cells import (
     Axis,
     Cell,
@@ -49,6 +49,7 @@ class Plan:
     def _check(self, cells: Sequence[Cell]) -> None:
         """Raise UserError for what would be wrong or silently do nothing."""
         search = self.study.search
+        self._require_own_overrides()
         if not search and any(choice.over for axis in self.axes for choice in axis.choices):
             raise UserError("`over` at a choice needs a [search]")
         for cell in cells:
@@ -73,6 +74,13 @@ class Plan:
         for name in self.study.report.targets:
             if name not in known:
                 raise UserError(f"report.targets: '{name}' is no task of the study")
+
+    def _require_own_overrides(self) -> None:
+        """Raise UserError if an axis decides a key of the command line: it would change nothing."""
+        for key in (override.partition("=")[0].strip() for override in self.overrides):
+            for axis in self.axes:
+                if all(key in dict(leaves(choice.settings)) for choice in axis.choices):
+                    raise UserError(f"-s {key}: the study's axis '{axis.name}' sets it everywhere")
 
     @cached_property
     def axes(self) -> tuple[Axis, ...]:

@@ -51,6 +51,11 @@ def run_study(folder: StudyFolder, plan: Plan, pool: Pool, watch: Watch) -> Outc
     """
     best, lost = searched(folder, plan, pool, watch)
     cells = plan.cells(best)
+    if others := folder.others(cells):
+        watch.say(
+            f"{len(others)} runs in '{folder.path}' are of an earlier form of the study: they stay "
+            f"there, and are not in its table"
+        )
     try:
         outcomes = run_cells(folder, cells, pool, watch, "cells")
     finally:

@@ -68,7 +68,13 @@ def printed(status: dict[str, Any]) -> str:
         + (f" ± {each['deviation']:.4f} over {each['runs']} seeds" if each["runs"] > 1 else "")
         for each in status["scores"]
     ]
-    lines += [f"  failed: {name}: {reason}" for name, reason in status["failed"].items()]
+    same: dict[str, list[str]] = {}
+    for name, reason in status["failed"].items():
+        same.setdefault(reason, []).append(name)
+    lines += [
+        f"  failed: {names[0] if len(names) == 1 else f'{len(names)} runs'}: {reason}"
+        for reason, names in same.items()
+    ]
     return "\n".join(lines)
 
 
@@ -88,7 +94,7 @@ def _scores(folder: StudyFolder, cells: list[Cell]) -> list[dict[str, Any]]:
             continue
         if finished and finished.result["score"] is not None:
             labels = [label for axis, label in cell.labels.items() if axis != SEED]
-            found.setdefault(" · ".join(labels), []).append(finished.result)
+            found.setdefault(" · ".join(labels) or "all", []).append(finished.result)
     return [
         {
             "cells": said,

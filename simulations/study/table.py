@@ -48,6 +48,7 @@ COLUMNS = {
     "metric": "name of the task's metric",
     "score": "that metric after this round; empty where it was not evaluated",
     "eval_loss": "loss on the evaluation examples",
+    "evaluated": "their number; empty where nothing was evaluated",
     "epsilon": "privacy spent so far; empty without",
     "up_payload": "bytes of encoded vectors from all clients, this round's training",
     "up_message": "the same as whole messages",
@@ -61,7 +62,9 @@ COLUMNS = {
     "vector": "SHA-256 of the final task vector",
 }
 
-_MAY_BE_EMPTY = ("alpha", "target_epsilon", "loss", "score", "eval_loss", "epsilon")
+_MAY_BE_EMPTY = (
+    "alpha", "target_epsilon", "loss", "score", "eval_loss", "evaluated", "epsilon",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,6 @@ cell can be resumed.
 from __future__ import annotations
 
 import json
-import logging
 import os
 import queue
 import sys
@@ -51,10 +50,11 @@ def run_job(job: Job) -> Outcome:
     from fedpeft.config import Experiment
     from fedpeft.errors import RunFailed, UserError
     from fedpeft.runtime import forget_runtimes
-    from simulations.run import complete
+    from simulations.run import complete, quiet
 
     try:
-        complete(Experiment.load(job.experiment), Path(job.folder))
+        with quiet():
+            complete(Experiment.load(job.experiment), Path(job.folder))
     except (UserError, RunFailed) as error:
         return Outcome(job.name, str(error))
     except Exception as error:
@@ -69,8 +69,6 @@ def main() -> None:
     """Run the jobs of the standard input."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is no answer
-    for name in ("flwr", "server", "clients"):  # a failed client stands in the run's files
-        logging.getLogger(name).setLevel(logging.ERROR)
     jobs: queue.Queue[Job] = queue.Queue()
     threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
     while True:

@@ -120,5 +120,5 @@ def test_interrupted_from_the_keyboard_it_says_how_to_go_on(
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE) == 130
     printed = out.with_suffix(".txt").read_text()
-    assert "interrupted; a simulation or a study goes on with --out and --resume" in printed
+    assert "interrupted; a simulation goes on with --out and --resume" in printed
     assert "Traceback" not in printed

@@ -44,8 +44,8 @@ def test_the_score_figure_has_a_mark_a_series(table: Make, tmp_path: Path) -> No
     assert {path.name for path in tmp_path.iterdir()} == {"score-bytes-t.png", "score-bytes-t.svg"}
     text = "accuracy 0.7500 ± 0.0707 (2 seeds)"
     assert marks(picture.svg) == [
-        ("0", f"a\n{text}\n300 B payload a client sent up, whole run"),
-        ("1", f"b\n{text}\n1.5 KB payload a client sent up, whole run"),
+        ("0", f"a\n{text}\n300 B payload a client sent up, whole run, mean over clients"),
+        ("1", f"b\n{text}\n1.5 KB payload a client sent up, whole run, mean over clients"),
     ]
 
 

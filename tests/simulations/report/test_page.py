@@ -148,7 +148,9 @@ def test_a_study_without_results(study: Path, capsys: pytest.CaptureFixture[str]
     with pytest.raises(SystemExit) as stop:
         main(["report", str(study)])
     assert stop.value.code == 2
-    assert f"no results yet in '{study}'; run `fedpeft study run" in capsys.readouterr().err
+    said = capsys.readouterr().err
+    assert f"no results yet in '{study}', 4 runs failed: round 1" in said
+    assert "; run `fedpeft study run" in said
     assert not (study / "report.html").exists()
 
 

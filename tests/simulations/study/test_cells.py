@@ -90,3 +90,11 @@ def test_names_are_safe_for_a_file_system() -> None:
     assert cell.name.replace(cell.experiment.digest[:8], "") == "ber-1-rm-"
     (long,) = cells_of(f'[axes]\nx = [{{ label = "{"y" * 300}", seed = 1 }}]')
     assert len(long.name) < 100
+
+
+def test_what_an_axis_sets_everywhere_cannot_be_set_on_the_command_line() -> None:
+    study = parse("[axes]\nlocal.lr = [0.1]\nm = [{ label = 'a', seed = 1 }, { method.d = 4 }]")
+    with pytest.raises(UserError, match=r"^-s local\.lr: the study's axis 'local\.lr' sets it"):
+        Plan(study, ("local.lr=0.3",))
+    seeds = [cell.experiment.seed for cell in Plan(study, ("seed=5",)).cells({})]
+    assert seeds == [1, 5]

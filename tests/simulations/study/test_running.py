@@ -78,6 +78,15 @@ def test_what_is_finished_is_not_run_again(folder_of: FolderOf) -> None:
     assert len(pd.read_csv(folder.path / "table.csv")) == 12
 
 
+def test_runs_of_an_earlier_form_of_the_study_are_named(folder_of: FolderOf) -> None:
+    run(folder_of(GRID))
+    folder = folder_of(GRID.replace("seed = [0, 1]", "seed = [1]"), True)
+    _, watch = run(folder)
+    assert watch.lines[0].startswith("2 runs in ") and not watch.begun
+    assert pd.read_csv(folder.path / "table.csv")["cell"].nunique() == 2
+    assert len([*(folder.path / "cells").iterdir()]) == 4
+
+
 def test_an_interrupted_study_has_a_table_and_goes_on_to_the_same_one(
     folder_of: FolderOf, tmp_path: Path
 ) -> None:
@@ -223,10 +232,13 @@ def test_a_damaged_private_run_is_not_run_again_by_itself(folder_of: FolderOf) -
 
 def test_what_the_command_line_changed_stays(tmp_path: Path) -> None:
     path = tmp_path / "study"
-    StudyFolder.create(path, GRID, False, "my study.toml", ["seed=7", "federation.rounds=1"])
+    StudyFolder.create(path, GRID, False, "my study.toml", ["backbone=tiny", "federation.rounds=1"])
     folder = StudyFolder.create(path, GRID + "\n", True, "my study.toml")
-    assert folder.asked()["set"] == ["seed=7", "federation.rounds=1"]
-    assert folder.command() == "fedpeft study run 'my study.toml' -s seed=7 -s federation.rounds=1"
+    assert folder.asked()["set"] == ["backbone=tiny", "federation.rounds=1"]
+    assert (
+        folder.command()
+        == "fedpeft study run 'my study.toml' -s backbone=tiny -s federation.rounds=1"
+    )
     assert {c.experiment.federation.rounds for c in folder.plan().cells({})} == {1}
     with folder.locked(), pytest.raises(UserError, match="in use by another process"):
         StudyFolder.create(path, "[axes]\nseed = [1]", True)

@@ -161,6 +161,7 @@ def test_axes_without_a_choice_of_their_own_are_searched_at_their_first_place() 
         ("over.local.lr = { low = 'a', high = 1 }", "search.over.local.lr = {"),
         ("over.seed = [1, 2]", "search.over.seed: the search sets it; see search.seed"),
         ("over.seed = [1]\nset.task.validation = 0.0", "search.set.task.validation: the search se"),
+        ("local.lr = [1.0]", "unknown key 'search.local'; settings to try stand below over"),
         ("over.local.rate = [1]", "cell with seed '3', method 'A': unknown key 'local.rate'"),
         (
             "over.local.lr = [0.1]\nset.local.steps = 'x'",
