@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from typing import Any
 
 import torch
@@ -33,6 +33,11 @@ CALLS = {"cpu": 5e5, "cuda": 2e8, "mps": 2e8}
 #: Packed numbers are moved eight times a block, which takes memory's time, not multiplications.
 #: With 13, as reckoned, MiniLM trained slower on texts of similar length than without packing.
 MOVES = 30
+
+
+def _move_gradient(total: Tensor, leaf: Tensor) -> None:
+    total += leaf.grad
+    leaf.grad = None
 
 
 @dataclass(frozen=True)
@@ -186,7 +191,11 @@ class TaskModel(Trainable):
         return self.head.losses(outputs, batch.labels)
 
     def gradients(
-        self, vectors: Tensor, batch: Batch, sizes: Tensor | None = None
+        self,
+        vectors: Tensor,
+        batch: Batch,
+        sizes: Tensor | None = None,
+        total: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
         """Return (gradient [G, P] of each group's mean loss, mean loss [G]).
 
@@ -195,16 +204,21 @@ class TaskModel(Trainable):
             batch: in G groups.
             sizes: [G]; of a part of a larger batch, the examples of all of it. The parts' results
                 then add up to those of the whole.
+            total: [G, P], to which the gradient is added; else it is a new tensor.
         """
-        leaf = vectors.detach().requires_grad_()
+        total = torch.zeros_like(vectors) if total is None else total
+        parts = self.layout.unpack(vectors.detach())
+        for part, own in zip(parts.values(), self.layout.unpack(total).values(), strict=True):
+            # Added as soon as it is known, and not kept: all of `full` are as large as the backbone
+            part.requires_grad_().register_post_accumulate_grad_hook(partial(_move_gradient, own))
         with phase("forward"):
-            losses = self.losses(self.outputs(self.realise(leaf), batch), batch)
+            losses = self.losses(self.outputs(self.realise_parameters(parts), batch), batch)
             weights = batch.weights.view(len(vectors), -1)
             sizes = weights.sum(1) if sizes is None else sizes
             means = (losses.view_as(weights) * weights).sum(1) / sizes
         with phase("backward"):
-            (gradient,) = torch.autograd.grad(means.sum(), leaf)
-        return gradient, means.detach()
+            means.sum().backward()
+        return total, means.detach()
 
     def example_gradients(self, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return (gradient [N, P] of each example's own loss, loss [N]).

@@ -92,6 +92,7 @@ def train_cohort(
     vectors = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
     begin = vectors.clone() if local.proximal_mu else vectors  # of many millions for `full`
     optimizer = build_optimizer(local, vectors)
+    total = vectors.new_empty(0 if private else vectors.shape)
     max_norm = 0.0 if private else local.max_grad_norm
     history: list[Tensor] = []  # each step's losses, of the clients still training
     for step in range(steps.max(initial=0)):
@@ -104,7 +105,8 @@ def train_cohort(
                 gradients = private_gradients(model, vectors[:rows], theirs, batches, how)
             losses = gradients.new_full((rows,), float("nan"))
         else:
-            gradients, losses = _gradients(model, vectors[:rows], theirs, batches)
+            gradients = total[:rows].zero_()
+            losses = _add_gradients(model, vectors[:rows], theirs, batches, gradients)
         history.append(losses)
         if local.proximal_mu:  # FedProx (Li et al. 2020, arXiv 1812.06127)
             gradients += local.proximal_mu * (vectors[:rows] - begin[:rows])
@@ -116,32 +118,31 @@ def train_cohort(
     loss_sums = np.zeros(len(plans))
     for step_losses in history:
         loss_sums[: len(step_losses)] += step_losses.cpu().double().numpy()
-    return CohortResult(vectors.cpu().numpy()[back], (loss_sums / steps)[back], steps[back])
+    trained = vectors.cpu().numpy()
+    trained = trained[back] if len(back) > 1 else trained  # else a copy, for `full` a large one
+    return CohortResult(trained, (loss_sums / steps)[back], steps[back])
 
 
-def _gradients(
-    model: TaskModel, vectors: Tensor, data: Sequence[Encoded], batches: Sequence[np.ndarray]
-) -> tuple[Tensor, Tensor]:
-    """Return (gradient [G, P] of each client's mean loss over its batch, mean loss [G])."""
+def _add_gradients(
+    model: TaskModel,
+    vectors: Tensor,
+    data: Sequence[Encoded],
+    batches: Sequence[np.ndarray],
+    total: Tensor,
+) -> Tensor:
+    """Add the gradient of each client's mean loss over its batch to total [G, P]; return losses."""
     sizes = vectors.new_tensor([len(batch) for batch in batches])
     if model.ends_below and all(own.below for own in data):
         passes, packed = [[*batches]], False  # no text passes at all, only the head is left
     else:
         passes, packed = passes_of(data, batches, model.costs, model.packs)
     pad_id = model.backbone.tokenizer.pad_token_id
-
-    def passed(rows: Sequence[np.ndarray]) -> tuple[Tensor, Tensor]:
+    losses = vectors.new_zeros(len(vectors))
+    for rows in passes:
         with phase("data"):
             part = collate(data, rows, pad_id, vectors.device, model.dtype, packed)
-        return model.gradients(vectors, part, sizes)
-
-    first, *others = passes
-    total, losses = passed(first)
-    for rows in others:
-        gradients, means = passed(rows)
-        total += gradients
-        losses += means
-    return total, losses
+        losses += model.gradients(vectors, part, sizes, total)[1]
+    return losses
 
 
 def plan_batches(

@@ -11,6 +11,7 @@ from typing import Any
 from fedpeft.errors import UserError
 from server.runfolder import RESULT
 from simulations.run import PARTITION
+from simulations.study.agreement import disagreements
 from simulations.study.cells import Cell
 from simulations.study.file import SEED, StudyFile
 from simulations.study.folder import STUDY, Damaged, StudyFolder
@@ -49,6 +50,7 @@ class Content:
     best: dict[str, Best]  # by the name of a cell
     failed: dict[str, str] = field(default_factory=dict)  # cells and trials -> reason
     damaged: list[str] = field(default_factory=list)  # file and what is wrong with it
+    disagreements: list[str] = field(default_factory=list)  # see ``simulations.study.agreement``
     partitions: dict[str, Spread] = field(default_factory=dict)  # by title
     newest: str = ""  # date of the newest result
 
@@ -103,6 +105,7 @@ def content_of(folder: StudyFolder) -> Content:
             f"{folder.path / STUDY} --out {folder.path} --resume`"
         )
     content.partitions.update(_partitions(folder, content.found))
+    content.disagreements = disagreements(folder, [cell for cell, _ in content.found])
     content.newest = _newest(folder, content.found)
     return content
 

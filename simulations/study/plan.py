@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
-from fedpeft.errors import UserError
+from fedpeft.errors import UserError, nearest
 from fedpeft.overrides import leaves, set_key
 from simulations.study.cells import (
     Axis,
@@ -74,6 +74,18 @@ class Plan:
         for name in self.study.report.targets:
             if name not in known:
                 raise UserError(f"report.targets: '{name}' is no task of the study")
+        self._check_published()
+
+    def _check_published(self) -> None:
+        """Raise UserError if a published figure names an axis that is none.
+
+        Its label may be one that the study has not, as of a method that was not run.
+        """
+        axes = {name for axis in self.axes for choice in axis.choices for name in choice.labels}
+        for number, each in enumerate(self.study.published, 1):
+            for name in each.where.keys() - axes:
+                hint = nearest(name, axes)
+                raise UserError(f"published {number}: where.{name}: no axis of the study{hint}")
 
     def _require_own_overrides(self) -> None:
         """Raise UserError if an axis decides a key of the command line: it would change nothing."""

@@ -8,6 +8,7 @@ from typing import Protocol
 
 from fedpeft.errors import UserError
 from fedpeft.vectorfile import EXPERIMENT
+from simulations.study.agreement import disagreements
 from simulations.study.cells import Cell
 from simulations.study.folder import Damaged, StudyFolder
 from simulations.study.plan import Plan
@@ -48,6 +49,9 @@ def run_study(folder: StudyFolder, plan: Plan, pool: Pool, watch: Watch) -> Outc
     Returns:
         What became of the cells. Failed trials are among the failed, and combinations for which
         the search found nothing.
+
+    Raises:
+        UserError: what the cells read has changed between them; the table is written all the same.
     """
     best, lost = searched(folder, plan, pool, watch)
     cells = plan.cells(best)
@@ -60,6 +64,8 @@ def run_study(folder: StudyFolder, plan: Plan, pool: Pool, watch: Watch) -> Outc
         outcomes = run_cells(folder, cells, pool, watch, "cells")
     finally:
         write_table(folder.path, finished_of(folder, cells))
+    if lines := disagreements(folder, [cell for cell in cells if cell.name in outcomes.finished]):
+        raise UserError(f"{lines[0]}; move the runs that are out of date away and add --resume")
     return Outcomes(outcomes.finished, lost | outcomes.failed)
 
 

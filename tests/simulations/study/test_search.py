@@ -94,6 +94,10 @@ def test_a_choice_that_the_search_makes_equal_to_another_is_a_run_of_its_own() -
         ),
         ("[axes]\nseed = [1]\n[report]\ntargets.sst3 = 0.5", "report.targets: 'sst3' is no task"),
         (
+            '[axes]\nseed = [1]\n[[published]]\nsource = "x"\nwhere.sead = "1"\nscore = 0.5',
+            "published 1: where.sead: no axis of the study; did you mean 'seed'?",
+        ),
+        (
             '[base]\nprivacy.unit = "example"\nprivacy.epsilon = 1.0\nprivacy.ledger = "x"\n'
             "[axes]\nseed = [1]",
             "privacy.ledger = 'x': the runs of a study would spend one budget",
