@@ -115,12 +115,17 @@ def train_cohort(
         with phase("optimiser"):
             optimizer.step(vectors[:rows], clip_rows(gradients, max_norm), lr)
     back = np.argsort(order)  # row of client k
-    loss_sums = np.zeros(len(plans))
-    for step_losses in history:
-        loss_sums[: len(step_losses)] += step_losses.cpu().double().numpy()
     trained = vectors.cpu().numpy()
     trained = trained[back] if len(back) > 1 else trained  # else a copy, for `full` a large one
-    return CohortResult(trained, (loss_sums / steps)[back], steps[back])
+    return CohortResult(trained, _mean_losses(history, steps)[back], steps[back])
+
+
+def _mean_losses(history: Sequence[Tensor], steps: np.ndarray) -> np.ndarray:
+    """Return each row's mean loss over its steps, [K]."""
+    sums = np.zeros(len(steps))
+    for losses in history:
+        sums[: len(losses)] += losses.cpu().double().numpy()
+    return sums / steps
 
 
 def _add_gradients(
