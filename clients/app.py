@@ -25,10 +25,10 @@ from clients.errors import error_reply
 from clients.memory import recall, remember
 from clients.personal import completed, keep
 from clients.privacy import Protection, Request, charge, hide, require_open, require_rules
-from fedpeft import __version__
 from fedpeft.runtime import Runtime
 from fedpeft.training import When, evaluate, train_cohort
 from fedpeft.vector import decode, encode
+from fedpeft.version import __version__
 
 app = ClientApp()
 Answer = Callable[[Message, Context], Message]

@@ -7,11 +7,12 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
+from fedpeft.version import __version__
+
 if TYPE_CHECKING:
     from fedpeft.config import Experiment
     from simulations.api import simulate
 
-__version__ = "0.1.0"
 __all__ = ["Experiment", "__version__", "simulate"]
 
 

@@ -18,8 +18,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpeft import __version__
 from fedpeft.files import write_atomic
+from fedpeft.version import __version__
 
 MAX_BYTES = 1_000_000  # of a bundle, packed and unpacked
 _PROJECT, _MANIFEST = "pyproject.toml", ".info/CONTENT"

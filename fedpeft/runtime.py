@@ -7,7 +7,6 @@ import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
-from fedpeft import __version__
 from fedpeft.backbones import Backbone, backbone_shape, load_backbone, set_threads
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
@@ -18,6 +17,7 @@ from fedpeft.settings import TaskSection
 from fedpeft.tasks import Task, TaskInfo, described, load_task
 from fedpeft.tasks.encoding import Encoded, encode
 from fedpeft.trainable import Trainable
+from fedpeft.version import __version__
 
 #: What two sides must have in common: the keys of ``Runtime.identity``.
 COMMON = ("version", "experiment", "projection", "layout", "labels", "backbone")

@@ -82,7 +82,7 @@ def train_cohort(
         plans = [poisson_batches(p, len(own)) for p, own in zip(private, data, strict=True)]
     else:
         plans = [plan_batches(c, own, local, when) for c, own in zip(clients, data, strict=True)]
-    if all(sum(map(len, plan)) >= len(own) for plan, own in zip(plans, data, strict=True)):
+    if all(len(own) <= sum(map(len, plan)) for plan, own in zip(plans, data, strict=True)):
         with phase("below"):  # else computing it for all texts would cost more than it saves
             data = model.kept.attach(data)
     # Most steps first: the clients still training are then always the first rows.
@@ -114,18 +114,20 @@ def train_cohort(
         lr = vectors.new_tensor([[learning_rate(local, share)] for share in progress])
         with phase("optimiser"):
             optimizer.step(vectors[:rows], clip_rows(gradients, max_norm), lr)
-    back = np.argsort(order)  # row of client k
-    trained = vectors.cpu().numpy()
-    trained = trained[back] if len(back) > 1 else trained  # else a copy, for `full` a large one
-    return CohortResult(trained, _mean_losses(history, steps)[back], steps[back])
+    return _in_order(order, vectors, history, steps)
 
 
-def _mean_losses(history: Sequence[Tensor], steps: np.ndarray) -> np.ndarray:
-    """Return each row's mean loss over its steps, [K]."""
+def _in_order(
+    order: Sequence[int], vectors: Tensor, history: Sequence[Tensor], steps: np.ndarray
+) -> CohortResult:
+    """Return what was learned in the order of the clients; row k is client order[k]'s."""
     sums = np.zeros(len(steps))
     for losses in history:
         sums[: len(losses)] += losses.cpu().double().numpy()
-    return sums / steps
+    trained, back = vectors.cpu().numpy(), np.argsort(order)
+    if len(back) > 1:  # else there is nothing to copy, which for `full` takes long
+        trained = trained[back]
+    return CohortResult(trained, (sums / steps)[back], steps[back])
 
 
 def _add_gradients(

@@ -11,10 +11,10 @@ from dataclasses import dataclass, field
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
-from fedpeft import __version__
 from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed
 from fedpeft.privacy.ledger import BudgetSpent
+from fedpeft.version import __version__
 from server.exchange import exchange, printable
 from server.ledger import ByteLedger
 from server.registry import Registered

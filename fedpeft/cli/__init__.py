@@ -9,7 +9,6 @@ from typing import Annotated
 import click
 import typer
 
-from fedpeft import __version__
 from fedpeft.cli import (
     config,
     export,
@@ -26,6 +25,7 @@ from fedpeft.cli import (
     tasks,
 )
 from fedpeft.errors import Interrupted, RunFailed, UserError
+from fedpeft.version import __version__
 
 _INTERRUPTED = 130  # the shell's code for Ctrl-C
 app = typer.Typer(

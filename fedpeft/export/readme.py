@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedpeft import __version__
 from fedpeft.trained import Trained
+from fedpeft.version import __version__
 
 _CLASSES = {
     "cls": "AutoModelForSequenceClassification",

@@ -16,10 +16,10 @@ from workers import handshake, message, node_context, state_folder, task_vector
 from clients import relay
 from clients.channel import listen
 from clients.state import NodeSettings, socket_path
-from fedpeft import __version__
 from fedpeft.backbones import load_backbone
 from fedpeft.config import Experiment
 from fedpeft.runtime import runtime_of
+from fedpeft.version import __version__
 from server.flower import new_run
 
 Quick = Callable[..., Experiment]

@@ -29,7 +29,7 @@ REFUSED = "refused 127.0.0.1"
 #: Nodes with a copy of fedpeft that differs: of each place the file, what stands there, instead.
 OTHERS = {
     "older": [
-        ("__init__.py", f'"{fedpeft.__version__}"', '"0.0.9"'),
+        ("version.py", f'"{fedpeft.__version__}"', '"0.0.9"'),
         ("settings.py", "    plots: bool", "    pictures: bool"),  # it does not know all settings
     ],
     "retrained": [("tiny.py", 'generator(0, "tiny-backbone")', 'generator(1, "tiny-backbone")')],

@@ -13,9 +13,9 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpeft import __version__
 from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.version import __version__
 from server.runfolder import RunFolder
 from simulations.local import LocalGrid
 from simulations.run import prepare
