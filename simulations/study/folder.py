@@ -214,7 +214,10 @@ class StudyFolder:
 
     def save_best(self, by: Sequence[str], best: dict[Key, Best]) -> None:
         """Write what a search found."""
-        rows = [{**dict(zip(by, key, strict=True)), **asdict(found)} for key, found in best.items()]
+        rows = [
+            {"axes": dict(zip(by, key, strict=True)), **asdict(found)}
+            for key, found in best.items()
+        ]
         write_json(self.path / BEST, rows)
 
     def _failed(self, cell: Cell) -> Path:

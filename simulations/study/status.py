@@ -30,8 +30,8 @@ def status_of(folder: StudyFolder) -> dict[str, Any]:
         "trials": _counts(folder, trials),
         "cells": _counts(folder, cells) | ({"without settings": lost} if lost else {}),
         "best": [
-            dict(zip(plan.by, key, strict=True))
-            | {
+            {
+                "axes": dict(zip(plan.by, key, strict=True)),
                 "score": found.score,
                 "settings": found.values,
                 "at the edge": list(found.edges),
@@ -57,9 +57,9 @@ def printed(status: dict[str, Any]) -> str:
         chosen = ", ".join(f"{key} = {value}" for key, value in found["settings"].items())
         edge = f" (the end of its grid: {', '.join(found['at the edge'])})"
         lost = found["trials without a score"]
-        labels = [value for key, value in found.items() if key not in _NOT_LABELS]
+        said = " · ".join(found["axes"].values())
         lines.append(
-            f"  best of {' · '.join(labels)}: {chosen}; {found['score']:.4f} on validation"
+            f"  best of {said}: {chosen}; {found['score']:.4f} on validation"
             + (edge if found["at the edge"] else "")
             + (f"; {lost} of its trials have no score" if lost else "")
         )
@@ -76,9 +76,6 @@ def printed(status: dict[str, Any]) -> str:
         for reason, names in same.items()
     ]
     return "\n".join(lines)
-
-
-_NOT_LABELS = ("score", "settings", "at the edge", "trials without a score")
 
 
 def _counts(folder: StudyFolder, cells: list[Cell]) -> dict[str, int]:

@@ -197,7 +197,7 @@ def test_the_search_comes_first_and_its_best_is_used(folder_of: FolderOf) -> Non
     folder = folder_of(GRID + "[search]\nover.local.lr = [1e-9, 0.3]\nset.federation.rounds = 1")
     _, watch = run(folder)
     assert watch.phases == [("search", 4, 0), ("cells", 4, 0)]
-    best = {each["method"]: each for each in json.loads((folder.path / "best.json").read_text())}
+    best = {each["axes"]["method"]: each for each in json.loads((folder.path / "best.json").read_text())}
     plan = folder.plan()
     for label, found in best.items():
         scores = {
@@ -213,6 +213,15 @@ def test_the_search_comes_first_and_its_best_is_used(folder_of: FolderOf) -> Non
         assert experiment.local.lr == best[label]["values"]["local.lr"]
         assert experiment.federation.rounds == 2 and experiment.task.validation == 0
     assert "best of linear: local.lr = " in printed(status_of(folder))
+
+
+def test_an_axis_may_be_named_as_what_a_search_finds(folder_of: FolderOf) -> None:
+    axes = '[axes]\nscore = [{ label = "flat", method.name = "linear" }]\n'
+    folder = folder_of(BASE + axes + "[search]\nover.local.lr = [1e-9, 0.3]")
+    run(folder)
+    (found,) = json.loads((folder.path / "best.json").read_text())
+    assert found["axes"] == {"score": "flat"} and isinstance(found["score"], float)
+    assert "best of flat: local.lr = " in printed(status_of(folder))
 
 
 def test_a_damaged_private_run_is_not_run_again_by_itself(folder_of: FolderOf) -> None:
