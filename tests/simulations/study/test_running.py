@@ -197,7 +197,8 @@ def test_the_search_comes_first_and_its_best_is_used(folder_of: FolderOf) -> Non
     folder = folder_of(GRID + "[search]\nover.local.lr = [1e-9, 0.3]\nset.federation.rounds = 1")
     _, watch = run(folder)
     assert watch.phases == [("search", 4, 0), ("cells", 4, 0)]
-    best = {each["axes"]["method"]: each for each in json.loads((folder.path / "best.json").read_text())}
+    found = json.loads((folder.path / "best.json").read_text())
+    best = {each["axes"]["method"]: each for each in found}
     plan = folder.plan()
     for label, found in best.items():
         scores = {
