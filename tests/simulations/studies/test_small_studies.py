@@ -32,7 +32,7 @@ FEDERATED = {
     "fedpetuning-small": ["federation.clients=6", "federation.per_round=2"],
     "noniid-small": ["federation.clients=6", "federation.per_round=2"],
     "privacy-small": ["federation.clients=3"],
-    "communication-small": ["federation.clients=3"],
+    "communication-small": ["federation.clients=3", "federation.per_round=2"],
 }
 #: The labels of the cell that runs where it is not the first one of SLaSh.
 CHOSEN = {
