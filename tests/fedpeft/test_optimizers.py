@@ -45,6 +45,22 @@ def test_each_row_is_trained_as_by_torch(local: LocalSection) -> None:
         torch.testing.assert_close(vectors[row], expected.detach(), rtol=1e-12, atol=1e-14)
 
 
+@pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-19, 1e-12])
+def test_adamw_is_torchs_where_squares_are_next_to_nothing(scale: float) -> None:
+    """A square that is no number of float32 any more counts as a very small one."""
+    draw = torch.Generator().manual_seed(0)
+    start, *gradients = torch.randn(STEPS, SIZE, generator=draw)
+    local = LocalSection(optimizer="adamw", lr=0.1)
+    vectors, expected = start[None].clone(), start.clone().requires_grad_()
+    optimizer, other = build_optimizer(local, vectors), torch_optimizer(local, expected)
+    other.param_groups[0]["lr"] = 0.1
+    for gradient in gradients:
+        expected.grad = gradient * scale
+        optimizer.step(vectors, gradient[None] * scale, torch.tensor([[0.1]]))
+        other.step()
+    torch.testing.assert_close(vectors[0], expected.detach(), rtol=2e-7, atol=0)
+
+
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_long_rows_are_updated_in_blocks_to_the_same_bits(name: str) -> None:
     """A long row and a short one of the same numbers get the same update."""

@@ -1,0 +1,64 @@
+"""Attention in bfloat16 on a CPU, against softmax(q k^T / sqrt(width)) v in float64."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+from transformers import AttentionInterface
+
+from fedpeft.modifications.attention import SDPA
+
+ROWS, HEADS, TOKENS, WIDTH = 3, 2, 9, 8
+
+
+class Layer(nn.Module):
+    """What the interface asks of the module that attends."""
+
+    is_causal = False
+
+
+def inputs(masked: bool) -> tuple[list[Tensor], Tensor | None, Tensor]:
+    draw = torch.Generator().manual_seed(0)
+    shape = (ROWS, HEADS, TOKENS, WIDTH)
+    states = [torch.randn(shape, generator=draw) for _ in range(3)]
+    lengths = torch.tensor([[TOKENS], [4], [1]])
+    attended = torch.arange(TOKENS) < lengths
+    mask = attended[:, None, None].expand(ROWS, 1, TOKENS, TOKENS) if masked else None
+    return states, mask, torch.randn(ROWS, TOKENS, HEADS, WIDTH, generator=draw)
+
+
+def attended(states: list[Tensor], mask: Tensor | None, outward: Tensor) -> list[Tensor]:
+    """Output and gradients of what is registered."""
+    states = [each.detach().bfloat16().requires_grad_() for each in states]
+    options: dict[str, Any] = {"dropout": 0.0, "scaling": WIDTH**-0.5}
+    with torch.autocast("cpu", dtype=torch.bfloat16):
+        found, _ = AttentionInterface()[SDPA](Layer(), *states, mask, **options)
+    assert found.dtype == torch.bfloat16
+    found.backward(outward.bfloat16())
+    return [found.detach(), *(each.grad for each in states)]  # type: ignore[list-item]
+
+
+def by_hand(states: list[Tensor], mask: Tensor | None, outward: Tensor) -> list[Tensor]:
+    query, key, value = (each.bfloat16().double().requires_grad_() for each in states)
+    scores = query @ key.transpose(2, 3) * WIDTH**-0.5
+    if mask is not None:
+        scores = scores.masked_fill(~mask, -torch.inf)
+    found = (functional.softmax(scores, -1) @ value).transpose(1, 2)
+    gradients = torch.autograd.grad(found, (query, key, value), outward.bfloat16().double())
+    return [found.detach(), *gradients]
+
+
+@pytest.mark.parametrize("masked", [False, True])
+def test_only_the_ends_are_rounded(masked: bool) -> None:
+    """Each number is off by its own last bit and no more: the sums in between are float32."""
+    given = inputs(masked)
+    for found, expected in zip(attended(*given), by_hand(*given), strict=True):
+        ours, exact = found.double(), expected
+        # out, q, k, v: half a step of bfloat16, 2^-9 of the number; the way back begins at a
+        # rounded output, which moves the gradients of query and key by some of their own size.
+        assert (ours - exact).abs().max() < 2**-8 * exact.abs().max()
+        assert (ours - exact).norm() < 0.006 * exact.norm()
