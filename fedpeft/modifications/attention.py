@@ -2,7 +2,8 @@
 
 Registered with transformers' public ``AttentionInterface``: the model hands its keyword
 arguments down to the attention, so neither needs any state in the model. Without them, the
-numbers are those of the implementation behind it, to the bit.
+numbers are those of the implementation behind it, to the bit; only bfloat16 on a CPU has a way of
+its own, see ``_fused``.
 """
 
 from __future__ import annotations
