@@ -65,8 +65,8 @@ def _fused(
 ) -> tuple[Tensor, Tensor | None]:
     """Return PyTorch's fused attention; on a CPU without bfloat16.
 
-    There its backward takes four to nine times as long in bfloat16 as in float32 (torch 2.13),
-    nearly half of a training step, and is less exact.
+    There its backward makes it take 2.5 to 11 times as long (128 to 16 tokens; torch 2.13,
+    ``simulations.benchmarks.autocast``), nearly half of a training step, and it is less exact.
     """
     if query.device.type != "cpu" or query.dtype != torch.bfloat16:
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
