@@ -1,0 +1,51 @@
+"""What is committed in simulations/studies/results is of the studies as they stand, and whole."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from simulations.study.cells import combinations
+from simulations.study.file import read
+from simulations.study.plan import Plan
+
+STUDIES = Path(__file__).resolve().parents[3] / "simulations" / "studies"
+RESULTS = sorted(path for path in (STUDIES / "results").iterdir() if path.is_dir())
+
+
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda path: path.name)
+def test_results_are_of_the_study_as_it_stands(folder: Path) -> None:
+    study, text = read(STUDIES / f"{folder.name}.toml")
+    assert (folder / "study.toml").read_text() == text
+    plan = Plan(study)
+    table = pd.read_parquet(folder / "table.parquet")
+    assert table.equals(pd.read_csv(folder / "table.csv").astype(table.dtypes))
+    asked = {
+        tuple(label for choice in chosen.values() for label in choice.labels.values())
+        for chosen in combinations(plan.axes)
+    }
+    axes = [name for axis in plan.axes for name in axis.choices[0].labels]
+    last = table[table["last"]]
+    assert {*last[[f"axis.{name}" for name in axes]].itertuples(index=False, name=None)} == asked
+    assert len(last) == len(asked) and (last["round"] == last["rounds"]).all()
+    assert last["score"].notna().all()
+
+
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda path: path.name)
+def test_cells_have_what_the_search_found(folder: Path) -> None:
+    table = pd.read_parquet(folder / "table.parquet")
+    for found in json.loads((folder / "best.json").read_text()):
+        own = table
+        for axis, label in found["axes"].items():
+            own = own[own[f"axis.{axis}"] == label]
+        assert len(own) and (own["lr"] == found["values"]["local.lr"]).all()
+
+
+@pytest.mark.parametrize("folder", RESULTS, ids=lambda path: path.name)
+def test_the_report_is_there_without_runs(folder: Path) -> None:
+    assert (folder / "report.html").stat().st_size > 10_000
+    assert len([*(folder / "figures").glob("*.svg")]) == len([*(folder / "figures").glob("*.png")])
+    assert not [path for path in folder.iterdir() if path.name in ("cells", "trials")]
