@@ -11,7 +11,7 @@ from torch import Tensor
 from fedpeft.settings import LocalSection
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Gupta et al. 2023, appendix C
-#: Nothing beside EPSILON once its root is taken, but a CPU takes a root of 0 or of less than 1e-37
+#: Its root is nothing beside EPSILON in float32. But a CPU takes a root of 0 or of less than 1e-37
 #: five to thirty times as long, and most of an embedding has no gradient.
 _LEAST = 1e-35
 _BLOCK = 1 << 21  # numbers that are updated together, of each tensor; measured on a CPU

@@ -2,8 +2,8 @@
 
 Registered with transformers' public ``AttentionInterface``: the model hands its keyword
 arguments down to the attention, so neither needs any state in the model. Without them, the
-numbers are those of the implementation behind it, to the bit; only bfloat16 on a CPU has a way of
-its own, see ``_fused``.
+numbers are those of the implementation behind it, to the bit; only 16-bit numbers on a CPU have a
+way of their own, see ``_fused``.
 """
 
 from __future__ import annotations
@@ -63,19 +63,20 @@ def _fused(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return PyTorch's fused attention; on a CPU without bfloat16.
+    """Return PyTorch's fused attention; on a CPU never in 16 bits.
 
-    There its backward makes it take 2.5 to 11 times as long (128 to 16 tokens; torch 2.13,
-    ``simulations.benchmarks.autocast``), nearly half of a training step, and it is less exact.
+    There its backward makes it take 2.5 to 11 times as long (bfloat16, 128 to 16 tokens; torch
+    2.13, ``simulations.benchmarks.autocast``), nearly half of a step, and it is less exact.
     """
-    if query.device.type != "cpu" or query.dtype != torch.bfloat16:
+    dtype = query.dtype
+    if query.device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     with torch.autocast("cpu", enabled=False):
         query, key, value = query.float(), key.float(), value.float()
         found, weights = sdpa_attention_forward(
             module, query, key, value, attention_mask, **options
         )
-    return found.bfloat16(), weights
+    return found.to(dtype), weights
 
 
 def _spread(prefix: Tensor, key: Tensor) -> Tensor:

@@ -57,7 +57,7 @@ def printed(status: dict[str, Any]) -> str:
         chosen = ", ".join(f"{key} = {value}" for key, value in found["settings"].items())
         edge = f" (the end of its grid: {', '.join(found['at the edge'])})"
         lost = found["trials without a score"]
-        said = " · ".join(found["axes"].values())
+        said = " · ".join(found["axes"].values()) or "all"
         lines.append(
             f"  best of {said}: {chosen}; {found['score']:.4f} on validation"
             + (edge if found["at the edge"] else "")

@@ -225,6 +225,13 @@ def test_an_axis_may_be_named_as_what_a_search_finds(folder_of: FolderOf) -> Non
     assert "best of flat: local.lr = " in printed(status_of(folder))
 
 
+def test_a_search_without_axes_is_of_all(folder_of: FolderOf) -> None:
+    axes = "[axes]\nseed = [0]\n[search]\nover.local.lr = [1e-9, 0.3]"
+    folder = folder_of(BASE + 'method.name = "linear"\n' + axes)
+    run(folder)
+    assert "best of all: local.lr = " in printed(status_of(folder))
+
+
 def test_a_damaged_private_run_is_not_run_again_by_itself(folder_of: FolderOf) -> None:
     """Its ledgers would begin anew at nothing, on the same examples."""
     private = 'privacy.unit = "example"\nprivacy.noise_multiplier = 1.0\n[axes]'
