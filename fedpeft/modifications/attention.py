@@ -66,9 +66,11 @@ def _fused(
     """Return PyTorch's fused attention; on a CPU never in 16 bits.
 
     There its backward makes it take 2.5 to 11 times as long (bfloat16, 128 to 16 tokens; torch
-    2.13, ``simulations.benchmarks.autocast``), nearly half of a step, and it is less exact.
+    2.13, ``simulations.benchmarks.autocast``), nearly half of a step, and it is less exact. Numbers
+    in float32, as BitFit's shifts make them, count as what autocast would lower them to.
     """
-    dtype = query.dtype
+    lowered = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu") if lowered else query.dtype
     if query.device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     with torch.autocast("cpu", enabled=False):

@@ -46,7 +46,9 @@ def run(
     with applied(model, family, hooked), packed(model, packing, arguments):
         if weights:
             changed = {
-                name: model.get_parameter(name) + value[0] for name, value in weights.items()
+                # Not value[0], whose way back writes zeros as large as the weight and adds to them.
+                name: model.get_parameter(name) + value.squeeze(0)
+                for name, value in weights.items()
             }
             states = functional_call(model, changed, kwargs=arguments).last_hidden_state
         else:
