@@ -52,6 +52,7 @@ from simulations.benchmarks.common import (
     compare,
     difference,
     record,
+    script,
     timed,
 )
 from simulations.benchmarks.memory import resident
@@ -186,4 +187,4 @@ def main(arguments: Sequence[str] | None = None) -> Report:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -29,6 +29,7 @@ from simulations.benchmarks.common import (
     arguments_of,
     compare,
     record,
+    script,
     timed,
 )
 
@@ -130,4 +131,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

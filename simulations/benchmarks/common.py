@@ -23,6 +23,7 @@ from typing import Any, TypeVar
 
 import numpy as np
 
+from fedpeft.errors import UserError
 from fedpeft.files import write_atomic, write_json
 
 RESULTS = Path(__file__).parent / "results"
@@ -62,6 +63,15 @@ def arguments_of(doc: str | None) -> argparse.ArgumentParser:
         "--results", type=Path, default=RESULTS, help="folder of the JSON and Markdown files"
     )
     return parser
+
+
+def script(main: Callable[[], object]) -> None:
+    """Run a benchmark as a command: a user's mistake is one line and exit code 2."""
+    try:
+        main()
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        sys.exit(2)
 
 
 def timed(call: Callable[[], ResultT]) -> tuple[Timing, ResultT]:

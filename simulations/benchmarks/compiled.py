@@ -33,6 +33,7 @@ from simulations.benchmarks.common import (
     arguments_of,
     compare,
     record,
+    script,
     slash_d,
     timed,
 )
@@ -148,4 +149,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

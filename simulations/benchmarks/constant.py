@@ -34,6 +34,7 @@ from simulations.benchmarks.common import (
     compare,
     difference,
     record,
+    script,
     timed,
 )
 
@@ -147,4 +148,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

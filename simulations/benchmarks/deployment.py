@@ -28,7 +28,15 @@ from typing import Any
 
 from fedpeft.config import Experiment
 from fedpeft.tasks import load_task
-from simulations.benchmarks.common import Report, Row, alternate, arguments_of, compare, record
+from simulations.benchmarks.common import (
+    Report,
+    Row,
+    alternate,
+    arguments_of,
+    compare,
+    record,
+    script,
+)
 from simulations.benchmarks.parts.link import Line, hosts, inside
 from simulations.loopback import Deployment, deployment
 
@@ -231,4 +239,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -45,6 +45,7 @@ from simulations.benchmarks.common import (
     compare,
     difference,
     record,
+    script,
     slash_d,
 )
 
@@ -166,4 +167,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

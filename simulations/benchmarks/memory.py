@@ -26,7 +26,7 @@ from typing import Any
 import numpy as np
 
 from fedpeft.config import Experiment
-from simulations.benchmarks.common import Report, Row, arguments_of, child, record, slash_d
+from simulations.benchmarks.common import Report, Row, arguments_of, child, record, script, slash_d
 from simulations.run import prepare, simulate
 
 TARGET = 5.0  # MB for 100 further clients
@@ -181,4 +181,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

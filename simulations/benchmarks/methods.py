@@ -34,7 +34,7 @@ from fedpeft.methods import REGISTRY
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.tasks.metrics import scores
 from fedpeft.training import When, evaluate, train_cohort
-from simulations.benchmarks.common import Report, Row, arguments_of, child, record
+from simulations.benchmarks.common import Report, Row, arguments_of, child, record, script
 from simulations.benchmarks.memory import resident
 
 STEPS = 5  # of one side before it is the other's turn
@@ -236,4 +236,4 @@ def main(arguments: Sequence[str] | None = None) -> Report:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -33,6 +33,7 @@ from simulations.benchmarks.common import (
     child,
     compare,
     record,
+    script,
     slash_d,
 )
 from simulations.benchmarks.parts.usage import Usage, usage_of
@@ -137,4 +138,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

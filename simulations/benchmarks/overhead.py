@@ -44,6 +44,7 @@ from simulations.benchmarks.common import (
     compare,
     difference,
     record,
+    script,
     slash_d,
     timed,
 )
@@ -193,4 +194,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

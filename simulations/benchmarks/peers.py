@@ -43,6 +43,7 @@ from simulations.benchmarks.common import (
     compare,
     difference,
     record,
+    script,
     slash_d,
 )
 from simulations.benchmarks.engines import QUIET
@@ -200,4 +201,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

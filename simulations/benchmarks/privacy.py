@@ -37,6 +37,7 @@ from simulations.benchmarks.common import (
     arguments_of,
     compare,
     record,
+    script,
     timed,
 )
 from simulations.benchmarks.parts.private_memory import memory_report
@@ -135,4 +136,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

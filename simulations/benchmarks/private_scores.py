@@ -24,7 +24,7 @@ from fedpeft.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.vectorfile import EXPERIMENT
 from server.runfolder import RESULT
-from simulations.benchmarks.common import Report, Row, arguments_of, record
+from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.methods import majority_of
 from simulations.run import prepare, simulate
 
@@ -157,4 +157,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

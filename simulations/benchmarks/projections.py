@@ -39,6 +39,7 @@ from simulations.benchmarks.common import (
     child,
     compare,
     record,
+    script,
     timed,
 )
 from simulations.benchmarks.memory import resident
@@ -200,4 +201,4 @@ def main(arguments: Sequence[str] | None = None) -> Report | None:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -24,7 +24,7 @@ from statistics import median
 from typing import Any
 
 from fedpeft.config import Experiment
-from simulations.benchmarks.common import Report, Row, arguments_of, record, slash_d
+from simulations.benchmarks.common import Report, Row, arguments_of, record, script, slash_d
 from simulations.run import prepare, simulate
 
 BACKBONE = "tiny"
@@ -128,4 +128,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

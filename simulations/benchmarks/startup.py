@@ -31,6 +31,7 @@ from simulations.benchmarks.common import (
     child,
     compare,
     record,
+    script,
     slash_d,
 )
 from simulations.benchmarks.engines import run
@@ -117,4 +118,4 @@ def main(arguments: Sequence[str] | None = None) -> Report:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

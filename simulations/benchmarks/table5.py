@@ -42,6 +42,7 @@ from simulations.benchmarks.common import (
     child,
     compare,
     record,
+    script,
     timed,
 )
 from simulations.benchmarks.memory import resident
@@ -222,4 +223,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)

@@ -37,6 +37,7 @@ from simulations.benchmarks.common import (
     compare,
     difference,
     record,
+    script,
     timed,
 )
 from simulations.benchmarks.parts.random_roberta import (
@@ -174,4 +175,4 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
 
 
 if __name__ == "__main__":
-    main()
+    script(main)
