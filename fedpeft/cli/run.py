@@ -100,14 +100,14 @@ def _run(
             with console.status("giving the run to the server"):
                 identity = _submit(connection, experiment, name, out, there)
         federation = experiment.federation
-        console.print(
-            f"{experiment.task.name} · {experiment.method.name} on {experiment.backbone} · "
-            f"{federation.clients} clients, {experiment.clients_per_round} a round · run '{name}' "
-            f"at {connection.control}, number {identity}",
-            soft_wrap=True,
-        )
-        mirror = Mirror(connection, name, out)
         try:
+            console.print(
+                f"{experiment.task.name} · {experiment.method.name} on {experiment.backbone} · "
+                f"{federation.clients} clients, {experiment.clients_per_round} a round · "
+                f"run '{name}' at {connection.control}, number {identity}",
+                soft_wrap=True,
+            )
+            mirror = Mirror(connection, name, out)
             watch = Display(folder, federation.rounds, _metric(experiment), console)
             with watch, tracked(folder, experiment):
                 follow(mirror, identity, lambda line: console.print(line, soft_wrap=True))
