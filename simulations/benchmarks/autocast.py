@@ -113,7 +113,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser.add_argument("--glue", type=Path, help="folder of GLUE files; none = made-up texts")
     parser.add_argument("--examples", type=int, default=200, help="of the client (200)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
-    parser.add_argument("--methods", nargs="+", default=["slash", "lora", "full"])
+    parser.add_argument("--methods", nargs="+", default=["slash", "lora", "bitfit", "full"])
     options = parser.parse_args(arguments)
     tasks = ("sst2", "mrpc") if options.glue else ("synthetic/sentiment",)
     about = {name: getattr(options, name) for name in ("backbone", "examples", "threads")}
