@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fedpeft.norms import row_norms
 from fedpeft.settings import LocalSection
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Gupta et al. 2023, appendix C
@@ -113,5 +114,5 @@ def clip_rows(gradients: Tensor, max_norm: float) -> Tensor:
     """Scale each row [P] of [n, P] down to the L2 norm ``max_norm``, in place; 0 = not at all."""
     if not max_norm:
         return gradients
-    norms = gradients.norm(dim=1, keepdim=True)
-    return gradients.mul_((max_norm / (norms + 1e-6)).clamp(max=1.0))
+    factors = (max_norm / (row_norms(gradients) + 1e-6)).clamp(max=1.0)
+    return gradients.mul_(factors[:, None].to(gradients.dtype))

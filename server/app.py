@@ -251,9 +251,13 @@ def check_update(runtime: Runtime, reply: Message, start: np.ndarray) -> Update:
     array = numbers(content["arrays"]["vector"])
     vector = decode(array, experiment.wire.codec, len(start), str(start.dtype))
     limit = experiment.federation.max_update_norm
-    norm = float(np.linalg.norm(vector - start))
-    if limit and norm > limit:
-        raise ValueError(f"update norm {norm:.4g} is above federation.max_update_norm = {limit:g}")
+    if limit:
+        # In float64: in float32 the norm of millions of numbers comes out too small.
+        norm = float(np.linalg.norm(np.subtract(vector, start, dtype=np.float64)))
+        if norm > limit:
+            raise ValueError(
+                f"update norm {norm:.4g} is above federation.max_update_norm = {limit:g}"
+            )
     privacy = experiment.privacy
     protected = {"example": privacy.examples, "client": privacy.local}
     said = [read_statement(content["config"][u], u) for u, own in protected.items() if own]

@@ -19,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpeft.norms import row_norms
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.noise import Noise, poisson
 from fedpeft.privacy.whole_weights import example_gradients
@@ -99,7 +100,7 @@ def clipped_sums(gradients: Tensor, groups: int, private: DPSGD) -> Tensor:
 
     A gradient that is not finite has no direction to cut it along: it counts as zero.
     """
-    norms = gradients.norm(dim=1)
+    norms = row_norms(gradients)
     finite = norms.isfinite()
     if not finite.all():
         gradients = gradients.where(finite[:, None], 0.0)
@@ -108,9 +109,9 @@ def clipped_sums(gradients: Tensor, groups: int, private: DPSGD) -> Tensor:
     elif private.clipping == "automatic":
         factors = private.clip / (norms + STABILITY)
     else:
-        # The 1e-6: rounding must not leave a norm above C.
+        # The 1e-6: rounding of factor and product must not leave a norm above C.
         factors = (private.clip / (norms * (1 + 1e-6))).clamp(max=1.0)
-    factors = factors.where(finite, 0.0).view(groups, 1, -1)
+    factors = factors.where(finite, 0.0).to(gradients.dtype).view(groups, 1, -1)
     return (factors @ gradients.view(groups, factors.shape[2], -1)).squeeze(1)
 
 

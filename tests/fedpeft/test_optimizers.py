@@ -104,6 +104,8 @@ def test_clipping_is_torchs_for_each_row() -> None:
         torch.nn.utils.clip_grad_norm_([expected], 1.0)
         torch.testing.assert_close(clipped[row], expected.grad)
     assert torch.equal(clip_rows(gradients, 0.0), gradients)
+    long = clip_rows(torch.full((1, 5_000_000), 1e-3), 1.0)  # a sum that float32 gets wrong
+    assert long.double().norm() == pytest.approx(1.0, rel=2e-6)
 
 
 def test_schedule_rises_during_warmup_and_falls_to_zero() -> None:

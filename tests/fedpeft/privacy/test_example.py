@@ -108,6 +108,16 @@ def test_one_example_moves_the_sum_by_at_most_the_clip(
     assert not moved[0].any()
 
 
+@pytest.mark.parametrize("clipping", ["flat", "automatic"])
+def test_a_gradient_of_millions_of_numbers_is_within_the_clip(clipping: str) -> None:
+    """In float32, where torch's own norm of so many numbers is too small."""
+    gradients = torch.full((2, 5_000_000), 1e-3)
+    gradients[1] = torch.randn(5_000_000, generator=torch.Generator().manual_seed(0))
+    for gradient in gradients:
+        found = clipped_sums(gradient[None], 1, private(clip=1.0, clipping=clipping))[0]
+        assert 0.99 < found.double().norm() <= 1.0
+
+
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
 def test_a_gradient_that_is_not_finite_counts_as_zero(bad: float) -> None:
     gradients = torch.ones(3, 4, dtype=torch.float64)

@@ -1,0 +1,34 @@
+"""Norms of long rows, in float32 as in training, against NumPy in float64."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+
+from fedpeft.norms import row_norms
+
+
+@pytest.mark.parametrize("size", [0, 1, 5, 1 << 16, (1 << 16) + 1, 4_000_000])
+def test_a_norm_is_right_however_long_the_row_is(size: int) -> None:
+    rows = np.random.default_rng(0).normal(size=(2, size)).astype(np.float32)
+    rows[1] = 1e-3  # equal numbers round the same way every time
+    found = row_norms(torch.from_numpy(rows))
+    assert found.dtype == torch.float64
+    expected = np.linalg.norm(rows.astype(np.float64), axis=1)
+    np.testing.assert_allclose(found.numpy(), expected, rtol=1e-12)
+
+
+def test_what_is_not_finite_stays_in_its_row() -> None:
+    rows = torch.ones(4, 100_000)
+    rows[1, 70_000], rows[2, 3], rows[3] = float("nan"), float("-inf"), 1e30
+    found = row_norms(rows)
+    assert found.isfinite().tolist() == [True, False, False, True]  # 1e30^2 is no float32
+    assert found[0] == pytest.approx(100_000**0.5, rel=1e-12)
+
+
+def test_the_rows_stay_as_they_are() -> None:
+    for dtype in (torch.float32, torch.float64):
+        rows = torch.tensor([[3.0, -4.0]], dtype=dtype)
+        assert row_norms(rows).tolist() == [5.0]
+        assert rows.tolist() == [[3.0, -4.0]]
