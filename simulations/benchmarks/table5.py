@@ -61,7 +61,6 @@ SAME = {"off": 5e-6, "bfloat16": 3e-2}
 #: Of later turns: Adam makes a step of what is only rounding, and from turn to turn that grows
 #: (1e-3 after six: base with full, large with SLaSh).
 GROWN = 1e-2
-LOOSER = 50  # times more of full fine-tuning, where most numbers move by rounding alone
 #: Method -> (seconds, GB) in table 5; JR-WARP is not in it.
 PAPER = {
     "base": {
@@ -123,7 +122,7 @@ def time_method(name: str, folder: str, options: Namespace) -> tuple[list[float]
 
     seconds(0), seconds(1)
     found = alternate(lambda: seconds(0), lambda: seconds(1), options.repeats)
-    most = SAME[options.autocast] * (LOOSER if name == FULL else 1)
+    most = SAME[options.autocast]
     for turn, (one, two) in enumerate(zip(*losses, strict=True)):
         if not abs(one - two) <= (max(most, GROWN) if turn else most) * losses[0][0]:
             raise SystemExit(f"{name}: losses are {one:.6g} and {two:.6g}: not the same")
