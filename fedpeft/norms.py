@@ -14,7 +14,9 @@ _BLOCK = 1 << 16  # columns at a time: no copy as large as the rows; measured on
 
 
 def row_norms(rows: Tensor) -> Tensor:
-    """Return the L2 norm of every row of ``rows`` [n, P], in float64 [n]."""
+    """Return the L2 norm of every row of ``rows`` [n, P], float32 or float64, in float64 [n]."""
+    if rows.device.type != "cpu":  # there many small blocks would cost more than the sum
+        return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     squares = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for block in rows.split(_BLOCK, dim=1):
         squares += block.to(torch.float64, copy=True).square_().sum(dim=1)

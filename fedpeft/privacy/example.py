@@ -98,9 +98,11 @@ def private_gradients(
 def clipped_sums(gradients: Tensor, groups: int, private: DPSGD) -> Tensor:
     """Return the sum [G, P] of every group's clipped rows of ``gradients`` [N, P].
 
-    A gradient that is not finite has no direction to cut it along: it counts as zero.
+    A gradient that is not finite has no direction to cut it along, and one that is so long that its
+    factor is no normal number would be cut with too few digits: both count as zero.
     """
-    norms = row_norms(gradients)
+    # The 1e-6: rounding of factor and product must not leave a norm above C.
+    norms = row_norms(gradients) * (1 + 1e-6)
     finite = norms.isfinite()
     if not finite.all():
         gradients = gradients.where(finite[:, None], 0.0)
@@ -109,9 +111,9 @@ def clipped_sums(gradients: Tensor, groups: int, private: DPSGD) -> Tensor:
     elif private.clipping == "automatic":
         factors = private.clip / (norms + STABILITY)
     else:
-        # The 1e-6: rounding of factor and product must not leave a norm above C.
-        factors = (private.clip / (norms * (1 + 1e-6))).clamp(max=1.0)
-    factors = factors.where(finite, 0.0).to(gradients.dtype).view(groups, 1, -1)
+        factors = (private.clip / norms).clamp(max=1.0)
+    exact = finite & (factors >= torch.finfo(gradients.dtype).tiny)
+    factors = factors.where(exact, 0.0).to(gradients.dtype).view(groups, 1, -1)
     return (factors @ gradients.view(groups, factors.shape[2], -1)).squeeze(1)
 
 

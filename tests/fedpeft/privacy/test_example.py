@@ -110,12 +110,24 @@ def test_one_example_moves_the_sum_by_at_most_the_clip(
 
 @pytest.mark.parametrize("clipping", ["flat", "automatic"])
 def test_a_gradient_of_millions_of_numbers_is_within_the_clip(clipping: str) -> None:
-    """In float32, where torch's own norm of so many numbers is too small."""
+    """In float32, where torch's own norm of so many numbers is wrong."""
     gradients = torch.full((2, 5_000_000), 1e-3)
     gradients[1] = torch.randn(5_000_000, generator=torch.Generator().manual_seed(0))
     for gradient in gradients:
         found = clipped_sums(gradient[None], 1, private(clip=1.0, clipping=clipping))[0]
         assert 0.99 < found.double().norm() <= 1.0
+
+
+@pytest.mark.parametrize("clipping", ["flat", "automatic"])
+@pytest.mark.parametrize("size", [1e3, 1e18, 1e34, 1e36, 1e38])
+@pytest.mark.parametrize("clip", [1e-3, 0.1, 10.0])
+def test_a_huge_gradient_is_within_the_clip(size: float, clip: float, clipping: str) -> None:
+    """In float32: its factor may be so small that it has lost digits; then it counts as zero."""
+    gradient = size * torch.rand(1, 1000, generator=torch.Generator().manual_seed(0))
+    found = clipped_sums(gradient, 1, private(clip=clip, clipping=clipping))[0]
+    norm = float(found.double().norm())
+    assert norm == 0 or 0.9999 * clip < norm <= clip
+    assert norm or clip / size < 1e-36
 
 
 @pytest.mark.parametrize("bad", [math.nan, math.inf])
