@@ -1,33 +1,45 @@
-# Everything from a fresh clone: `make demo` and `make test` make .venv first if it is not there.
+# Every target makes the environment in .venv first, so each works in a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := $(BIN)/python -m pytest -n 2
+PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
 
-.PHONY: demo test test-fast lint clean
+.PHONY: help install demo test test-fast test-all lint docs clean
 
-demo: .venv/.demo-installed
+help:  ## Show this list
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+
+install: .venv/.installed  ## Make .venv with everything for tests and docs
+
+demo: .venv/.demo-installed  ## Fine-tune MiniLM over eight simulated clients
 	HF_HUB_OFFLINE=1 $(BIN)/fedpeft simulate simulations/demo.toml
 
-test: .venv/.all-installed
-	HF_HUB_OFFLINE=1 $(PYTEST)
+test: .venv/.installed  ## Run the tests of every feature, about ten minutes
+	$(PYTEST) -m "not long"
 
-test-fast: .venv/.all-installed
-	HF_HUB_OFFLINE=1 $(PYTEST) -m "not slow"
+test-fast: .venv/.installed  ## Run the quick tests, about two minutes
+	$(PYTEST) -m "not long and not slow"
 
-lint: .venv/.all-installed
+test-all: test  ## Run all tests: also kills, deployments, browsers, real weights
+	$(PYTEST) -m long
+
+lint: .venv/.installed  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-clean:
+docs: .venv/.installed  ## Build the documentation in build/site
+	HF_HUB_OFFLINE=1 $(BIN)/python docs/generate.py build/docs
+	$(BIN)/zensical build --clean --strict
+
+clean:  ## Remove the environment and what was built
 	rm -rf .venv build *.egg-info
 
 .venv/.demo-installed: pyproject.toml | .venv
 	$(BIN)/python -m pip install --quiet --editable '.[demo]'
 	touch $@
 
-.venv/.all-installed: pyproject.toml | .venv
-	$(BIN)/python -m pip install --quiet --editable '.[demo,ray,dev]'
+.venv/.installed: pyproject.toml | .venv
+	$(BIN)/python -m pip install --quiet --editable '.[demo,ray,docs,dev]'
 	touch $@ .venv/.demo-installed
 
 .venv:

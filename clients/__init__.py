@@ -1,1 +1,1 @@
-"""The client side: what a node does with the messages it gets."""
+"""The client side: how a node answers messages of the server."""

@@ -1,34 +1,44 @@
-"""The Flower ClientApp: a node's answers to handshake, train and evaluate."""
+"""The Flower ClientApp: the handlers of handshake, train and evaluate messages.
+
+Every message is checked against the experiment received in the handshake, and every round is
+charged to the client's privacy ledger before anything is computed from its data.
+"""
 
 from __future__ import annotations
 
 import functools
-import json
+import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
 
 import numpy as np
-from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
-    Context,
-    Message,
-    MessageType,
-    MetricRecord,
-    RecordDict,
-)
+from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from clients.data import LocalData, local_data
-from clients.errors import error_reply
-from clients.memory import recall, remember
-from clients.personal import completed, keep
-from clients.privacy import Protection, Request, charge, hide, require_open, require_rules
-from fedpeft.runtime import Runtime
-from fedpeft.training import When, evaluate, train_cohort
-from fedpeft.vector import decode, encode
+from clients.assignment import Assignment
+from clients.attempts import train_once
+from clients.charging import Protection, charge, hide
+from clients.data import STATE, local_data
+from clients.errors import ClientError, error_reply, withheld
+from clients.folder import NodeFolder
+from clients.memory import kept_experiment, remember
+from clients.personal import keep
+from clients.rules import require_open, require_rules
+from fedpeft import training
+from fedpeft.privacy.ledger import Attempt
 from fedpeft.version import __version__
+from fedpeft.wire.codecs import encode
+from fedpeft.wire.messages import (
+    RECORD,
+    EvaluateReply,
+    HandshakeReply,
+    HandshakeRequest,
+    TrainReply,
+    from_fields,
+    to_fields,
+    unpack_experiment,
+)
 
 app = ClientApp()
 Answer = Callable[[Message, Context], Message]
@@ -50,141 +60,125 @@ def answering_errors(answer: Answer) -> Answer:
 @app.query("handshake")
 @answering_errors
 def handshake(message: Message, context: Context) -> Message:
-    """Keep the experiment, and say who is here and what would be used."""
-    config = message.content["config"]
-    toml, proposed = str(config["experiment"]), int(config["client"])
-    if config.get("version", __version__) != __version__:
-        # Settings of another version need not make sense here, so only this is said.
-        other = ConfigRecord({"client": proposed, "examples": 0, "version": __version__})
-        return Message(RecordDict({"node": other}), reply_to=message)
-    run = str(config.get("run", ""))
-    data = local_data(toml, context, proposed, run)
+    """Keep the experiment; reply with the client's number, its examples and the identity.
+
+    A node with another version replies only with its version, as it may not know the settings.
+    """
+    request = from_fields(HandshakeRequest, message.content.get(RECORD))
+    if request.version != __version__:
+        client = -1 if request.client is None else request.client
+        return _reply(HandshakeReply(version=__version__, client=client), message)
+    if not re.fullmatch("([0-9a-f]{16})?", request.run):  # it becomes part of file names
+        raise ClientError("the name of the run is not 16 hexadecimal digits")
+    toml = unpack_experiment(request.experiment) if request.experiment else ""
+    toml = toml or kept_experiment(context, request.digest.hex(), request.run)
+    if not toml:
+        return _reply(HandshakeReply(version=__version__, unknown=1), message)
+    proposed = -1 if request.client is None else request.client
+    data = local_data(toml, context, proposed, request.run)
     require_rules(data)
-    node = ConfigRecord(
-        {"client": data.client, "examples": len(data.train), **data.runtime.identity}
-    )
-    remember(context, toml, data, run)
-    return Message(RecordDict({"node": node}), reply_to=message)
+    digests: dict[str, Any] = {
+        name: bytes.fromhex(value)
+        for name, value in data.runtime.identity.items()
+        if name != "version"
+    }
+    client, examples = data.client, data.examples
+    remember(context, toml, data, request.run)
+    reply = HandshakeReply(version=__version__, client=client, examples=examples, **digests)
+    return _reply(reply, message)
+
+
+def _reply(content: object, message: Message) -> Message:
+    record = RecordDict({RECORD: ConfigRecord(to_fields(content))})
+    return Message(record, reply_to=message)
 
 
 @app.train()
-def train(message: Message, context: Context) -> Message:
-    """Train on this client's examples from the task vector that came."""
-    return train_together([message], [context])[0]
-
-
-@app.evaluate()
 @answering_errors
-def measure(message: Message, context: Context) -> Message:
-    """Evaluate the task vector that came on this client's share of the dev set."""
-    task = Assignment.read(message, context)
-    require_open(task.data)
-    dev = task.runtime.dev.select(task.data.dev)
-    found = evaluate(task.runtime.model, task.start, dev)
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord({"statistics": Array(found.statistics)}),
-            "metrics": MetricRecord({"loss-sum": found.loss_sum}),
-        }
+def train(message: Message, context: Context) -> Message:
+    """Train the received task vector on this client's examples; at a deployed node, only once."""
+    if STATE not in context.node_config:
+        return train_together([message], [context])[0]
+    folder = NodeFolder(Path(str(context.node_config[STATE])))
+    return train_once(
+        folder, message, lambda attempt: train_together([message], [context], attempt)[0]
     )
-    return Message(content, reply_to=message)
 
 
-@dataclass(frozen=True)
-class Assignment:
-    """What one message asks of one client."""
-
-    message: Message
-    data: LocalData
-    round: int
-    start: np.ndarray  # task vector [P], with what is this client's own
-
-    @classmethod
-    def read(cls, message: Message, context: Context) -> Assignment:
-        """Check a message against the experiment kept at the handshake.
-
-        Raises:
-            ClientError: no handshake came before, or the message belongs to another experiment.
-        """
-        config = message.content["config"]
-        data = recall(context, str(config["experiment"]), str(config.get("run", "")))
-        ours, codec = data.runtime.trainable, data.runtime.experiment.wire.codec
-        array = message.content["arrays"]["vector"].numpy()
-        shared = decode(array, codec, ours.shared.size, ours.numpy_dtype)
-        round, trains = int(config["round"]), message.metadata.message_type == MessageType.TRAIN
-        start = completed(data, shared, round - 1 if trains else round)
-        return cls(message, data, round, start)
-
-    @property
-    def runtime(self) -> Runtime:
-        """Of the experiment."""
-        return self.data.runtime
-
-    @property
-    def request(self) -> Request:
-        """What privacy needs to know of this assignment."""
-        return Request(self.runtime.experiment, self.data, self.round, self.start)
-
-    def reply(self, vector: np.ndarray, loss: float, protection: Protection) -> Message:
-        """Return the message that carries the shared part [S] of a trained task vector.
-
-        With privacy the vector and what has been spent are all that leaves the client: a training
-        loss says something of the examples that no noise covers.
-        """
-        experiment = self.runtime.experiment
-        said = {each["unit"]: json.dumps(each) for each in protection.statements}
-        private = experiment.privacy.unit != "none"
-        content = RecordDict(
-            {
-                "arrays": ArrayRecord({"vector": Array(encode(vector, experiment.wire.codec))}),
-                "metrics": MetricRecord({} if private else {"loss": loss}),
-                "config": ConfigRecord({"experiment": self.runtime.digest, **said}),
-            }
-        )
-        return Message(content, reply_to=self.message)
-
-
-def train_together(messages: Sequence[Message], contexts: Sequence[Context]) -> list[Message]:
+def train_together(
+    messages: Sequence[Message], contexts: Sequence[Context], attempt: Attempt | None = None
+) -> list[Message]:
     """Answer the train messages of several clients of one round, trained in one batch.
 
-    A client whose message or data is at fault, or whose privacy budget is spent, gets an error
+    A client whose message or data is invalid, or whose privacy budget is spent, gets an error
     reply; the others are trained.
     """
     replies: dict[int, Message] = {}
     ready: dict[int, tuple[Assignment, Protection]] = {}
-    for place, (message, context) in enumerate(zip(messages, contexts, strict=True)):
+    for index, (message, context) in enumerate(zip(messages, contexts, strict=True)):
         try:
-            assignment = Assignment.read(message, context)
-            ready[place] = assignment, charge(assignment.request)
+            assignment = Assignment.read(message, context, attempt)
+            ready[index] = assignment, charge(assignment)
         except Exception as error:
-            replies[place] = error_reply(error, message)
+            replies[index] = error_reply(error, message)
     try:
-        replies |= dict(zip(ready, _train([*ready.values()]), strict=True))
+        with withheld(any(assignment.data.limited for assignment, _ in ready.values())):
+            replies |= dict(zip(ready, _train([*ready.values()]), strict=True))
     except Exception as error:
-        replies |= {place: error_reply(error, messages[place]) for place in ready}
-    return [replies[place] for place in range(len(messages))]
+        replies |= {index: error_reply(error, messages[index]) for index in ready}
+    return [replies[index] for index in range(len(messages))]
 
 
-def _train(assignments: list[tuple[Assignment, Protection]]) -> list[Message]:
-    if not assignments:
+def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
+    """Train the clients of one round whose ledgers are charged, and return their replies."""
+    if not charged:
         return []
-    runtime, round = assignments[0][0].runtime, assignments[0][0].round
-    experiment = runtime.experiment
-    private = [protection.dpsgd for _, protection in assignments if protection.dpsgd]
-    trained = train_cohort(
+    assignments = [assignment for assignment, _ in charged]
+    runtime, experiment = assignments[0].data.rows.runtime, assignments[0].experiment
+    trained = training.train_cohort(
         runtime.model,
-        np.stack([each.start for each, _ in assignments]),
-        [runtime.train.select(each.data.train) for each, _ in assignments],
-        [each.data.client for each, _ in assignments],
+        np.stack([assignment.start for assignment in assignments]),
+        [runtime.train.select(assignment.data.rows.train) for assignment in assignments],
+        [assignment.client for assignment in assignments],
         experiment.local,
-        When(experiment.seed, round, experiment.federation.rounds),
-        private or None,
+        training.When(experiment.seed, assignments[0].round, experiment.federation.rounds),
+        [protection.dpsgd for _, protection in charged if protection.dpsgd] or None,
     )
-    for (each, _), vector in zip(assignments, trained.vectors, strict=True):
-        keep(each.data, each.round, vector)
+    for assignment, vector in zip(assignments, trained.vectors, strict=True):
+        keep(assignment.data, assignment.round, vector)
     return [
-        each.reply(hide(protection, each.request, vector), float(loss), protection)
-        for (each, protection), vector, loss in zip(
-            assignments, trained.vectors, trained.losses, strict=True
+        _trained_reply(assignment, hide(protection, assignment, vector), float(loss), protection)
+        for (assignment, protection), vector, loss in zip(
+            charged, trained.vectors, trained.losses, strict=True
         )
     ]
+
+
+def _trained_reply(
+    assignment: Assignment, shared: np.ndarray, loss: float, protection: Protection
+) -> Message:
+    """Return the reply with the shared part [S] of a trained task vector.
+
+    With privacy, only the vector and the statements of the privacy spent leave the client: no
+    noise covers the training loss.
+    """
+    experiment = assignment.experiment
+    reply = TrainReply(
+        vector=encode(shared, experiment.wire.codec),
+        loss=loss if experiment.privacy.unit == "none" else None,
+        **{unit: composition.to_bytes() for unit, composition in protection.statements},
+    )
+    return _reply(reply, assignment.message)
+
+
+@app.evaluate()
+@answering_errors
+def evaluate(message: Message, context: Context) -> Message:
+    """Evaluate the received task vector on this client's share of the dev set."""
+    assignment = Assignment.read(message, context)
+    require_open(assignment.data)
+    rows = assignment.data.rows
+    dev = rows.runtime.dev.select(rows.dev)
+    result = training.evaluate(rows.runtime.model, assignment.start, dev)
+    statistics = encode(result.statistics, "float64")
+    return _reply(EvaluateReply(statistics=statistics, loss_sum=result.loss_sum), message)

@@ -1,7 +1,7 @@
 """One request and one answer over a Unix socket, between processes of one user on one machine.
 
-Both are a pair of byte strings, each sent as its length (8 bytes, big-endian) and itself. Either
-side lets go of a peer that belongs to another user.
+Both are pairs of byte strings. Each string is sent after its length (8 bytes, big-endian). Either
+side closes the connection if the peer belongs to another user.
 """
 
 from __future__ import annotations
@@ -18,22 +18,22 @@ from pathlib import Path
 
 from fedpeft.errors import UserError
 
-LARGEST = 2 << 30  # bytes of one of a pair: no protobuf message can be larger
-LONGEST_PATH = 107  # bytes of a socket's path, the kernel's limit
+LARGEST = 2 << 30  # bytes of one string: protobuf's limit of a message
+LONGEST_PATH = 107  # bytes of a socket's path: the kernel's limit
 Pair = tuple[bytes, bytes]
-_PATIENCE = 30.0  # seconds that a peer may take to send a request, or to take its answer
+_PATIENCE = 30.0  # seconds in which a peer has to send its request, or to read the answer
 _LENGTH = struct.Struct("!Q")
 _CREDENTIALS = struct.Struct("3i")  # process, user, group
-_LISTENS = 0x10000  # flag of a socket in /proc/net/unix
+_LISTENING = 0x10000  # flag of a listening socket in /proc/net/unix
 _PIECE = 1 << 20  # bytes
 
 
 class ChannelError(OSError):
-    """The other side is not who it should be, went away, or sent what is no pair."""
+    """The peer belongs to another user, disconnected, or sent an invalid pair."""
 
 
 def check_path(path: Path) -> None:
-    """Make sure that a socket can have this path.
+    """Check that a socket can have this path.
 
     Raises:
         UserError: the path is longer than the kernel allows.
@@ -47,7 +47,7 @@ def check_path(path: Path) -> None:
 
 
 def listen(path: Path) -> socket.socket:
-    """Return a socket, mode 0600, that listens at ``path``; what a dead process left is removed.
+    """Return a socket of mode 0600 that listens at ``path``; the file of a dead process is removed.
 
     Raises:
         UserError: the path is too long, or another process listens there.
@@ -55,11 +55,11 @@ def listen(path: Path) -> socket.socket:
     """
     check_path(path)
     if is_listening(path):
-        raise UserError(f"{path}: another process answers there already")
+        raise UserError(f"{path}: another process listens there already")
     with contextlib.suppress(FileNotFoundError):
         path.unlink()
     listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    before = os.umask(0o177)  # the socket is made with the right mode, not given it later
+    before = os.umask(0o177)  # no other user may connect at any moment
     try:
         listener.bind(str(path))
     finally:
@@ -71,14 +71,14 @@ def listen(path: Path) -> socket.socket:
 def is_listening(path: Path) -> bool:
     """Return whether a process listens at ``path``.
 
-    Read from /proc: connections that only look would queue up before a worker that is busy.
+    Read from /proc: a connection would wait in the queue of a busy worker.
     """
-    if not path.exists():  # removed below a process that still listens
+    if not path.exists():  # the file may be removed while a process still listens
         return False
     for line in Path("/proc/net/unix").read_text(errors="replace").splitlines()[1:]:
         # Address, references, protocol, flags, type, state, inode, path.
         words = line.split(maxsplit=7)
-        if len(words) == 8 and words[7] == str(path) and int(words[3], 16) & _LISTENS:
+        if len(words) == 8 and words[7] == str(path) and int(words[3], 16) & _LISTENING:
             return True
     return False
 
@@ -88,16 +88,16 @@ def serve_one(
 ) -> None:
     """Wait for one connection, and answer its request.
 
-    A connection that is closed without a request is passed over.
+    A connection that is closed without a request is ignored.
 
     Args:
         listener: see ``listen``.
         answer: returns the answer to a request.
-        gone: called at once, in another thread, if the peer hangs up before ``answer`` returns;
-            only it can end an answer that nobody waits for any more.
+        gone: called in another thread as soon as the peer disconnects before ``answer`` returns,
+            to end a computation that is no longer needed.
 
     Raises:
-        ChannelError: the peer is another user, went away, or sent what is no request.
+        ChannelError: the peer belongs to another user, disconnected, or sent an invalid request.
         OSError: the peer took too long, or the listener is closed.
     """
     connection, _ = listener.accept()
@@ -118,11 +118,11 @@ def ask(path: Path, request: Pair, timeout: float) -> Pair:
     Args:
         path: of the socket.
         request: what to send.
-        timeout: seconds that the answer may take. A process that dies is noticed at once.
+        timeout: seconds that the answer may take; if the process ends, the call fails at once.
 
     Raises:
-        OSError: nobody listens there, the answer took too long.
-        ChannelError: the peer is another user, went away, or sent what is no answer.
+        OSError: no process listens there, or the answer took too long.
+        ChannelError: the peer belongs to another user, disconnected, or sent an invalid answer.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as connection:
         connection.settimeout(timeout)
@@ -133,24 +133,24 @@ def ask(path: Path, request: Pair, timeout: float) -> Pair:
 
 
 def _check_peer(connection: socket.socket) -> None:
-    said = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
-    process, user, _ = _CREDENTIALS.unpack(said)
+    peer = connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size)
+    process, user, _ = _CREDENTIALS.unpack(peer)
     if user != os.geteuid():
-        raise ChannelError(f"process {process} of user {user} is refused: it is not ours")
+        raise ChannelError(f"process {process} of user {user} is refused: expected this user's")
 
 
 @contextmanager
 def _watched(connection: socket.socket, gone: Callable[[], None]) -> Iterator[None]:
-    """Call ``gone`` in a thread if the peer hangs up meanwhile."""
+    """Call ``gone`` in a thread if the peer disconnects during the block."""
     hang_up = select.poll()
     hang_up.register(connection, select.POLLRDHUP)
     if hang_up.poll(0):
-        raise ChannelError("who asked has gone while the request waited")
-    ours, theirs = socket.socketpair()
+        raise ChannelError("the requester disconnected while the request waited")
+    end, ended = socket.socketpair()  # closing the first wakes up the thread
 
     def watch() -> None:
-        hang_up.register(theirs, select.POLLRDHUP)
-        if theirs.fileno() not in [file for file, _ in hang_up.poll()]:
+        hang_up.register(ended, select.POLLRDHUP)
+        if ended.fileno() not in [file for file, _ in hang_up.poll()]:
             gone()
 
     watching = threading.Thread(target=watch, daemon=True, name="hang-up")
@@ -158,16 +158,16 @@ def _watched(connection: socket.socket, gone: Callable[[], None]) -> Iterator[No
     try:
         yield
     finally:
-        ours.close()
+        end.close()
         watching.join()
-        theirs.close()
+        ended.close()
 
 
 def _send(connection: socket.socket, pair: Pair) -> None:
     for part in pair:
         _check_length(len(part))
         connection.sendall(_LENGTH.pack(len(part)))
-        if part:  # sending nothing fails when the peer, who has all, is gone already
+        if part:  # an empty send fails if the peer has read everything and disconnected
             connection.sendall(part)
 
 
@@ -183,14 +183,14 @@ def _receive_part(connection: socket.socket) -> bytes:
 
 def _check_length(length: int) -> None:
     if length > LARGEST:
-        raise ChannelError(f"{length} bytes in one piece, at most {LARGEST} are allowed")
+        raise ChannelError(f"{length} bytes in one string, expected at most {LARGEST}")
 
 
 def _exactly(connection: socket.socket, length: int) -> bytes:
-    data = bytearray()  # grows with what comes: a length alone takes no memory
+    data = bytearray()  # grows with the received bytes: a false length takes no memory
     while len(data) < length:
         piece = connection.recv(min(_PIECE, length - len(data)))
         if not piece:
-            raise ChannelError("the connection was closed in the middle")
+            raise ChannelError("the connection was closed within a string")
         data += piece
     return bytes(data)

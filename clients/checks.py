@@ -1,6 +1,6 @@
-"""What is checked before a node starts: key, certificate, data, backbones, the way to the server.
+"""Checks before a node starts: key, certificate, data, backbones, and connection to the server.
 
-Everything is checked before anything is said, so that an operator mends it all at once.
+All mistakes are reported together, so that an operator can correct them at once.
 """
 
 from __future__ import annotations
@@ -15,40 +15,44 @@ from collections.abc import Callable, Iterable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
-from clients.state import NodeSettings
+from clients.folder import NodeSettings
 from fedpeft.errors import UserError
+
+if TYPE_CHECKING:
+    from fedpeft.tasks import Task
 
 _TIMEOUT = 5.0  # seconds for a handshake with the server
 
 
 def check_all(superlink: str, key: Path, ca: Path, settings: NodeSettings) -> list[str]:
-    """Check what a node was told and return what may be right later (a line each).
+    """Check a node's options; return a warning for each problem that may go away by itself.
 
-    KeyboardInterrupt ends it and all that it has started.
+    KeyboardInterrupt ends the checks and the process that they have started.
 
     Raises:
-        UserError: what is wrong, a line each.
+        UserError: an option is wrong; the text has one line for each mistake.
     """
     warnings: list[str] = []
-    wrong = _mistakes(
+    mistakes = _mistakes(
         [
             partial(check_key, key),
             partial(check_ca, ca),
             lambda: warnings.extend(check_superlink(superlink, ca)),
         ]
     )
-    wrong += _in_another_process(settings)
-    if wrong:
-        raise UserError("\nerror: ".join(wrong))
+    mistakes += _in_another_process(settings)
+    if mistakes:
+        raise UserError("\nerror: ".join(mistakes))
     return warnings
 
 
 def check_key(path: Path) -> None:
-    """Make sure that a file holds a node's private key, and that only its owner may read it.
+    """Check that a file holds a node's private key and that only its owner may read it.
 
     Raises:
-        UserError: it does not.
+        UserError: it does not, or others may read it.
     """
     from cryptography.exceptions import UnsupportedAlgorithm
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
@@ -58,7 +62,7 @@ def check_key(path: Path) -> None:
     if _is_public(content):
         private = path.with_suffix("") if path.suffix == ".pub" else "the one beside it"
         raise UserError(
-            f"--key {path}: this is the public key, which the server's operator gets; expected the "
+            f"--key {path}: this is the public key, for the server's operator; expected the "
             f"private one, {private}"
         )
     mode = path.stat().st_mode & 0o777
@@ -87,7 +91,7 @@ def _is_public(content: bytes) -> bool:
 
 
 def check_ca(path: Path) -> None:
-    """Make sure that a file holds a certificate.
+    """Check that a file holds a certificate.
 
     Raises:
         UserError: it does not.
@@ -102,19 +106,19 @@ def check_ca(path: Path) -> None:
 
 
 def check_superlink(superlink: str, ca: Path) -> list[str]:
-    """Shake hands with the server over TLS.
+    """Check the connection to the server by a TLS handshake.
 
     Returns:
-        Nothing, or one line that says why nobody answers there: a server may come up later.
+        An empty list, or one line if no server answers: it may start later.
 
     Raises:
-        UserError: not HOST:PORT, or the server is another than the certificate vouches for.
+        UserError: not HOST:PORT, or the server has no certificate of this authority.
     """
-    host, port = _split(superlink)
+    host, port = split_address(superlink)
     try:
         context = ssl.create_default_context(cafile=ca)
     except (ssl.SSLError, OSError):
-        return []  # check_ca says it
+        return []  # reported by check_ca
     name = f"--superlink {superlink}"
     try:
         with (
@@ -127,80 +131,80 @@ def check_superlink(superlink: str, ca: Path) -> list[str]:
             f"{name}: its certificate is refused: {error.verify_message}; is {ca} the right CA?"
         ) from None
     except ssl.SSLError:
-        raise UserError(f"{name}: what answers there does not speak TLS") from None
+        raise UserError(f"{name}: the program that answers there does not speak TLS") from None
     except OSError as error:
-        return [f"{name}: nobody answers ({error.strerror or error}); the node goes on asking"]
+        return [f"{name}: no server answers ({error.strerror or error}); the node keeps trying"]
 
 
 def check_data(settings: NodeSettings) -> None:
-    """Make sure that the node's data can be read; whether it fits a task shows at the handshake.
+    """Check that the node's data can be read as the options describe them.
 
     Raises:
-        UserError: it cannot, with a line that quotes none of it.
+        UserError: they cannot, or an option is wrong; the text may quote a label.
     """
-    from fedpeft.tasks.readers import EXTENSIONS, read_table
+    from clients.described import check_described
+    from clients.files import files_of
+    from fedpeft.tasks import load_task
 
-    if not settings.data:
-        if settings.partition is None:
-            raise UserError("--data is missing: the file or folder with this node's examples")
-        return
-    path = Path(settings.data)
-    if not path.exists():
-        raise UserError(f"--data {path}: does not exist; expected a table file, or a folder")
-    if not path.is_dir():
-        read_table(path)
-        return
-    # As they are, or each task in a folder of its own, as GLUE's.
-    names = [f"{each}train{kind}" for each in ("", "*/") for kind in (*EXTENSIONS, ".txt")]
-    if not any(file for name in names for file in path.glob(name)):
-        kinds = ", ".join(EXTENSIONS)
-        raise UserError(f"--data {path}: no file 'train' in this folder, of the kinds {kinds}")
+    check_described(settings)
+    if settings.data:
+        path = Path(settings.data)
+        if not path.exists():
+            raise UserError(f"--data {path}: does not exist; expected a table file, or a folder")
+        _check_characters(load_task(files_of(settings)))
+
+
+def _check_characters(task: Task) -> None:
+    """Check that every text has a UTF-8 form: training would fail at it, which the server sees."""
+    for row, text in enumerate(task.train.text, start=1):
+        try:
+            "".join(text).encode()
+        except UnicodeEncodeError:
+            raise UserError(f"--data: text {row} has half of a Unicode character") from None
 
 
 def _in_another_process(settings: NodeSettings) -> list[str]:
-    """Check data and backbones where their memory is given back, and return what is wrong."""
-    # With a session of its own, as a Ctrl-C is for this process, which then ends it.
+    """Check data and backbones in another process, to free its memory; return the mistakes."""
+    # In a session of its own: Ctrl-C goes to this process, which then ends the other one.
     command = [sys.executable, "-P", "-m", "clients.checks"]
     pipe = subprocess.PIPE
     process = subprocess.Popen(command, stdin=pipe, stdout=pipe, start_new_session=True)
     try:
-        said, _ = process.communicate(json.dumps(asdict(settings)).encode())
+        mistakes, _ = process.communicate(json.dumps(asdict(settings)).encode())
     finally:
         process.kill()
         process.wait()
     if process.returncode:
-        return ["reading data and backbones was ended from outside; is there enough memory?"]
-    return [str(line) for line in json.loads(said)]
+        return [
+            f"the process that reads data and backbones ended with exit code {process.returncode}; "
+            "is there enough memory?"
+        ]
+    return [str(line) for line in json.loads(mistakes)]
 
 
 def main() -> None:
     """Check the data and backbones of the settings on the standard input (JSON).
 
-    What is wrong goes to the standard output, as a list in JSON.
+    Write the mistakes to the standard output, as a list in JSON.
     """
-    given = json.load(sys.stdin)
-    settings = NodeSettings(**{**given, "allow": tuple(given["allow"])})
-    with contextlib.redirect_stdout(sys.stderr):  # of libraries
-        wrong = _heavy_checks(settings)
-    json.dump(wrong, sys.stdout)
+    settings = NodeSettings.of(json.load(sys.stdin))
+    with contextlib.redirect_stdout(sys.stderr):  # libraries may print
+        from fedpeft.backbones.loading import load_backbone
 
-
-def _heavy_checks(settings: NodeSettings) -> list[str]:
-    from fedpeft.backbones import load_backbone
-
-    checks: list[Callable[[], object]] = [partial(check_data, settings)]
-    checks += [partial(load_backbone, name) for name in settings.allow]
-    return _mistakes(checks)
+        checks: list[Callable[[], object]] = [partial(check_data, settings)]
+        checks += [partial(load_backbone, name) for name in settings.allow]
+        mistakes = _mistakes(checks)
+    json.dump(mistakes, sys.stdout)
 
 
 def _mistakes(checks: Iterable[Callable[[], object]]) -> list[str]:
-    found = []
+    mistakes = []
     for check in checks:
         try:
             check()
         except UserError as error:
-            found.append(str(error))
-    return found
+            mistakes.append(str(error))
+    return mistakes
 
 
 def _read(path: Path, option: str) -> bytes:
@@ -210,7 +214,12 @@ def _read(path: Path, option: str) -> bytes:
         raise UserError(f"{option} {path}: cannot be read ({error.strerror})") from None
 
 
-def _split(superlink: str) -> tuple[str, int]:
+def split_address(superlink: str) -> tuple[str, int]:
+    """Return host and port of the server's address.
+
+    Raises:
+        UserError: it is not HOST:PORT.
+    """
     host, _, port = superlink.rpartition(":")
     if not host or not port.isdecimal() or not 0 < int(port) < 65536:
         raise UserError(f"--superlink {superlink}: expected HOST:PORT, e.g. fl.example.org:9092")

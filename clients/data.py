@@ -1,30 +1,31 @@
-"""Which examples belong to the client at a node: a part of a simulation's task, or its own files.
+"""The examples of the client at a node: a part of a simulation's task, or the node's own files.
 
-A simulation's nodes get their part by the node config; a deployed node has a state folder, in
-which ``node.json`` says where its data lies.
+The node config of a simulated node names its part. That of a deployed node names its state
+folder, whose ``node.json`` has the path of its data. Data are read when rows are first used, after
+the rules of the node.
 """
 
 from __future__ import annotations
 
-import hashlib
 import json
+from collections.abc import Callable
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 from pathlib import Path
 
 import numpy as np
 from flwr.app import Context
 
-from clients import state
-from clients.errors import Refusal
+from clients.described import require_described
+from clients.errors import Refusal, withheld
+from clients.files import examples_digest, files_digest, files_of
+from clients.folder import NodeFolder, NodeSettings
 from clients.partitioning import partition
-from clients.state import NodeSettings
-from fedpeft.config import Experiment
-from fedpeft.errors import UserError
-from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.settings import TaskSection
-from fedpeft.tasks import Examples, described
-from fedpeft.tasks.readers import EXTENSIONS
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.settings import TaskSection
+from fedpeft.privacy.plan import default_delta
+from fedpeft.runtime import Runtime, parsed, runtime_of
+from fedpeft.tasks import described
 
 #: Keys of a simulated node's config: the partition's file, and the folders of the clients'
 #: ledgers and personal parameters.
@@ -35,39 +36,86 @@ STATE = "state"
 
 
 @dataclass(frozen=True)
+class Rows:
+    """The rows of a client.
+
+    Attributes:
+        runtime: its task holds the rows, and possibly those of other clients.
+        train: rows of the task's training examples that belong to this client, int64 [n].
+        dev: rows of the task's evaluation examples that belong to this client, int64 [m].
+    """
+
+    runtime: Runtime
+    train: np.ndarray
+    dev: np.ndarray
+
+
+@dataclass(frozen=True)
 class LocalData:
     """A client's data for one experiment.
 
     Attributes:
-        runtime: of the experiment; its task holds this client's examples, maybe others' too.
-        client: number of the client in the run, from 0; -1 where nobody has said it yet.
-        train: rows of the task's training examples that are this client's, int64 [n].
-        dev: rows of its evaluation examples that are, int64 [m].
+        runtime: of the experiment, for what depends on no data.
+        client: number of the client in the run, from 0; -1 before the server has given it one.
+        read: reads the rows.
         ledger: file of the client's privacy ledger.
-        personal: file of the parameters that stay here.
-        owner: whose ledger it is.
-        files: path of the node's own data; empty where the client has a part of a task.
-        rows: examples that could be trained on, those held out of the same file too.
-        max_epsilon: what the owner of the data lets runs spend, None = what the run says.
+        personal: file of the client's personal parameters.
+        owner: name of the ledger's owner.
+        settings: those of the node; None in a simulation.
     """
 
     runtime: Runtime
     client: int
-    train: np.ndarray
-    dev: np.ndarray
+    read: Callable[[], Rows]
     ledger: Path
     personal: Path
     owner: str
-    files: str = ""
-    rows: int = 0
-    max_epsilon: float | None = None
+    settings: NodeSettings | None = None
+
+    @cached_property
+    def rows(self) -> Rows:
+        """The rows, read at the first use.
+
+        Raises:
+            UserError: the data do not fit the experiment.
+            Withheld: the same, or any other error, at a node that limits its epsilon.
+        """
+        with withheld(self.limited):
+            return self.read()
+
+    @property
+    def max_epsilon(self) -> float | None:
+        """The data owner's limit over all runs; None = only the run's limit."""
+        return self.settings.max_epsilon if self.settings else None
+
+    @property
+    def limited(self) -> bool:
+        """Whether the owner of the data limits epsilon."""
+        return self.max_epsilon is not None
+
+    @property
+    def delta(self) -> float:
+        """The delta of ``max_epsilon``."""
+        delta = self.settings.delta if self.settings else None
+        return default_delta(self.examples) if delta is None else delta
+
+    @property
+    def examples(self) -> int:
+        """The number of training examples that others may know; see ``NodeSettings.examples``."""
+        public = self.settings.examples if self.settings else "exact"
+        if isinstance(public, int):
+            return public
+        count = len(self.rows.train)
+        return count if public == "exact" else int(float(f"{count:.0e}"))
 
     @property
     def digest(self) -> str:
-        """SHA-256 of what the ledger is about: own files whole, or the rows of the part."""
-        if self.files:
-            return files_digest(self.files)
-        return examples_digest(self.runtime.task.train.select(self.train))
+        """SHA-256 of the data that the ledger covers: the node's files, or the client's rows."""
+        settings = self.settings
+        with withheld(self.limited):
+            if settings and settings.data and settings.partition is None:
+                return files_digest(settings.data)
+            return examples_digest(self.rows.runtime.task.train.select(self.rows.train))
 
 
 def local_data(toml: str, context: Context, client: int = -1, run: str = "") -> LocalData:
@@ -76,115 +124,88 @@ def local_data(toml: str, context: Context, client: int = -1, run: str = "") -> 
     Args:
         toml: the experiment.
         context: the node's.
-        client: number that the server has given it; a node with a partition's number keeps that.
-        run: what names the run at a deployed node.
+        client: number given by the server; a node with a part of the data uses the part's number.
+        run: name of the run at a deployed node.
 
     Raises:
-        UserError: the data does not fit the experiment.
-        Refusal: the rules of the node do not let it take part.
+        UserError: the node's settings or its folder are damaged.
+        Refusal: the experiment names another backbone, or reads the node's data in another way.
     """
+    experiment = parsed(toml)
     if STATE in context.node_config:
-        return _deployed(toml, Path(str(context.node_config[STATE])), client, run)
-    return _simulated(toml, context)
+        return _deployed(experiment, NodeFolder(Path(str(context.node_config[STATE]))), client, run)
+    return _simulated(experiment, context)
 
 
-def ledger_path(folder: Path, client: int) -> Path:
-    """Return the ledger of a simulated client."""
+def simulated_ledger(folder: Path, client: int) -> Path:
+    """Return the privacy ledger of a simulated client."""
     return folder / f"client-{client:05d}.sqlite"
 
 
-def _simulated(toml: str, context: Context) -> LocalData:
+def _simulated(experiment: Experiment, context: Context) -> LocalData:
     config = context.node_config
     client, clients = int(config["partition-id"]), int(config["num-partitions"])
-    runtime = runtime_of(toml)
-    rows = _saved_partition(str(config[PARTITION_FILE]))[client]
+    runtime = runtime_of(experiment)
+
+    def read() -> Rows:
+        train = _saved_partition(str(config[PARTITION_FILE]))[client]
+        return Rows(runtime, train, _dev_share(client, clients, len(runtime.task.dev)))
+
     return LocalData(
         runtime,
         client,
-        rows,
-        _share(client, clients, len(runtime.task.dev)),
-        ledger_path(Path(str(config[LEDGER_FOLDER])), client),
-        Path(str(config[PERSONAL_FOLDER])) / f"client-{client:05d}.safetensors",
-        f"client {client}",
+        read,
+        ledger=simulated_ledger(Path(str(config[LEDGER_FOLDER])), client),
+        personal=Path(str(config[PERSONAL_FOLDER])) / f"client-{client:05d}.safetensors",
+        owner=f"client {client}",
     )
 
 
-def _deployed(toml: str, folder: Path, client: int, run: str) -> LocalData:
-    settings, experiment = NodeSettings.read(folder), Experiment.load(toml)
+def _deployed(experiment: Experiment, folder: NodeFolder, client: int, run: str) -> LocalData:
+    settings = NodeSettings.read(folder.path)
     if experiment.backbone not in settings.allowed:
         raise Refusal(
             f"this node does not load backbone '{experiment.backbone}', only "
             f"{', '.join(settings.allowed)}; `fedpeft node up --backbone` names others"
         )
-    if settings.data and described(experiment.task) is None:
-        raise Refusal("task.labels is empty: this node does not tell which labels its data has")
+    if settings.data:
+        require_described(settings, experiment.task)
+    elif experiment.task.name == "custom":
+        raise Refusal("task 'custom' needs this node's own files: `fedpeft node up --data ...`")
+    owner = "this node"
+    if settings.partition is not None:
+        client, clients = settings.partition, experiment.federation.clients
+        if client >= clients:
+            raise Refusal(f"this node has part {client} of {clients}: count the parts from 0")
+        owner = f"part {client} of {clients}"
+    elif not 0 <= client < experiment.federation.clients:
+        raise Refusal(f"client {client}: expected 0 to {experiment.federation.clients - 1}")
+    return LocalData(
+        _without_data(experiment),
+        client,
+        lambda: _read(experiment, settings),
+        ledger=folder.ledger,
+        personal=folder.personal / f"{experiment.digest}{run}.safetensors",
+        owner=owner,
+        settings=settings,
+    )
+
+
+def _read(experiment: Experiment, settings: NodeSettings) -> Rows:
+    """Read the rows of a deployed node."""
     files = files_of(settings, experiment.task)
     content = files_digest(settings.data) if settings.data else ""
-    runtime, ledger = runtime_of(toml, files, content), state.ledger_path(folder)
-    own = state.personal(folder) / f"{experiment.digest}{run}.safetensors"
-    train, dev = (np.arange(len(each)) for each in (runtime.task.train, runtime.task.dev))
+    runtime = runtime_of(experiment, files, content)
+    examples = len(runtime.task.dev)
     if settings.partition is None:
-        owner, limit = "this node", settings.max_epsilon
-        rows = len(train) + (0 if files.dev or files.name != "custom" else len(dev))
-        return LocalData(
-            runtime, client, train, dev, ledger, own, owner, settings.data, rows, limit
-        )
-    client, clients = settings.partition, experiment.federation.clients
-    if client >= clients:
-        raise Refusal(f"this node has part {client} of {clients}: count the parts from 0")
-    train, dev = _partition(toml, files, content)[client], _share(client, clients, len(dev))
-    owner, limit = f"part {client} of {clients}", settings.max_epsilon
-    return LocalData(runtime, client, train, dev, ledger, own, owner, "", len(train), limit)
+        return Rows(runtime, np.arange(len(runtime.task.train)), np.arange(examples))
+    train = _partition(experiment, files, content)[settings.partition]
+    clients = experiment.federation.clients
+    return Rows(runtime, train, _dev_share(settings.partition, clients, examples))
 
 
-def files_of(settings: NodeSettings, section: TaskSection) -> TaskSection:
-    """Return a task with the node's own files in place of any that the experiment names.
-
-    Raises:
-        Refusal: the task needs files, and the node has none for it.
-        UserError: its folder has no file of this kind.
-    """
-    data = Path(settings.data) if settings.data else None
-    if section.name != "custom":
-        return section.model_copy(update={"path": str(data or "")})
-    if data is None:
-        raise Refusal("task 'custom' needs this node's own files: `fedpeft node up --data ...`")
-    train, dev = (data, None) if data.is_file() else (_table(data, "train"), _table(data, "dev"))
-    if train is None:
-        raise UserError(f"'{data}': holds no train{'|'.join(EXTENSIONS)}")
-    return section.model_copy(update={"path": "", "train": str(train), "dev": str(dev or "")})
-
-
-def _table(folder: Path, stem: str) -> Path | None:
-    """Return the folder's table file of a split, if there is one."""
-    files = (folder / f"{stem}{extension}" for extension in EXTENSIONS)
-    return next(filter(Path.is_file, files), None)
-
-
-def files_digest(data: str) -> str:
-    """Return SHA-256 over a file's bytes, or over those of all files in a folder."""
-    path, total = Path(data), hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            status = file.stat()
-            known = status.st_mtime_ns, status.st_size, status.st_ino
-            total.update(_file_digest(file, known))
-    return total.hexdigest()
-
-
-def examples_digest(examples: Examples) -> str:
-    """Return SHA-256 over the texts and labels of a client's examples, in any order."""
-    pairs = examples.text_pair or [""] * len(examples)
-    rows = zip(examples.text, pairs, examples.labels, strict=True)
-    digests = sorted(
-        hashlib.sha256(json.dumps([text, pair, np.asarray(label).tolist()]).encode()).digest()
-        for text, pair, label in rows
-    )
-    return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-def _share(client: int, clients: int, examples: int) -> np.ndarray:
-    """Return a client's share of the dev set; the shares are disjoint and make up the whole."""
+def _dev_share(client: int, clients: int, examples: int) -> np.ndarray:
+    """Return the rows of a client's share of the dev set; the shares partition the dev set."""
     return np.arange(client, examples, clients)
 
 
@@ -194,12 +215,13 @@ def _saved_partition(path: str) -> list[np.ndarray]:
     return [np.asarray(rows, dtype=np.int64) for rows in clients]
 
 
+@lru_cache(maxsize=4)
+def _without_data(experiment: Experiment) -> Runtime:
+    """Return a runtime for what needs no rows; not one of the few that keep data in memory."""
+    return Runtime(experiment, known=described(experiment.task))
+
+
 @lru_cache(maxsize=2)
-def _partition(toml: str, files: TaskSection, content: str) -> list[np.ndarray]:
-    runtime = runtime_of(toml, files, content)
-    return partition(runtime.task, runtime.experiment)
-
-
-@lru_cache(maxsize=1024)
-def _file_digest(file: Path, known: tuple[int, ...]) -> bytes:
-    return hashlib.sha256(file.read_bytes()).digest()
+def _partition(experiment: Experiment, files: TaskSection, content: str) -> list[np.ndarray]:
+    runtime = runtime_of(experiment, files, content)
+    return partition(runtime.task, experiment)

@@ -1,6 +1,6 @@
-"""The one place of the client side that touches private parts of Flower; a contract test pins it.
+"""The only file of the client side that uses private parts of Flower; a contract test covers it.
 
-Written against flwr 1.41. Everything else uses the public flwr.app and flwr.clientapp.
+Written for flwr 1.41. All other files use the public flwr.app and flwr.clientapp.
 """
 
 from __future__ import annotations
@@ -8,7 +8,6 @@ from __future__ import annotations
 import argparse
 import logging
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 from flwr.app import Context, Message
@@ -21,49 +20,38 @@ from flwr.common.serde import (
 from flwr.proto.message_pb2 import Context as ProtoContext
 from flwr.proto.message_pb2 import Message as ProtoMessage
 
-from fedpeft.bundle import ForeignBundle, check_bundle
-
-log = logging.getLogger(__name__)
+from fedpeft.hosting.bundle import checked_install
 
 
-def run_task(known: Callable[[str], object]) -> None:
-    """Be one ``flwr-clientapp`` process, which answers one message and ends.
+def run_task(on_start: Callable[[str], object]) -> None:
+    """Answer one message like Flower's ``flwr-clientapp`` with the arguments in ``sys.argv``.
 
-    As Flower's own, with the arguments in ``sys.argv``, but for three things. A bundle is
-    installed only if it brings no code (:func:`fedpeft.bundle.check_bundle`); any other gets an
-    error reply that says why. No dependency is ever installed. Flower's warnings go to the root
-    logger alone: what is written to the standard error reaches the node's log a second time.
-    ``known`` is called with the run's id before anything of the bundle is touched.
+    Unlike Flower's program, refuse a bundle with code (:func:`fedpeft.hosting.bundle.check_bundle`)
+    by an error reply with the reason, and never install dependencies. Flower's warnings go only to
+    the root logger, because the node's log also receives the standard error.
+
+    Args:
+        on_start: called with the run's id before the bundle is read.
 
     Raises:
-        SystemExit: always; the exit code is Flower's.
+        SystemExit: always, with Flower's exit code.
     """
     from flwr.supercore.logger import FLOWER_LOGGER, console_handler
     from flwr.supercore.task_identity import TaskIdentity
     from flwr.supernode.runtime import run_clientapp
 
     FLOWER_LOGGER.removeHandler(console_handler)
-    FLOWER_LOGGER.setLevel(logging.WARNING)  # the rest is the same for every message
-    install: Callable[..., Path] = run_clientapp.install_from_fab
-
-    def install_if_ours(bundle: bytes, **options: Any) -> Path:
-        known(str(TaskIdentity.run_id))
-        try:
-            check_bundle(bundle)
-        except ForeignBundle as error:
-            log.error("refused: %s", error)
-            raise
-        return install(bundle, **options)
-
-    run_clientapp.install_from_fab = install_if_ours
+    FLOWER_LOGGER.setLevel(logging.WARNING)  # its information repeats with every message
+    run_clientapp.install_from_fab = checked_install(
+        run_clientapp.install_from_fab, lambda: on_start(str(TaskIdentity.run_id))
+    )
     run_clientapp.run_clientapp(**_task_arguments(), runtime_dependency_install=False)
 
 
 def _task_arguments() -> dict[str, Any]:
-    """Return what ``flwr-clientapp`` makes of its arguments.
+    """Return the arguments of ``flwr-clientapp``, parsed as Flower does.
 
-    Its module is not imported for that: with it comes the whole of the SuperNode, which takes
-    as long again as all that a message needs.
+    Importing Flower's module would import the whole SuperNode and double the start-up time.
     """
     from flwr.common.args import add_args_flwr_app_common, try_obtain_flwr_app_token
     from flwr.supercore.tls import validate_and_resolve_root_certificates
@@ -71,36 +59,36 @@ def _task_arguments() -> dict[str, Any]:
     parser = argparse.ArgumentParser("flwr-clientapp")
     parser.add_argument("--runtime-api-address", required=True)
     add_args_flwr_app_common(parser)
-    given = parser.parse_args()
+    arguments = parser.parse_args()
     return {
-        "runtime_api_address": given.runtime_api_address,
-        "token": try_obtain_flwr_app_token(given),
-        "insecure": given.insecure,
+        "runtime_api_address": arguments.runtime_api_address,
+        "token": try_obtain_flwr_app_token(arguments),
+        "insecure": arguments.insecure,
         "certificates": validate_and_resolve_root_certificates(
-            given.root_certificates, given.insecure
+            arguments.root_certificates, arguments.insecure
         ),
-        "parent_pid": given.parent_pid,
+        "parent_pid": arguments.parent_pid,
     }
 
 
 def to_wire(message: Message) -> bytes:
-    """Serialise a message."""
+    """Serialize a message."""
     return message_to_proto(message).SerializeToString()
 
 
 def from_wire(data: bytes) -> Message:
-    """Parse a serialised message; replies made to it are addressed as in Flower's own process.
+    """Parse a serialized message; replies to it are addressed as in Flower's own process.
 
-    That process also sets Flower's ``TaskIdentity``, but only new messages read it, no reply does.
+    Flower's process also sets ``TaskIdentity``, which only new messages need.
     """
     return message_from_proto(ProtoMessage.FromString(data))
 
 
 def context_to_wire(context: Context) -> bytes:
-    """Serialise a context with its state."""
+    """Serialize a context with its state."""
     return context_to_proto(context).SerializeToString()
 
 
 def context_from_wire(data: bytes) -> Context:
-    """Parse a serialised context."""
+    """Parse a serialized context."""
     return context_from_proto(ProtoContext.FromString(data))

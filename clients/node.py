@@ -1,7 +1,8 @@
-"""``fedpeft node up``: checks what a node needs, then keeps its processes running.
+"""``fedpeft node up``: check a node's options, then keep its processes running.
 
-The worker, which holds backbone and data; Flower's SuperNode, which fetches messages and sends
-replies; Flower's superexec, which starts a process (:mod:`clients.relay`) for each message.
+The processes are the worker, which holds backbone and data; the tunnel, which holds the connection
+to the server; Flower's SuperNode, which fetches messages and sends replies; and Flower's superexec,
+which starts a process (:mod:`clients.relay`) for each message.
 """
 
 from __future__ import annotations
@@ -9,10 +10,7 @@ from __future__ import annotations
 import logging
 import os
 import signal
-import socket
-import ssl
 import sys
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -20,32 +18,21 @@ from pathlib import Path
 from types import FrameType
 
 from clients.channel import check_path, is_listening
-from clients.checks import check_all
-from clients.outputs import read_supernode
-from clients.state import (
-    NodeSettings,
-    locked,
-    log_path,
-    prepare,
-    runtime_folder,
-    secret_file,
-    socket_path,
-)
-from fedpeft.child import Child
+from clients.checks import check_all, split_address
+from clients.folder import NodeFolder, NodeSettings
 from fedpeft.errors import UserError
-from fedpeft.ports import LOOPBACK, free_port
-from fedpeft.processes import Supervisor
-from fedpeft.shims import environment, write_shims
+from fedpeft.hosting.child import Child
+from fedpeft.hosting.ports import LOOPBACK, free_port, speaks_tls
+from fedpeft.hosting.processes import Supervisor
+from fedpeft.hosting.shims import environment, write_shims
 
-#: Seconds between two looks of superexec for a message; Flower's own default is 1.
+#: Seconds between two polls of superexec for a message; Flower's default is 1.
 _POLL = 0.1
-#: Seconds that a SuperNode may take to answer on its own port.
-_PATIENCE = 3.0
 
 
 @dataclass(frozen=True)
 class Node:
-    """What ``fedpeft node up`` was told."""
+    """The options of ``fedpeft node up``."""
 
     superlink: str  # HOST:PORT
     key: Path  # private key of the node, OpenSSH format
@@ -54,114 +41,124 @@ class Node:
     settings: NodeSettings
     worker: bool = True
 
+    @property
+    def folder(self) -> NodeFolder:
+        """The files in the state folder."""
+        return NodeFolder(self.state)
+
 
 def up(node: Node, as_json: bool) -> None:
     """Check a node and run it until SIGTERM or SIGINT, printing its log.
 
     Raises:
-        UserError: what the node was told cannot work, with a line for each mistake, or a node
-            runs in this state folder already.
+        UserError: an option is wrong (one line for each mistake), or another node runs in this
+            state folder.
     """
-    from fedpeft.logs import follow, start_log
+    from fedpeft.hosting.logs import printed_log
 
-    os.umask(0o077)  # whatever a process of the node writes is for this user alone
     _check_state(node)
-    prepare(node.state)
-    with locked(node.state):
-        begin = log_path(node.state).stat().st_size
-        log = start_log(log_path(node.state), "node")
-        stop = threading.Event()
-        printing = threading.Thread(
-            target=follow, args=(log_path(node.state), stop, as_json, begin), daemon=True
-        )
-        printing.start()
+    os.umask(0o077)  # the files of the node's processes are for this user alone
+    node.folder.prepare()
+    with node.folder.locked(), printed_log(node.folder.log, "node", as_json) as log:
         try:
             with _stoppable():
                 for warning in check_all(node.superlink, node.key, node.ca, node.settings):
                     log.warning("%s", warning)
                 _run(node, log)
         except KeyboardInterrupt:
-            log.info("the node has ended")
-        finally:
-            stop.set()
-            printing.join()
+            pass
+        log.info("the node has ended")
 
 
 def _check_state(node: Node) -> None:
-    """Raise UserError if a node's state cannot lie where it was told."""
+    """Raise UserError if the path of the node's state folder is not allowed."""
     if any(letter in '"\\' or not letter.isprintable() for letter in str(node.state)):
-        raise UserError(f"--state {node.state!s}: quotes and backslashes cannot stand in this path")
+        raise UserError(
+            f"--state {node.state!s}: contains a quote, backslash or control character; choose a "
+            "folder without"
+        )
     if node.settings.data and node.state.is_relative_to(node.settings.data):
         raise UserError(
             f"--state {node.state}: lies in --data {node.settings.data}, whose files all count as "
             "data, which must not change; choose a folder outside"
         )
     if node.worker:
-        check_path(socket_path(node.state))
+        check_path(node.folder.socket)
 
 
 @contextmanager
 def _stoppable() -> Iterator[None]:
-    """Take SIGTERM for Ctrl-C, so that what was started is ended, too."""
+    """Raise KeyboardInterrupt at SIGTERM as at Ctrl-C, so that it also ends running checks."""
 
     def interrupt(number: int, frame: FrameType | None) -> None:
         raise KeyboardInterrupt
 
-    earlier = signal.signal(signal.SIGTERM, interrupt)
+    previous = signal.signal(signal.SIGTERM, interrupt)
     try:
         yield
     finally:
-        signal.signal(signal.SIGTERM, earlier)
+        signal.signal(signal.SIGTERM, previous)
 
 
 def _run(node: Node, log: logging.Logger) -> None:
     node.settings.write(node.state)
-    make_certificate(runtime_folder(node.state))
-    write_shims(node.state / "bin", {"flwr-clientapp": "clients.task"})
-    supervisor = Supervisor(children(node, free_port()), log)
+    make_certificate(node.folder.runtime)
+    write_shims(node.state / "bin", {"flwr-clientapp": "clients.process"})
+    node.folder.tunnel.unlink(missing_ok=True)
+    port = free_port()
+    processes = children(node, port, free_port([port]))
+    supervisor = Supervisor(processes, log, record=node.folder.processes)
     supervisor.run(lambda: log.info("the node is up and asks %s for work", node.superlink))
-    log.info("the node has ended")
 
 
-def children(node: Node, port: int) -> list[Child]:
+def children(node: Node, port: int, tunnel_port: int) -> list[Child]:
     """Return the processes of a node in the order in which they start.
 
     Args:
-        node: what it was told.
-        port: on loopback, where SuperNode and superexec meet.
+        node: its options.
+        port: of the SuperNode on loopback, for superexec.
+        tunnel_port: of the tunnel on loopback, for the SuperNode.
     """
-    around = {
+    variables = {
         **environment(node.state),
         "FEDPEFT_NODE_STATE": str(node.state),
         "FLWR_SUPEREXEC_TASK_POLL_INTERVAL": str(_POLL),
-        # Threads that spin while they wait slow down small steps on a busy machine.
+        # Threads that spin while they wait would slow down small steps on a busy machine.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
     }
-    secret, runtime = str(secret_file(node.state)), runtime_folder(node.state)
+    secret, runtime = str(node.folder.secret()), node.folder.runtime
     certificate, key, ca = (runtime / name for name in ("server.crt", "server.key", "ca.crt"))
     worker = Child(
         "worker",
         [sys.executable, "-P", "-m", "clients.worker", str(node.state)],
-        around,
-        # A worker that hangs over a message listens, too: who asked goes when nobody waits for
-        # the message any more (its time to live), and that ends the worker. One that hangs as a
-        # whole, as if it were stopped, is not noticed; its messages then fail after that time.
-        lambda: is_listening(socket_path(node.state)),
+        variables,
+        # A worker that hangs still listens; it ends when the relay disconnects, after the message's
+        # time to live. A worker stopped by a signal also listens, and its messages fail.
+        lambda: is_listening(node.folder.socket),
+    )
+    host, gateway = split_address(node.superlink)
+    tunnel = Child(
+        "tunnel",
+        [
+            *(sys.executable, "-P", "-m", "clients.tunnel", str(node.state), str(tunnel_port)),
+            *(host, str(gateway), str(node.ca)),
+        ],
+        variables,
+        lambda: speaks_tls(LOOPBACK, tunnel_port, ca, LOOPBACK),
     )
     supernode = Child(
         "supernode",
         [
-            *("flower-supernode", "--superlink", node.superlink),
-            *("--root-certificates", str(node.ca)),
+            *("flower-supernode", "--superlink", f"{LOOPBACK}:{tunnel_port}"),
+            *("--root-certificates", str(ca)),
             *("--auth-supernode-private-key", str(node.key)),
             *("--isolation", "process", "--superexec-auth-secret-file", secret),
             *("--host", LOOPBACK, "--port", str(port), "--ssl-ca-certfile", str(ca)),
             *("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)),
             *("--node-config", f'state="{node.state}"'),
         ],
-        around,
-        lambda: _answers(port, ca),
-        read=read_supernode,
+        variables,
+        lambda: speaks_tls(LOOPBACK, port, ca, LOOPBACK),
     )
     superexec = Child(
         "superexec",
@@ -169,31 +166,19 @@ def children(node: Node, port: int) -> list[Child]:
             *("flower-superexec", "--runtime-api-address", f"{LOOPBACK}:{port}"),
             *("--root-certificates", str(ca), "--superexec-auth-secret-file", secret),
         ],
-        around,
+        variables,
     )
-    return [worker, supernode, superexec] if node.worker else [supernode, superexec]
+    flower = [tunnel, supernode, superexec]
+    return [worker, *flower] if node.worker else flower
 
 
 def make_certificate(folder: Path) -> None:
-    """Make key and certificate of a node's own port, ``server.key``, ``server.crt``, ``ca.crt``.
+    """Make ``server.key``, ``server.crt`` and ``ca.crt`` for the node's ports on loopback.
 
-    They are good for this start of the node; nobody can sign another with the same authority.
+    They are used until the node ends. The authority's key is removed so that it cannot sign others.
     """
-    from fedpeft.keys import CA_KEY, make_authority, make_server
+    from fedpeft.hosting.keys import CA_KEY, make_authority, make_server
 
     make_authority(folder, force=True)
     make_server(folder, [], folder, force=True)
     (folder / CA_KEY).unlink()
-
-
-def _answers(port: int, ca: Path) -> bool:
-    """Return whether the node's own SuperNode answers at a port of loopback."""
-    try:
-        context = ssl.create_default_context(cafile=ca)
-        with (
-            socket.create_connection((LOOPBACK, port), timeout=_PATIENCE) as line,
-            context.wrap_socket(line, server_hostname=LOOPBACK),
-        ):
-            return True
-    except OSError:  # ssl.SSLError is one
-        return False

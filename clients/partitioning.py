@@ -1,7 +1,7 @@
-"""Spreading a task's training examples over the clients of a simulation or a trial.
+"""Partition a task's training examples over the clients of a simulation or trial.
 
-Flower's partitioners do the work where they are right; what they get wrong is mended here:
-examples are shuffled first, Dirichlet never fails or leaves a client without examples.
+Uses Flower's partitioners with two corrections: examples are shuffled first, and a Dirichlet
+partition never fails or leaves a client without examples.
 """
 
 from __future__ import annotations
@@ -14,12 +14,12 @@ from typing import Any
 
 import numpy as np
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.settings import PartitionSection
 from fedpeft.files import write_atomic
 from fedpeft.randomness import generator
-from fedpeft.settings import PartitionSection
-from fedpeft.tasks import Task
+from fedpeft.tasks import Task, TaskInfo
 
 Rows = list[np.ndarray]  # for each client the indices of its examples, int64
 
@@ -31,8 +31,9 @@ def partition(task: Task, experiment: Experiment) -> Rows:
     ``partition.min_examples``.
 
     Raises:
-        UserError: more clients than examples allow, a kind that does not fit the task.
+        UserError: too few examples for the clients, or a kind that does not fit the task.
     """
+    check_kind(task.info, experiment)
     section, clients = experiment.partition, experiment.federation.clients
     examples = len(task.train)
     if clients * section.min_examples > examples:
@@ -43,7 +44,7 @@ def partition(task: Task, experiment: Experiment) -> Rows:
     draw = generator(experiment.seed, "partition")
     rows = _KINDS[section.kind](task, section, clients, draw)
     smallest = min(map(len, rows))
-    # Whose example it is must not be made up, nor may a client get a class it should not have.
+    # Moving examples would give them a wrong owner, or a client a class it must not have.
     if section.kind not in ("natural", "pathological"):
         rows = fill_up(rows, section.min_examples, draw)
     elif smallest < section.min_examples:
@@ -51,12 +52,36 @@ def partition(task: Task, experiment: Experiment) -> Rows:
             f"partition.min_examples = {section.min_examples}: with partition.kind = "
             f"'{section.kind}' a client has only {smallest}"
         )
-    return [np.sort(each) for each in rows]
+    return [np.sort(client_rows) for client_rows in rows]
+
+
+def check_kind(info: TaskInfo, experiment: Experiment) -> None:
+    """Raise UserError if the kind of partition does not fit the task; needs no data."""
+    section, clients = experiment.partition, experiment.federation.clients
+    if section.kind in ("dirichlet", "pathological") and info.kind != "classes":
+        score = info.kind == "score"
+        labels, other = ("is a score", "'bins', ") if score else ("has tags", "")
+        raise UserError(
+            f"partition.kind = '{section.kind}' needs classes; '{info.name}' {labels}: "
+            f"use {other}'iid' or 'quantity'"
+        )
+    if section.kind == "bins" and info.kind != "score":
+        raise UserError(f"partition.kind = 'bins' is for scores; '{info.name}' has {info.kind}")
+    if section.kind == "pathological" and section.classes > info.classes:
+        raise UserError(
+            f"partition.classes = {section.classes}: task '{info.name}' has {info.classes}"
+        )
+    if section.kind == "pathological" and max(clients, section.classes) < info.classes:
+        raise UserError(
+            f"partition.kind = 'pathological': federation.clients = {clients} with "
+            f"{section.classes} classes each need not hold all {info.classes} of "
+            f"'{info.name}'; use at least {info.classes} clients"
+        )
 
 
 def fill_up(rows: Rows, minimum: int, draw: np.random.Generator) -> Rows:
     """Move random examples from the largest clients to those with fewer than ``minimum``."""
-    rows = [each.copy() for each in rows]
+    rows = list(rows)
     for client in range(len(rows)):
         while len(rows[client]) < minimum:
             largest = max(range(len(rows)), key=lambda other: len(rows[other]))
@@ -67,30 +92,30 @@ def fill_up(rows: Rows, minimum: int, draw: np.random.Generator) -> Rows:
 
 
 def digest(rows: Rows) -> str:
-    """Return SHA-256 over the indices of all clients."""
-    clients = [each.tolist() for each in rows]
+    """Return the SHA-256 over the indices of all clients."""
+    clients = [client_rows.tolist() for client_rows in rows]
     return hashlib.sha256(json.dumps(clients).encode()).hexdigest()
 
 
 def save(path: Path, rows: Rows, kind: str, task: Task) -> None:
-    """Write a partition with its digest, and how many examples of each label a client has."""
-    clients = [each.tolist() for each in rows]
+    """Write a partition with its digest and each client's number of examples per label."""
+    clients = [client_rows.tolist() for client_rows in rows]
     counts = {"labels": [*task.info.labels], "counts": label_counts(rows, task).tolist()}
     content = {"kind": kind, "digest": digest(rows), "clients": clients, **counts}
     write_atomic(path, json.dumps(content) + "\n")
 
 
 def label_counts(rows: Sequence[np.ndarray], task: Task) -> np.ndarray:
-    """Return how often each client's examples have each label, int [clients, C].
+    """Return the number of examples of each client and label, int [clients, C].
 
-    C is 0 for scores; of tags words are counted.
+    C is 0 for scores. For tags, words are counted.
     """
     labels, classes = task.train.labels, len(task.info.labels)
     tagged = labels.dtype == object  # an array of tags for every text
-    of_client = [np.concatenate(list(labels[r])) if tagged else labels[r] for r in rows]
+    by_client = [np.concatenate(list(labels[r])) if tagged else labels[r] for r in rows]
     if not classes:
         return np.zeros((len(rows), 0), dtype=np.int64)
-    return np.stack([np.bincount(own, minlength=classes) for own in of_client])
+    return np.stack([np.bincount(values, minlength=classes) for values in by_client])
 
 
 def _iid(task: Task, section: PartitionSection, clients: int, draw: np.random.Generator) -> Rows:
@@ -100,7 +125,7 @@ def _iid(task: Task, section: PartitionSection, clients: int, draw: np.random.Ge
 def _quantity(
     task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
 ) -> Rows:
-    """Sizes from one Dirichlet draw, labels iid."""
+    """Draw the sizes from a Dirichlet distribution; labels are iid."""
     order = draw.permutation(len(task.train))
     return _cut(order, draw.dirichlet(np.full(clients, section.alpha)))
 
@@ -108,11 +133,10 @@ def _quantity(
 def _dirichlet(
     task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
 ) -> Rows:
-    """Each class is spread by its own Dirichlet draw (Yurochkin et al. 2019, arXiv 1905.12022)."""
-    _need_classes(task, section)
+    """Draw each class's shares from a Dirichlet (Yurochkin et al. 2019, arXiv 1905.12022)."""
     from flwr_datasets.partitioner import DirichletPartitioner
 
-    # No minimum here: the partitioner would draw until it is met, and give up with small alpha.
+    # No minimum here: the partitioner would redraw until it is met, and fail for small alpha.
     partitioner = DirichletPartitioner(
         clients,
         "label",
@@ -128,19 +152,7 @@ def _dirichlet(
 def _pathological(
     task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
 ) -> Rows:
-    """Every client has ``classes`` classes (McMahan et al. 2017, arXiv 1602.05629)."""
-    _need_classes(task, section)
-    classes = task.info.classes
-    if section.classes > classes:
-        raise UserError(
-            f"partition.classes = {section.classes}: task '{task.info.name}' has {classes}"
-        )
-    if clients < classes and section.classes < classes:
-        raise UserError(
-            f"partition.kind = 'pathological': federation.clients = {clients} with "
-            f"{section.classes} classes each need not hold all {classes} of "
-            f"'{task.info.name}'; use at least {classes} clients"
-        )
+    """Give every client ``classes`` classes (McMahan et al. 2017, arXiv 1602.05629)."""
     from flwr_datasets.partitioner import PathologicalPartitioner
 
     partitioner = PathologicalPartitioner(
@@ -155,11 +167,7 @@ def _pathological(
 
 
 def _bins(task: Task, section: PartitionSection, clients: int, draw: np.random.Generator) -> Rows:
-    """Clients have ranges of the score, mixed by 1 - strictness."""
-    if task.info.kind != "score":
-        raise UserError(
-            f"partition.kind = 'bins' is for scores; '{task.info.name}' has {task.info.kind}"
-        )
+    """Give clients ranges of the score, mixed by 1 - strictness."""
     from flwr_datasets.partitioner import ContinuousPartitioner
 
     partitioner = ContinuousPartitioner(
@@ -171,7 +179,7 @@ def _bins(task: Task, section: PartitionSection, clients: int, draw: np.random.G
 def _natural(
     task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
 ) -> Rows:
-    """One client for each value of the id column, the largest owners first."""
+    """Make one client of each value of the id column, the largest first."""
     if task.train.owners is None:
         raise UserError("partition.kind = 'natural' needs partition.column, the id column's name")
     names, inverse, counts = np.unique(
@@ -197,17 +205,8 @@ _KINDS: dict[str, _Kind] = {
 }
 
 
-def _need_classes(task: Task, section: PartitionSection) -> None:
-    if task.info.kind != "classes":
-        what, other = ("is a score", "'bins', ") if task.info.kind == "score" else ("has tags", "")
-        raise UserError(
-            f"partition.kind = '{section.kind}' needs classes; '{task.info.name}' {what}: "
-            f"use {other}'iid' or 'quantity'"
-        )
-
-
 def _cut(order: np.ndarray, shares: np.ndarray) -> Rows:
-    """Cut an array into consecutive pieces of the given shares."""
+    """Split an array into consecutive pieces with the given shares."""
     ends = np.round(np.cumsum(shares) * len(order)).astype(int)[:-1]
     return np.split(order, ends)
 
@@ -215,7 +214,7 @@ def _cut(order: np.ndarray, shares: np.ndarray) -> Rows:
 def _by_flower(
     partitioner: Any, labels: np.ndarray, clients: int, draw: np.random.Generator
 ) -> Rows:
-    """Have one of Flower's partitioners spread shuffled examples; return indices."""
+    """Partition shuffled examples by one of Flower's partitioners; return indices."""
     from datasets import Dataset
 
     order = draw.permutation(len(labels))
@@ -225,5 +224,5 @@ def _by_flower(
             np.asarray(partitioner.load_partition(client)["row"], dtype=np.int64)
             for client in range(clients)
         ]
-    except ValueError as error:  # too few examples of a class, scores that are all the same
-        raise UserError(f"the examples cannot be spread so: {error}") from None
+    except ValueError as error:  # too few examples of a class, or all scores are equal
+        raise UserError(f"the examples cannot be partitioned this way: {error}") from None

@@ -1,8 +1,9 @@
-"""The parameters that stay at a client: personalisation layers (Arivazhagan et al. 2019,
+"""Parameters that stay at a client: personalization layers (Arivazhagan et al. 2019,
 arXiv 1912.00818), or any other part of the task vector.
 
-They are trained with the rest and never sent. On disk, because they must outlive any process; the
-values of the last two rounds are kept, so that a round that is done again begins where it did.
+They are trained with the others and never sent. They are kept on disk, because a node starts a
+process for each message. The values of the last two rounds are kept, so that a repeated round
+starts from the same values.
 """
 
 from __future__ import annotations
@@ -11,57 +12,60 @@ import numpy as np
 
 from clients.data import LocalData
 from fedpeft.errors import UserError
-from fedpeft.files import write_atomic
+from fedpeft.files import keep_newest, write_atomic
 
 _KEPT = 2  # rounds
+_RUNS = 100  # files of one folder: a server could otherwise fill a node's disk with runs
 
 
-def completed(data: LocalData, shared: np.ndarray, round: int) -> np.ndarray:
+def completed(data: LocalData, shared: np.ndarray, number: int) -> np.ndarray:
     """Return the whole task vector [P] of a client.
 
     Args:
         data: the client's.
-        shared: what all clients share [S].
-        round: whose personal parameters to take; of an earlier one if it took no part in that,
-            and the initial ones before its first.
+        shared: the part that all clients share [S].
+        number: of the round whose personal parameters to take; those of an earlier round if the
+            client skipped it, and the initial ones before its first round.
     """
-    ours = data.runtime.trainable
-    if not ours.personal.any():
+    parameters = data.runtime.parameters
+    if not parameters.personal.any():
         return shared
-    whole = ours.initial(data.runtime.experiment.seed)
-    whole[~ours.personal] = shared
-    kept = {number: own for number, own in _read(data).items() if number <= round}
+    whole = parameters.initial(data.runtime.experiment.seed)
+    whole[~parameters.personal] = shared
+    kept = {key: values for key, values in _read(data).items() if key <= number}
     if kept:
-        whole[ours.personal] = kept[max(kept)]
+        whole[parameters.personal] = kept[max(kept)]
     return whole
 
 
-def keep(data: LocalData, round: int, vector: np.ndarray) -> None:
+def keep(data: LocalData, number: int, vector: np.ndarray) -> None:
     """Keep the personal part of a task vector [P] that was trained in a round."""
     from safetensors.numpy import save
 
-    personal = data.runtime.trainable.personal
+    personal = data.runtime.parameters.personal
     if not personal.any():
         return
-    kept = {number: own for number, own in _read(data).items() if number < round}
-    kept[round] = vector[personal]
+    kept = {key: values for key, values in _read(data).items() if key < number}
+    kept[number] = vector[personal]
     newest = sorted(kept)[-_KEPT:]
     data.personal.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-    write_atomic(data.personal, save({str(number): kept[number] for number in newest}))
+    write_atomic(data.personal, save({str(key): kept[key] for key in newest}))
+    if data.settings:  # a deployed node, whose folder has one file for each run
+        keep_newest(data.personal.parent, _RUNS)
 
 
 def _read(data: LocalData) -> dict[int, np.ndarray]:
-    """Return what is kept, by round."""
+    """Return the kept values by round."""
     from safetensors import SafetensorError
     from safetensors.numpy import load_file
 
     if not data.personal.exists():
         return {}
+    size = int(data.runtime.parameters.personal.sum())
     try:
-        found = {int(number): own for number, own in load_file(data.personal).items()}
+        kept = {int(key): values for key, values in load_file(data.personal).items()}
     except (SafetensorError, OSError, ValueError):
-        found = {0: np.zeros(0)}
-    size = int(data.runtime.trainable.personal.sum())
-    if any(own.shape != (size,) for own in found.values()):
+        kept = {0: np.zeros(0)}
+    if any(values.shape != (size,) for values in kept.values()):
         raise UserError("the file of this client's personal parameters is damaged; remove it")
-    return found
+    return kept

@@ -1,7 +1,7 @@
-"""The ClientApp that Flower starts for every message: it hands the message to the worker.
+"""The ClientApp that Flower starts for every message: it passes the message to the worker.
 
-It imports next to nothing, as it is started anew each time. Without a worker, or when the worker
-goes away, the message is answered here, by the same code and to the same bits.
+To start fast, it imports very little. If the worker does not answer, this
+process answers the message by the same code, with the same bits.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from flwr.clientapp import ClientApp
 
 from clients.channel import ask
 from clients.flower import context_from_wire, context_to_wire, from_wire, to_wire
-from clients.state import socket_path
+from clients.folder import NodeFolder
 from clients.worker import answer
 
 app = ClientApp()
@@ -25,9 +25,9 @@ log = logging.getLogger(__name__)
 @app.train()
 @app.evaluate()
 def relay(message: Message, context: Context) -> Message:
-    """Return the worker's reply, or this process's own where no worker gives one.
+    """Return the worker's reply; without a worker, answer in this process.
 
-    Flower would send the text of an exception to the server, whatever it quotes.
+    An exception becomes an error reply: Flower would send its text to the server.
     """
     try:
         return _reply(message, context)
@@ -40,13 +40,13 @@ def relay(message: Message, context: Context) -> Message:
 
 
 def _reply(message: Message, context: Context) -> Message:
-    path = socket_path(Path(str(context.node_config["state"])))
+    folder = NodeFolder(Path(str(context.node_config["state"])))
     request = to_wire(message), context_to_wire(context)
     try:
-        # After its time to live nobody waits for a reply any more.
-        reply, changed = ask(path, request, timeout=message.metadata.ttl)
+        # After the message's time to live, the server no longer waits for a reply.
+        reply, changed = ask(folder.socket, request, timeout=message.metadata.ttl)
     except OSError as error:
-        log.warning("no answer from the worker (%s): this process answers itself", error)
+        log.warning("no answer from the worker (%s): this process answers instead", error)
         return answer(message, context)
     context.state = context_from_wire(changed).state
     return from_wire(reply)

@@ -1,23 +1,28 @@
-"""The resident worker: answers a node's messages in one process that keeps backbone and data.
+"""The resident worker: one process that answers a node's messages and keeps backbone and data.
 
 ``python -m clients.worker STATE`` listens in the state folder. Flower starts a fresh process for
-every message; that process hands its message over (:mod:`clients.relay`), and nothing is imported
-or loaded again. SIGTERM ends the worker at once: the message in hand is then answered by the
-process that asked, to the same bits. If that process goes away, so does the worker.
+every message; that process passes its message to the worker (:mod:`clients.relay`), so that nothing
+is imported or loaded again. SIGTERM ends the worker at once: the relay then answers the message
+itself, with the same bits. If the relay disconnects during a message, the worker ends.
 """
 
 from __future__ import annotations
 
+import json
 import logging
 import os
 import sys
 import time
+from contextlib import suppress
+from datetime import UTC, datetime
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clients.channel import Pair, listen, serve_one
-from clients.state import NodeSettings, log_path, socket_path
+from clients.folder import NodeFolder, NodeSettings
 from fedpeft.errors import UserError
+from fedpeft.wire.messages import RECORD
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -26,10 +31,9 @@ log = logging.getLogger("clients.worker")  # also where this module is __main__
 
 
 def answer(message: Message, context: Context) -> Message:
-    """Return the client app's reply to a message; ``context.state`` is changed as it wants.
+    """Return the client app's reply to a message; the app may change ``context.state``.
 
-    An exception becomes an error reply, as nothing of its text may reach Flower, which would send
-    it to the server.
+    An exception becomes an error reply: Flower would send its text to the server.
     """
     from clients.errors import ends_process, error_reply
 
@@ -43,90 +47,101 @@ def answer(message: Message, context: Context) -> Message:
         return error_reply(error, message)
 
 
-def answer_wire(request: Pair) -> Pair:
-    """Answer a serialised (message, context) by (reply, changed context)."""
+def answer_wire(folder: NodeFolder, request: Pair) -> Pair:
+    """Answer a serialized (message, context) with a serialized (reply, changed context)."""
     from clients.flower import context_from_wire, context_to_wire, from_wire, to_wire
 
     message, context = from_wire(request[0]), context_from_wire(request[1])
-    title, run = _title(message), {"run": str(message.metadata.run_id)}
-    log.info("%s: begun", title, extra=run)
+    title, run = _title(message), str(message.metadata.run_id)
+    log.info("%s: begun", title, extra={"run": run})
     begun = time.monotonic()
     reply = answer(message, context)
     how = "an error" if reply.has_error() else "done"
-    log.info("%s: %s in %.2f s", title, how, time.monotonic() - begun, extra=run)
+    summary = f"{title}: {how} in {time.monotonic() - begun:.2f} s"
+    log.info("%s", summary, extra={"run": run})
+    _keep_last(folder.last_message, run, summary)
     return to_wire(reply), context_to_wire(context)
 
 
-def serve(state: Path) -> None:
-    """Answer the messages of a node, one at a time, for ever.
+def serve(folder: NodeFolder) -> None:
+    """Answer the messages of a node forever, one at a time.
 
     Raises:
-        UserError: the node has no settings, or another worker answers for it.
+        UserError: the node has no settings, or another worker listens in this folder.
     """
-    allowed = NodeSettings.read(state).allow
-    # Before anything is loaded: who asks meanwhile waits, instead of loading it all a second time.
-    with listen(socket_path(state)) as listener:
+    allowed = NodeSettings.read(folder.path).allow
+    # Listen before loading: requests then wait, instead of loading everything a second time.
+    with listen(folder.socket) as listener:
         _preload(allowed)
         while True:
             try:
-                serve_one(listener, answer_wire, _end)
-            except Exception as error:  # of one request; the worker is there for the next
+                serve_one(listener, partial(answer_wire, folder), _end)
+            except Exception as error:  # of one request; continue with the next
                 log.warning("a request is dropped: %s", _cause(error))
 
 
 def main() -> None:
     """Run the worker of the state folder named on the command line."""
-    from fedpeft.logs import start_log
+    from fedpeft.hosting.logs import start_log
 
     # Threads that spin while they wait slow down small steps on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
-    state = Path(sys.argv[1])
-    start_log(log_path(state), "worker")
+    folder = NodeFolder(Path(sys.argv[1]))
+    start_log(folder.log, "worker")
     try:
-        serve(state)
+        serve(folder)
     except UserError as error:
         log.error("%s", error)
         sys.exit(1)
 
 
 def _end() -> None:
-    """End this process in the middle of an answer that nobody waits for.
+    """End this process during an answer whose requester has disconnected.
 
-    A computation cannot be broken off in any other way, and a run with very long rounds that was
-    given up would hold the node. The supervisor starts the next worker.
+    A computation cannot be stopped in any other way, and an abandoned run with very long rounds
+    would block the node. The supervisor restarts the worker.
     """
-    log.warning("who asked has gone: this worker ends, and the next begins")
+    log.warning("the requester disconnected; restarting the worker")
     os._exit(1)
 
 
 def _preload(backbones: tuple[str, ...]) -> None:
-    """Import what answers need, and load the backbones a node is meant for, if they fit."""
+    """Import the client app, and load the node's backbones as far as the cache holds them."""
     begun = time.monotonic()
-    import clients.app  # noqa: F401 - for its imports
-    from fedpeft.backbones import load_backbone
-    from fedpeft.settings import EngineSection
+    import clients.app  # noqa: F401 - load it before the first message
+    from fedpeft.backbones.loading import load_backbone
+    from fedpeft.experiment.settings import EngineSection
 
     engine, loaded = EngineSection(), []
     for name in backbones[: load_backbone.cache_parameters()["maxsize"]]:
         try:
-            load_backbone(name, engine.device, engine.dtype)  # as an experiment asks for it
+            load_backbone(name, engine.device, engine.dtype)  # the defaults of an experiment
             loaded.append(name)
-        except Exception as error:  # a run with another backbone can still be answered
+        except Exception as error:  # runs with another backbone can still be answered
             log.warning("backbone '%s' is not loaded: %s", name, _cause(error))
-    held = ", ".join(loaded) or "no backbone yet"
-    log.info("waiting for messages after %.1f s, with %s", time.monotonic() - begun, held)
+    names = ", ".join(loaded) or "no backbone yet"
+    log.info("waiting for messages after %.1f s, with %s", time.monotonic() - begun, names)
 
 
 def _title(message: Message) -> str:
-    """Return what may be said of a message: its type, and its round where it has one."""
+    """Return the type of a message, and its round if it has one."""
     kind = message.metadata.message_type
-    config = message.content.get("config") if message.has_content() else None
-    round = config.get("round") if config else None
-    return f"{kind}, round {round}" if isinstance(round, int) else kind
+    record = message.content.get(RECORD) if message.has_content() else None
+    number = record.get("r") if record else None  # of a Request
+    return f"{kind}, round {number}" if isinstance(number, int) else kind
+
+
+def _keep_last(path: Path, run: str, summary: str) -> None:
+    """Replace the file that ``fedpeft node status`` reads; without fsync, as losing it is fine."""
+    moment = datetime.now(UTC).isoformat(timespec="milliseconds")
+    temporary = path.with_suffix(".tmp")
+    with suppress(OSError):  # a full disk must not cost the reply
+        temporary.write_text(json.dumps({"time": moment, "run": run, "message": summary}))
+        temporary.replace(path)
 
 
 def _cause(error: Exception) -> str:
-    """Return the class of an error, and its text where that cannot hold a client's data."""
+    """Return the class of an error, with its text if that cannot hold a client's data."""
     safe = isinstance(error, OSError | UserError)
     return f"{type(error).__name__}: {error}" if safe else type(error).__name__
 

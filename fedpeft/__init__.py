@@ -10,16 +10,16 @@ from typing import TYPE_CHECKING, Any
 from fedpeft.version import __version__
 
 if TYPE_CHECKING:
-    from fedpeft.config import Experiment
+    from fedpeft.experiment.config import Experiment
     from simulations.api import simulate
 
 __all__ = ["Experiment", "__version__", "simulate"]
 
 
 def __getattr__(name: str) -> Any:
-    """Import what is called from here when it is first named: `import fedpeft` costs nothing."""
+    """Import the public API on first use, so that `import fedpeft` is fast."""
     if name == "Experiment":
-        from fedpeft.config import Experiment
+        from fedpeft.experiment.config import Experiment
 
         return Experiment
     if name == "simulate":

@@ -1,42 +1,54 @@
-"""Errors that a person can act on, and the words they are written in."""
+"""Errors for users, and helpers for their messages."""
 
 from __future__ import annotations
 
 import difflib
 from collections.abc import Iterable
 
+_CLOSE = 0.75  # difflib's ratio: one changed letter of four; below, words are only alike
+
 
 class UserError(Exception):
-    """A mistake in what the user gave: one line with the value and what would be right.
+    """A mistake in the user's input: one line with the value and what is expected.
 
-    The command line prints the line and ends with exit code 2.
+    The command line prints the line and exits with code 2.
     """
 
 
 class RunFailed(Exception):
-    """A run that cannot go on (too few clients, no nodes): exit code 1, resumable."""
+    """A run that cannot continue (too few clients, no nodes): exit code 1; it can be resumed."""
 
 
 class Interrupted(Exception):
-    """A command that Ctrl-C ended, with how to go on: exit code 130."""
+    """A command interrupted by Ctrl-C; the text says how to continue: exit code 130."""
 
 
 def suggestion(value: str, options: Iterable[str]) -> str:
-    """Return ``"; did you mean 'slash'?"``, or nothing if no option is close to ``value``."""
-    spellings = {option.lower(): option for option in options}
-    close = difflib.get_close_matches(value.lower(), spellings, n=3, cutoff=0.6)
+    """Return ``"; did you mean 'slash'?"``, or "" if no option is close to ``value``.
+
+    In full names such as ``local.lr`` the section, which is right, does not count.
+    """
+    section = value[: value.rfind(".") + 1]
+    spellings = {option.removeprefix(section).lower(): option for option in options}
+    name = value.removeprefix(section).lower()
+    close = difflib.get_close_matches(name, spellings, n=3, cutoff=_CLOSE)
     if not close:
         return ""
     return "; did you mean " + " or ".join(f"'{spellings[name]}'" for name in close) + "?"
 
 
 def nearest(value: str, options: Iterable[str]) -> str:
-    """Return a clause with the valid options closest to ``value``, or else all of them."""
+    """Return a clause with the valid options close to ``value``, or with all if none is close."""
     options = sorted(options)
     return suggestion(value, options) or "; valid: " + ", ".join(options)
 
 
 def plain_message(message: str) -> str:
-    """Return what pydantic expected, without the words that only its users know."""
+    """Return pydantic's message without its jargon."""
     message = message.removeprefix("Value error, ").removeprefix("Input should be ")
     return message.partition(", unable to parse")[0]
+
+
+def printable(text: str, longest: int | None = None) -> str:
+    """Return text from outside on one line, safe for logs and terminals, cut to ``longest``."""
+    return "".join(c if c.isprintable() else "?" for c in text[:longest])

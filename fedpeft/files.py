@@ -1,4 +1,4 @@
-"""Writing files so that a crash leaves either the old content or the new, never half."""
+"""Atomic writes of files: a crash leaves either the old content or the new."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -27,13 +27,12 @@ def write_atomic(path: Path, data: bytes | str) -> None:
 
 
 def write_together(files: Mapping[Path, tuple[bytes, int]], replace: bool = False) -> None:
-    """Write files as path -> (content, mode); their folders are made 0700 where missing.
+    """Write files given as path -> (content, mode); create missing folders with mode 0700.
 
-    All contents are on disk before the first file gets its name, so that no file is ever half
-    written, or readable by others for a moment.
+    All contents are on disk, with their modes, before the first file gets its name.
 
     Raises:
-        FileExistsError: one of them is there and ``replace`` is not asked for; none is written.
+        FileExistsError: a file exists and ``replace`` is False; nothing is written.
     """
     for path in files:
         if not replace and os.path.lexists(path):
@@ -53,7 +52,7 @@ def write_together(files: Mapping[Path, tuple[bytes, int]], replace: bool = Fals
 
 
 def _write_new(path: Path, content: bytes, mode: int) -> None:
-    path.unlink(missing_ok=True)  # what a crash left
+    path.unlink(missing_ok=True)  # left by a crash
     handle = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, mode)
     with open(handle, "wb") as file:
         file.write(content)
@@ -63,9 +62,9 @@ def _write_new(path: Path, content: bytes, mode: int) -> None:
 
 @contextmanager
 def whole_folder(path: Path) -> Iterator[Path]:
-    """Give a folder to write into, which gets its name when all is written."""
+    """Yield a temporary folder to write into, which is renamed to ``path`` at the end."""
     temporary = path.with_name(f".{path.name}.tmp")
-    shutil.rmtree(temporary, ignore_errors=True)  # what a crash left
+    shutil.rmtree(temporary, ignore_errors=True)  # left by a crash
     temporary.mkdir()
     try:
         yield temporary
@@ -78,7 +77,7 @@ def whole_folder(path: Path) -> Iterator[Path]:
 
 
 def sync(path: Path) -> None:
-    """fsync a file, or a folder's list of names."""
+    """Call fsync on a file, or on a folder for the names in it."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -91,9 +90,34 @@ def write_json(path: Path, value: Any) -> None:
     write_atomic(path, json.dumps(value, indent=2) + "\n")
 
 
+def read_object(path: Path) -> dict[str, Any]:
+    """Return the JSON object of a file; {} if the file is missing or holds something else."""
+    try:
+        return parse_object(path.read_text(encoding="utf-8"))
+    except (OSError, UnicodeDecodeError):
+        return {}
+
+
+def parse_object(text: str | bytes) -> dict[str, Any]:
+    """Return the JSON object of a text; {} if the text is something else."""
+    try:
+        value = json.loads(text)
+    except ValueError:
+        return {}
+    return value if isinstance(value, dict) else {}
+
+
 def append_lines(path: Path, lines: Iterable[str]) -> None:
     """Append lines and fsync them."""
     with open(path, "a", encoding="utf-8") as file:
         file.writelines(line + "\n" for line in lines)
         file.flush()
         os.fsync(file.fileno())
+
+
+def keep_newest(folder: Path, count: int) -> None:
+    """Remove all but the ``count`` files of a folder that were written last."""
+    with suppress(FileNotFoundError):  # another process may remove files at the same time
+        newest = sorted(folder.glob("[!.]*"), key=lambda file: -file.stat().st_mtime)
+        for old in newest[count:]:
+            old.unlink(missing_ok=True)

@@ -1,7 +1,7 @@
-"""The head: a linear layer on what the task reads, its numbers part of every task vector.
+"""The head: a linear layer on the representation that the task reads, part of every task vector.
 
-Optionally its weights are themselves a fixed projection of a few numbers, so that a task with
-many classes does not pay C * width numbers.
+Optionally its weights are a fixed projection of d numbers, so that a task with many classes does
+not train and send C * width numbers.
 """
 
 from __future__ import annotations
@@ -14,20 +14,22 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedpeft.batches.batch import Batch
+from fedpeft.batches.encoded import IGNORED
 from fedpeft.errors import UserError
 from fedpeft.projection import Projection
 from fedpeft.projection.operators import Operator
-from fedpeft.tasks.base import IGNORED, Kind
+from fedpeft.tasks.base import Kind
 from fedpeft.vector import HEAD
 
 STD = 0.02  # Gupta et al. 2023, released code: weights N(0, 0.02), bias 0
 
 
 class Head:
-    """A linear head of C outputs; ``d`` > 0 trains so many numbers in place of its weights.
+    """A linear head of C outputs; ``d`` > 0 trains d numbers in place of its weights.
 
     Raises:
-        UserError: ``d`` saves nothing.
+        UserError: ``d`` is not less than the number of weights.
     """
 
     def __init__(self, kind: Kind, classes: int, width: int, d: int = 0, seed: int = 0):
@@ -46,12 +48,12 @@ class Head:
         return {**weight, f"{HEAD}bias": (self.classes,)}
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw weights N(0, 0.02), bias 0; projected weights have the same deviation."""
+        """Draw weights from N(0, 0.02), also if projected; the bias is 0."""
         (weight, shape), (bias, outputs) = self.parameters().items()
         return {weight: generator.normal(0, STD, shape), bias: np.zeros(outputs)}
 
     def projections(self) -> list[Projection]:
-        """Return the projection of the weights, if they have one."""
+        """Return the projection of the weights, if there is one."""
         rows = self.classes * self.width
         return [Projection(self.seed, "head/weight/0", rows, self.d, "normal")] if self.d else []
 
@@ -66,21 +68,40 @@ class Head:
         flat = project(parameters[f"{HEAD}z"] / sqrt(self.d))
         return flat.view(-1, self.classes, self.width), bias
 
+    def read(self, states: Tensor, batch: Batch, offset: int) -> Tensor:
+        """Return the representation of texts, [N, width], or for tags of tokens, [N, T, width].
+
+        Args:
+            states: last hidden states [N, k + T, width]; k positions of a prompt come first.
+            batch: T tokens each, ``batch.read`` = the position to read, -1 = the mean.
+            offset: where position 0 is read.
+        """
+        tokens = batch.input_ids.shape[1]
+        if self.kind == "tags":
+            return states[:, -tokens:]
+        at = (batch.read.clamp(min=0) + offset)[:, None, None].expand(-1, 1, states.shape[2])
+        read = states.gather(1, at)[:, 0]
+        if (batch.read >= 0).all():
+            return read
+        mask = batch.attention_mask[:, -tokens:, None].to(states.dtype)
+        mean = (states[:, -tokens:] * mask).sum(1) / mask.sum(1)
+        return torch.where((batch.read >= 0)[:, None], read, mean)
+
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Return each example's own loss [N].
+        """Return the loss of each example, [N].
 
         Args:
             outputs: logits or scores [N, C]; for tags [N, T, C].
-            labels: classes or scores [N]; for tags [N, T], where -100 has no loss: an example's
-                loss is the mean over its words, so that it is one example's own, as per-example
-                gradients need. (Usual is the mean over the words of the batch.)
+            labels: classes or scores [N]; for tags [N, T], where -100 has no loss. The loss of a
+                tagged example is the mean over its words, not over those of the batch as usual:
+                per-example gradients need a loss that depends on one example only.
         """
         if self.kind == "score":
             return functional.mse_loss(outputs[:, 0], labels, reduction="none")
         if self.kind == "classes":
             return functional.cross_entropy(outputs, labels, reduction="none")
-        each = functional.cross_entropy(
+        losses = functional.cross_entropy(
             outputs.transpose(1, 2), labels, reduction="none", ignore_index=IGNORED
         )
         words = (labels != IGNORED).sum(1)
-        return each.sum(1) / torch.clamp(words, min=1)
+        return losses.sum(1) / torch.clamp(words, min=1)

@@ -3,191 +3,104 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
-from dataclasses import dataclass
-from functools import cached_property, partial
-from typing import Any
+from functools import partial
 
+import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeft.backbones import Backbone
-from fedpeft.below import KeptStates
-from fedpeft.heads import Head
-from fedpeft.methods.base import Method
+from fedpeft.backbones.loading import Backbone
+from fedpeft.batches.batch import Batch, collate
+from fedpeft.batches.encoded import Encoded
+from fedpeft.batches.kept import KeptStates
+from fedpeft.batches.passes import pass_costs
 from fedpeft.modifications import Modification
-from fedpeft.modifications.hooks import run
-from fedpeft.modifications.resuming import Cut, below, first_change, resume
+from fedpeft.modifications.encoder import Encoder, first_changed_block
+from fedpeft.parameters import Realised, TaskParameters
 from fedpeft.profiling import phase
 from fedpeft.projection.choice import operator
 from fedpeft.projection.operators import Mode
-from fedpeft.tasks.base import Kind
-from fedpeft.tasks.batching import Batch
-from fedpeft.tasks.parts import Costs
-from fedpeft.trainable import Trainable
-
-#: What a pass costs besides its tokens, in tokens: small products are slow, and calls take time,
-#: given as multiplications. Fitted on one CPU core to widths 32 and 384; on a GPU estimated.
-SMALL = 22
-CALLS = {"cpu": 5e5, "cuda": 2e8, "mps": 2e8}
-#: Packed numbers are moved eight times a block, which takes memory's time, not multiplications.
-#: With 13, as reckoned, MiniLM trained slower on texts of similar length than without packing.
-MOVES = 30
 
 
-def _move_gradient(total: Tensor, leaf: Tensor) -> None:
-    total += leaf.grad
-    leaf.grad = None
-
-
-@dataclass(frozen=True)
-class Realised:
-    """What task vectors become before the backbone runs; leading axis G everywhere."""
-
-    modifications: list[Modification]
-    head_weight: Tensor  # [G, C, width]
-    head_bias: Tensor  # [G, C]
-
-    def map(self, change: Any) -> Realised:
-        """Return a copy with ``change`` done to each tensor."""
-        return Realised(
-            [modification.map(change) for modification in self.modifications],
-            change(self.head_weight),
-            change(self.head_bias),
-        )
-
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors in a fixed order."""
-        found = [t for modification in self.modifications for t in modification.tensors().values()]
-        return [*found, self.head_weight, self.head_bias]
-
-
-class TaskModel(Trainable):
+class TaskModel:
     """Runs G task vectors through one frozen backbone in one batch.
 
-    Holds no trained numbers: each call gets the task vectors as a tensor [G, P].
+    Holds no trained parameters: each call gets the task vectors as a tensor [G, P].
 
     Attributes:
-        kept: the states below the first change of texts that come again.
+        first_block: index of the first block that the method changes, or the number of blocks if it
+            changes none.
+        packs: whether batches are packed to save padding; False if the method adds tokens.
+        costs: costs of a pass, which decide how a batch is cut and packed.
+        kept: cache of the hidden states that enter ``first_block``.
     """
 
     def __init__(
         self,
         backbone: Backbone,
-        method: Method[Any],
-        head: Head,
+        parameters: TaskParameters,
         labels: tuple[str, ...] = (),
         autocast: str = "off",
         projections: Mode = "stored",
         cache: int = 0,
     ):
-        self.dtype = next(backbone.model.parameters()).dtype
-        super().__init__(method, head, str(self.dtype).removeprefix("torch."))
-        self.backbone, self.labels = backbone, labels
-        self._autocast = autocast
-        self.kept = KeptStates(self, cache)
-        self._of_method, self._of_head = (
-            [operator(each, backbone.device, self.dtype, projections) for each in fixed]
-            for fixed in (method.projections(), head.projections())
+        self.backbone, self.parameters, self.labels = backbone, parameters, labels
+        self.method, self.head, self.layout = parameters.method, parameters.head, parameters.layout
+        self.dtype: torch.dtype = next(backbone.model.parameters()).dtype
+        self._encoder = Encoder(backbone, autocast)
+        self._method_operators, self._head_operators = (
+            [operator(projection, backbone.device, self.dtype, projections) for projection in fixed]
+            for fixed in (self.method.projections(), self.head.projections())
         )
-
-    @property
-    def kind(self) -> Kind:
-        """What the head predicts."""
-        return self.head.kind
-
-    @property
-    def classes(self) -> int:
-        """Number of the head's outputs."""
-        return self.head.classes
+        shape, changes = self.method.shape, self._example_modifications()
+        self.first_block = first_changed_block(changes, shape.layers) if self.method.grouped else 0
+        self.packs = not any(modification.adds_tokens for modification in changes)
+        self.costs = pass_costs(backbone.device.type, shape.width, self.layout.size)
+        self.keep_states(cache)
 
     def realise(self, vectors: Tensor) -> Realised:
         """Turn task vectors [G, P] into modifications and heads.
 
         Raises:
-            ValueError: several vectors with a method that changes the weights themselves.
+            ValueError: several vectors with a method that changes whole weights.
         """
         return self.realise_parameters(self.layout.unpack(vectors))
 
     def realise_parameters(self, parameters: Mapping[str, Tensor]) -> Realised:
-        """Do the same with the vectors' parts, ``name -> [G, *shape]``; see ``realise``."""
+        """Like ``realise``, for unpacked parameters ``name -> [G, *shape]``."""
         groups = len(next(iter(parameters.values())))
         if groups != 1 and not self.method.grouped:
             name = type(self.method).__name__
             raise ValueError(f"{name} changes whole weights: one task vector, not {groups}")
-        modifications = self.method.realise(parameters, self._of_method)
-        return Realised(modifications, *self.head.realise(parameters, self._of_head))
+        modifications = self.method.realise(parameters, self._method_operators)
+        return Realised(modifications, *self.head.realise(parameters, self._head_operators))
+
+    def hidden_states(
+        self, modifications: Sequence[Modification], batch: Batch
+    ) -> tuple[Tensor, Batch]:
+        """Run the backbone: last hidden states [N, k + T', width], and the batch as it saw it.
+
+        k is the length of a prompt before the text; T' is T and the tokens added inside the text.
+        """
+        states, batch = self._encoder.run(modifications, batch, self.first_block)
+        return states.to(self.dtype), batch
 
     def outputs(self, realised: Realised, batch: Batch) -> Tensor:
-        """Return what the head says of a batch ordered in the G groups of ``realised``.
+        """Return the head's outputs for a batch ordered in the G groups of ``realised``.
 
         Logits [N, C] or scores [N, 1]; for tags logits of every token, [N, T, C].
         """
-        read = self._representation(realised.modifications, batch)
+        if batch.states is not None and self._keeps_representations:
+            read = batch.states[:, 0]
+        else:
+            read = self._read(*self.hidden_states(realised.modifications, batch))
         groups, classes, width = realised.head_weight.shape
         grouped = read.reshape(groups, -1, width)
         scores = grouped @ realised.head_weight.transpose(1, 2) + realised.head_bias[:, None]
         return scores.reshape(*read.shape[:-1], classes)
 
-    def _representation(self, modifications: Sequence[Modification], batch: Batch) -> Tensor:
-        """Return what the head reads: [N, width], or of every token, [N, T, width]."""
-        if batch.below and self.ends_below:
-            return batch.below[0] if self.kind == "tags" else batch.below[0][:, 0]
-        states, longer = self.hidden_states(modifications, batch)
-        if self.kind == "tags":
-            return states[:, -batch.input_ids.shape[1] :]
-        return self._read(states, longer)
-
-    @cached_property
-    def _modifications(self) -> list[Modification]:
-        """What the method changes; the numbers are of no use."""
-        with torch.no_grad():
-            zeros = torch.zeros(1, self.layout.size, dtype=self.dtype, device=self.backbone.device)
-            return self.realise(zeros).modifications
-
-    @cached_property
-    def cut(self) -> Cut | None:
-        """Where the first change is, so that what lies below is the same for all task vectors."""
-        if not self.method.grouped:
-            return None  # it changes whole weights
-        return first_change(self._modifications, self.method.shape.layers)
-
-    @property
-    def ends_below(self) -> bool:
-        """Whether the whole network lies below the first change: only the head is trained."""
-        return self.cut is not None and self.cut.place == "end"
-
-    @cached_property
-    def packs(self) -> bool:
-        """Whether texts pass without their padding: not where tokens are added to them."""
-        return not (self.method.grouped and any(m.adds_tokens for m in self._modifications))
-
-    def below(self, batch: Batch) -> tuple[Tensor, ...]:
-        """Return what lies below the first change, each [N, T, width].
-
-        Of a method without any change it is what the head reads; of texts then [N, 1, width].
-
-        Raises:
-            ValueError: the first change is at the embeddings or of the weights.
-        """
-        if self.cut is None:
-            raise ValueError("the method changes the embeddings or the weights: nothing is below")
-        with torch.no_grad(), self._precision():
-            found = below(self.backbone.model, self.cut, **self._inputs(batch))
-        if self.cut.place != "end":
-            return found
-        states = found[0].to(self.dtype)
-        return (states if self.kind == "tags" else self._read(states, batch)[:, None],)
-
-    @property
-    def costs(self) -> Costs:
-        """What passes cost besides their tokens."""
-        calls, width = CALLS[self.backbone.device.type], self.method.shape.width
-        each = SMALL + (calls + self.layout.size) / width**2
-        return Costs(each, calls / 2 / width**2, MOVES / width)
-
     def losses(self, outputs: Tensor, batch: Batch) -> Tensor:
-        """Return each example's loss [N]; see ``Head.losses``."""
+        """Return the loss of each example, [N]; see ``Head.losses``."""
         return self.head.losses(outputs, batch.labels)
 
     def gradients(
@@ -201,16 +114,17 @@ class TaskModel(Trainable):
 
         Args:
             vectors: task vectors [G, P].
-            batch: in G groups.
-            sizes: [G]; of a part of a larger batch, the examples of all of it. The parts' results
-                then add up to those of the whole.
-            total: [G, P], to which the gradient is added; else it is a new tensor.
+            batch: the examples, in G groups.
+            sizes: [G], number of examples of the whole batch if this is a part of it. The results
+                of the parts then add up to those of the whole.
+            total: tensor [G, P] to add the gradient to; None = a new tensor.
         """
         total = torch.zeros_like(vectors) if total is None else total
         parts = self.layout.unpack(vectors.detach())
-        for part, own in zip(parts.values(), self.layout.unpack(total).values(), strict=True):
-            # Added as soon as it is known, and not kept: all of `full` are as large as the backbone
-            part.requires_grad_().register_post_accumulate_grad_hook(partial(_move_gradient, own))
+        for part, into in zip(parts.values(), self.layout.unpack(total).values(), strict=True):
+            # Move each gradient as soon as it is ready: those of `full` are as large as the
+            # backbone.
+            part.requires_grad_().register_post_accumulate_grad_hook(partial(_move_gradient, into))
         with phase("forward"):
             losses = self.losses(self.outputs(self.realise_parameters(parts), batch), batch)
             weights = batch.weights.view(len(vectors), -1)
@@ -221,19 +135,19 @@ class TaskModel(Trainable):
         return total, means.detach()
 
     def example_gradients(self, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return (gradient [N, P] of each example's own loss, loss [N]).
+        """Return (gradient [N, P] of each example's loss, loss [N]).
 
-        The realised modifications are copied once per example, so one backward leaves each
-        example's gradient in its own copy; ``realise`` itself is differentiated row by row
-        (its vector-Jacobian product), never through the backbone.
+        The realised modifications are copied once per example, so one backward pass leaves each
+        example's gradient in its copy. ``realise`` is differentiated row by row (its
+        vector-Jacobian product), apart from the backbone.
 
         Raises:
-            ValueError: a method that changes the weights themselves, which are too large to copy;
-                ``privacy.whole_weights`` has another way.
+            ValueError: the method changes whole weights, which are too large to copy; use
+                ``privacy.whole_weights``.
         """
         if not self.method.grouped:
             name = type(self.method).__name__
-            raise ValueError(f"{name} changes whole weights: no copies of them for each example")
+            raise ValueError(f"{name} changes whole weights: too large to copy per example")
         groups, rows = len(vectors), len(batch.read) // len(vectors)
         start = vectors.detach()
         expanded = self.realise(start).map(
@@ -242,59 +156,62 @@ class TaskModel(Trainable):
         with phase("forward"):
             losses = self.losses(self.outputs(expanded, batch), batch)
         with phase("backward"):
-            found = torch.autograd.grad((losses * batch.weights).sum(), expanded.tensors())
+            copies = torch.autograd.grad((losses * batch.weights).sum(), expanded.tensors())
         losses = losses.detach()
         del expanded  # as large as the gradients, and no longer needed
         # One cotangent of ``realise`` for each of the rows of a group.
         cotangents = [
-            gradient.view(groups, rows, *gradient.shape[1:]).transpose(0, 1) for gradient in found
+            gradient.view(groups, rows, *gradient.shape[1:]).transpose(0, 1) for gradient in copies
         ]
-        _, pull_back = torch.func.vjp(lambda one: self.realise(one).tensors(), start)
+        pull_back = torch.func.vjp(lambda vectors: self.realise(vectors).tensors(), start)[1]
         (gradients,) = torch.func.vmap(pull_back)(cotangents)  # [rows, G, P]
         return gradients.transpose(0, 1).reshape(len(losses), -1), losses
 
-    def hidden_states(
-        self, modifications: Sequence[Modification], batch: Batch
-    ) -> tuple[Tensor, Batch]:
-        """Run the backbone: last hidden states [N, k + T', width], and the batch it saw.
+    def collate(
+        self, data: Sequence[Encoded], rows: Sequence[np.ndarray], packed: bool = False
+    ) -> Batch:
+        """Return the batch of ``rows[g]`` of ``data[g]`` on the backbone's device."""
+        pad_id = self.backbone.tokenizer.pad_token_id
+        return collate(data, rows, pad_id, self.backbone.device, self.dtype, packed)
 
-        k is the length of a prompt in front; T' is T and the tokens added inside the texts.
+    def keep_states(self, limit: int) -> None:
+        """Start an empty cache of at most ``limit`` bytes for the states of ``states_below``."""
+        row_bytes = self.method.shape.width * self.dtype.itemsize
+        limit = limit if self.first_block else 0
+        per_text = self._keeps_representations
+        self.kept = KeptStates(self.states_below, self.collate, row_bytes, per_text, limit)
+
+    def states_below(self, batch: Batch) -> Tensor:
+        """Return the hidden states that enter the first changed block, [N, T, width].
+
+        If only a head on texts is trained, return the representation it reads, [N, 1, width].
         """
-        mask_id = self.backbone.tokenizer.mask_token_id
-        prepared = []
-        for modification in modifications:
-            ready, batch = modification.prepare(batch, -1 if mask_id is None else mask_id)
-            prepared.append(ready)
-        family, model = self.method.shape.family, self.backbone.model
-        with self._precision():
-            if batch.below and self.cut:
-                mask, packing = batch.attention_mask, batch.packing
-                states = resume(model, family, prepared, self.cut, batch.below, mask, packing)
-            else:
-                states = run(model, family, prepared, batch.packing, **self._inputs(batch))
-        return states.to(self.dtype), batch
+        states = self._encoder.states_before(self.first_block, batch).to(self.dtype)
+        return self._read(states, batch)[:, None] if self._keeps_representations else states
 
-    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
-        """Return what the backbone's forward pass is given of a batch."""
-        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-        if self.method.shape.types > 1:
-            inputs["token_type_ids"] = batch.token_type_ids
-        return inputs
+    @property
+    def trains_head_only(self) -> bool:
+        """Whether the method trains only the head."""
+        return self.first_block == self.method.shape.layers
 
-    def _precision(self) -> AbstractContextManager[Any]:
-        """Return the context of a pass through the backbone."""
-        if self._autocast == "off":
-            return nullcontext()
-        return torch.autocast(self.backbone.device.type, dtype=getattr(torch, self._autocast))
+    @property
+    def _keeps_representations(self) -> bool:
+        return self.trains_head_only and self.head.kind != "tags"
 
     def _read(self, states: Tensor, batch: Batch) -> Tensor:
-        """Return the representation the head reads, [N, width]."""
-        tokens = batch.input_ids.shape[1]
-        offset = self.method.read_offset(states.shape[1] - tokens)
-        at = (batch.read.clamp(min=0) + offset)[:, None, None].expand(-1, 1, states.shape[2])
-        read = states.gather(1, at)[:, 0]
-        if (batch.read >= 0).all():
-            return read
-        mask = batch.attention_mask[:, -tokens:, None].to(states.dtype)
-        mean = (states[:, -tokens:] * mask).sum(1) / mask.sum(1)
-        return torch.where((batch.read >= 0)[:, None], read, mean)
+        added = states.shape[1] - batch.input_ids.shape[1]
+        return self.head.read(states, batch, self.method.read_offset(added))
+
+    def _example_modifications(self) -> list[Modification]:
+        """Return modifications of a zero vector, to see which blocks the method changes."""
+        if not self.method.grouped:
+            return []  # realising whole weights takes as much memory as the backbone
+        with torch.no_grad():
+            zeros = torch.zeros(1, self.layout.size, dtype=self.dtype, device=self.backbone.device)
+            return self.realise(zeros).modifications
+
+
+def _move_gradient(total: Tensor, leaf: Tensor) -> None:
+    assert leaf.grad is not None  # the hook runs after it is set
+    total += leaf.grad
+    leaf.grad = None

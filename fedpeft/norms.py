@@ -1,8 +1,8 @@
-"""L2 norms that are right however long the rows are.
+"""L2 norms that are accurate for rows of any length.
 
-PyTorch adds up a norm in the tensor's own type: in float32 on a CPU that is 0.1 % too little for
+PyTorch sums a norm in the tensor's dtype. In float32 on a CPU the result is 0.1 % too small for
 20 million random numbers and 6 % for 355 million (RoBERTa-large). A gradient clipped by such a
-norm stays longer than its bound, and a promise of privacy rests on that bound.
+norm exceeds its bound, on which a privacy guarantee rests.
 """
 
 from __future__ import annotations
@@ -10,12 +10,12 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-_BLOCK = 1 << 16  # columns at a time: no copy as large as the rows; measured on a CPU
+_BLOCK = 1 << 16  # columns at a time, to avoid a copy as large as the rows; measured on a CPU
 
 
 def row_norms(rows: Tensor) -> Tensor:
     """Return the L2 norm of every row of ``rows`` [n, P], float32 or float64, in float64 [n]."""
-    if rows.device.type != "cpu":  # there many small blocks would cost more than the sum
+    if rows.device.type != "cpu":  # many small blocks cost more than the sum there
         return torch.linalg.vector_norm(rows, dim=1, dtype=torch.float64)
     squares = torch.zeros(len(rows), dtype=torch.float64, device=rows.device)
     for block in rows.split(_BLOCK, dim=1):

@@ -1,4 +1,4 @@
-"""Optimisers on task vectors [G, P]: elementwise, so each row is trained as if it were alone."""
+"""Optimizers of task vectors [G, P]: elementwise, so rows are trained independently."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Iterator
 import torch
 from torch import Tensor
 
+from fedpeft.experiment.settings import LocalSection
 from fedpeft.norms import row_norms
-from fedpeft.settings import LocalSection
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Gupta et al. 2023, appendix C
-#: Its root is nothing beside EPSILON in float32. But a CPU takes a root of 0 or of less than 1e-37
-#: five to thirty times as long, and most of an embedding has no gradient.
+#: Least second moment. Its root is negligible beside EPSILON in float32. A CPU needs 5 to 30 times
+#: as long for the root of 0 or of a number below 1e-37, and most of an embedding has no gradient.
 _LEAST = 1e-35
-_BLOCK = 1 << 21  # numbers that are updated together, of each tensor; measured on a CPU
+_BLOCK = 1 << 21  # numbers of each tensor updated together; measured on a CPU
 
 
 class Optimizer(ABC):
@@ -26,9 +26,9 @@ class Optimizer(ABC):
         """Update the first n rows.
 
         Args:
-            vectors: [n, P], changed in place; n may shrink from call to call as clients finish.
+            vectors: [n, P], updated in place; n shrinks as clients finish.
             gradients: [n, P].
-            lr: [n, 1], each row its own.
+            lr: learning rate of each row, [n, 1].
         """
 
 
@@ -74,8 +74,8 @@ class SGD(Optimizer):
 def _blocks(vectors: Tensor, *others: Tensor) -> Iterator[list[Tensor]]:
     """Yield views of the first n rows of all tensors, some columns at a time, and a scratch tensor.
 
-    No step then allocates what is as large as a task vector of millions of numbers, which takes
-    longer than all arithmetic on it. Elementwise work does not mind where it is cut.
+    Steps then allocate no tensor as large as a task vector, which would take longer than the
+    arithmetic.
 
     Args:
         vectors: [n, P].
@@ -85,21 +85,21 @@ def _blocks(vectors: Tensor, *others: Tensor) -> Iterator[list[Tensor]]:
     width = max(1, _BLOCK // rows)
     scratch = vectors.new_empty(rows, min(width, size))
     for start in range(0, size, width):
-        views = [each[:rows, start : start + width] for each in (vectors, *others)]
+        views = [tensor[:rows, start : start + width] for tensor in (vectors, *others)]
         yield [*views, scratch[:, : views[0].shape[1]]]
 
 
 def build_optimizer(local: LocalSection, vectors: Tensor) -> Optimizer:
-    """Return the optimiser of ``local`` with state for task vectors [K, P]."""
+    """Return the optimizer that ``local`` names, with state for task vectors [K, P]."""
     if local.optimizer == "sgd":
         return SGD(vectors, local.weight_decay, local.momentum)
     return AdamW(vectors, local.weight_decay)
 
 
 def learning_rate(local: LocalSection, progress: float) -> float:
-    """Return the learning rate when the share ``progress`` in [0, 1) of the whole run is done.
+    """Return the learning rate after the share ``progress`` in [0, 1) of the run.
 
-    Rises from 0 during the share ``warmup``, then stays or falls linearly to 0.
+    It rises linearly from 0 during the share ``warmup``, then is constant or falls linearly to 0.
     """
     if local.lr is None:
         raise ValueError("local.lr is not filled in; build the experiment with Experiment.load")
@@ -111,7 +111,7 @@ def learning_rate(local: LocalSection, progress: float) -> float:
 
 
 def clip_rows(gradients: Tensor, max_norm: float) -> Tensor:
-    """Scale each row [P] of [n, P] down to the L2 norm ``max_norm``, in place; 0 = not at all."""
+    """Scale rows of [n, P] in place to an L2 norm of at most ``max_norm``; 0 = no clipping."""
     if not max_norm:
         return gradients
     factors = (max_norm / (row_norms(gradients) + 1e-6)).clamp(max=1.0)

@@ -1,4 +1,4 @@
-"""Predictions of a finished run for texts that have no labels."""
+"""Predictions of a finished run for unlabeled texts."""
 
 from __future__ import annotations
 
@@ -9,10 +9,11 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpeft.batches.encoded import IGNORED, Encoded
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.tasks import Examples, glue
-from fedpeft.tasks.base import IGNORED, tag_column
-from fedpeft.tasks.encoding import Encoded, encode
+from fedpeft.tasks.base import tag_column
+from fedpeft.tasks.encoding import encode
 from fedpeft.tasks.readers import Columns, cells, read_table, shorten, to_examples
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
@@ -20,17 +21,17 @@ from fedpeft.training import outputs_of
 if TYPE_CHECKING:
     import pandas as pd
 
-_CHUNK = 4096  # texts between two reports of progress; similar lengths are batched within it
+_CHUNK = 4096  # texts per report of progress; batches of similar length are formed within it
 
 
 @dataclass(frozen=True)
 class Prediction:
-    """What is predicted of one text.
+    """The prediction for one text.
 
     Attributes:
-        value: a label; a score; or for tags a tag for every word, None where nothing was
-            predicted because the word was cut off (task.max_length) or has no token.
-        probabilities: of every label; for tags that of each word's tag; None for a score.
+        value: a label, a score, or for tags the tag of every word. A word that was truncated
+            (task.max_length) or has no token has the tag None.
+        probabilities: of every label; for tags, of each word's tag; None for a score.
     """
 
     value: str | float | list[str | None]
@@ -40,36 +41,36 @@ class Prediction:
 def predict(
     trained: Trained, examples: Examples, report: Callable[[int], None] = lambda done: None
 ) -> list[Prediction]:
-    """Return the predictions for n texts, in their order.
+    """Return the predictions for n texts, in order.
 
     Args:
         trained: the run.
-        examples: texts; labels are not looked at, but for tags (see ``read_texts``).
-        report: called with the number of texts done.
+        examples: the texts; labels are ignored, except for tags (see ``read_texts``).
+        report: called with the number of finished texts.
 
     Raises:
-        RunFailed: an output that is not finite, which lower precision can cause.
+        RunFailed: an output is not finite, which lower precision can cause.
     """
-    found: list[Prediction] = []
+    predictions: list[Prediction] = []
     for start in range(0, len(examples), _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, len(examples)))
         encoded = encode_texts(trained, examples.select(rows))
         outputs = outputs_of(trained.model, trained.vector, encoded)
         if not np.isfinite(outputs).all():
-            raise RunFailed("an output is not finite; engine.autocast = 'off' may help")
+            raise RunFailed("an output is not finite; try engine.autocast = 'off'")
         if trained.kind == "tags":
             words = [len(text) for text in examples.text[start : start + _CHUNK]]
-            found += _tags(trained.labels, outputs, encoded, words)
+            predictions += _tags(trained.labels, outputs, encoded, words)
         elif trained.kind == "score":
-            found += [Prediction(float(score)) for score in outputs[:, 0]]
+            predictions += [Prediction(float(score)) for score in outputs[:, 0]]
         else:
-            found += _classes(trained.labels, outputs)
-        report(len(found))
-    return found
+            predictions += _classes(trained.labels, outputs)
+        report(len(predictions))
+    return predictions
 
 
 def encode_texts(trained: Trained, examples: Examples) -> Encoded:
-    """Tokenise texts as the run did."""
+    """Return the texts tokenized as in training."""
     experiment = trained.experiment
     return encode(
         examples,
@@ -80,52 +81,52 @@ def encode_texts(trained: Trained, examples: Examples) -> Encoded:
 
 
 def read_texts(trained: Trained, path: Path, text: str = "", text_pair: str = "") -> Examples:
-    """Return the texts of a table file; it needs no column of labels.
+    """Return the texts of a table file, which needs no column of labels.
 
     Args:
-        trained: the run; its task says which columns there are if they are not named.
+        trained: the run; its task defines the default columns.
         path: .tsv, .csv, .jsonl or .parquet.
-        text: name of the column with the texts; for tags with lists of words, or with texts
-            whose words stand between blanks.
+        text: name of the column with the texts; for tags, with lists of words or with texts
+            whose words are separated by whitespace.
         text_pair: name of the column with the second texts.
 
     Returns:
-        Examples with labels that mean nothing; for tags a word's number in its text, by which
-        its token is found again.
+        Examples with placeholders as labels; for tags, the label of a word is its index in the
+        text, which maps tokens back to words.
 
     Raises:
-        UserError: no such column, not a table, or a row without text.
+        UserError: the column is missing, the file is not a table, or a row has no text.
     """
     if text_pair and not trained.pair:
         raise UserError(
-            f"--text-pair {text_pair}: task '{trained.experiment.task.name}' has one text, not "
-            f"two; leave it out"
+            f"--text-pair {text_pair}: task '{trained.experiment.task.name}' has only one text; "
+            f"omit the option"
         )
     frame = read_table(path)
     columns = _columns(trained, frame, path, text, text_pair)
     if trained.kind == "tags":
         words = [*_words(frame, path, columns.text)]
-        return Examples(words, None, tag_column(range(len(each)) for each in words))
+        return Examples(words, None, tag_column(range(len(text)) for text in words))
     return to_examples(frame.assign(**{columns.label: 0}), path, columns, None)
 
 
 def _columns(
     trained: Trained, frame: pd.DataFrame, path: Path, text: str, text_pair: str
 ) -> Columns:
-    """Return the first columns that are there: those named, the task's own, text and text_pair."""
+    """Return the columns of the texts: the given names, the task's, or text and text_pair."""
     plain = ("text", "text_pair" if trained.pair else "")
-    candidates = [(text or one, text_pair or two) for one, two in (*_own_columns(trained), plain)]
+    candidates = [(text or one, text_pair or two) for one, two in (*_task_columns(trained), plain)]
     for first, second in candidates:
         if {first, second} - {""} <= set(frame.columns):
-            return Columns(first, f"{first}{second}_", second)  # a name that neither of them has
-    either = dict.fromkeys(" and ".join(f"'{n}'" for n in pair if n) for pair in candidates)
-    has = ", ".join(f"'{shorten(name)}'" for name in list(frame.columns)[:8])
-    option = "--text and --text-pair name others" if trained.pair else "--text names another"
-    raise UserError(f"{path}: no column {' or '.join(either)}; it has {has}; {option}")
+            return Columns(first, f"{first}{second}_", second)  # a name that differs from both
+    expected = dict.fromkeys(" and ".join(f"'{n}'" for n in pair if n) for pair in candidates)
+    columns = ", ".join(f"'{shorten(name)}'" for name in list(frame.columns)[:8])
+    options = "--text and --text-pair" if trained.pair else "--text"
+    raise UserError(f"{path}: no column {' or '.join(expected)}, but {columns}; set {options}")
 
 
-def _own_columns(trained: Trained) -> list[tuple[str, str]]:
-    """Return the names of the task's own columns of texts, as they may stand in its files."""
+def _task_columns(trained: Trained) -> list[tuple[str, str]]:
+    """Return the possible names of the text columns in the task's files."""
     task = trained.experiment.task
     if task.name == "custom":
         return [(task.text, task.text_pair)]
@@ -144,14 +145,14 @@ def _words(frame: pd.DataFrame, path: Path, column: str) -> Iterator[list[str]]:
         words = words.tolist() if isinstance(words, np.ndarray) else words  # Parquet has arrays
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             kind = type(value).__name__
-            raise UserError(f"{where} is {kind}, expected a list of words, or text")
+            raise UserError(f"{where} is {kind}, expected a list of words or a text")
         if not words:
             raise UserError(f"{where} is empty")
         yield words
 
 
 def _classes(labels: tuple[str, ...], logits: np.ndarray) -> list[Prediction]:
-    """Return the most probable label and all probabilities of n texts, from logits [n, C]."""
+    """Return the predictions for n texts from logits [n, C]."""
     return [
         Prediction(labels[best], dict(zip(labels, row, strict=True)))
         for best, row in zip(logits.argmax(1).tolist(), _softmax(logits).tolist(), strict=True)
@@ -168,15 +169,15 @@ def _tags(
 ) -> list[Prediction]:
     """Return the tags of n texts from logits of all tokens [total, C].
 
-    ``encoded.labels`` holds the number of the word whose first token a token is.
+    ``encoded.labels`` is the word's index at the first token of each word.
     """
-    best, chances, found = logits.argmax(axis=1), _softmax(logits).max(axis=1), []
+    best, largest, predictions = logits.argmax(axis=1), _softmax(logits).max(axis=1), []
     for row, count in enumerate(words):
         tags: list[str | None] = [None] * count
         probabilities: list[float | None] = [None] * count
         for token in range(encoded.offsets[row], encoded.offsets[row + 1]):
             if (word := encoded.labels[token]) != IGNORED:
                 tags[word] = labels[best[token]]
-                probabilities[word] = float(chances[token])
-        found.append(Prediction(tags, probabilities))
-    return found
+                probabilities[word] = float(largest[token])
+        predictions.append(Prediction(tags, probabilities))
+    return predictions

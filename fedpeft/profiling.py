@@ -1,4 +1,4 @@
-"""Where the time goes: named phases of the work, counted only while somebody watches."""
+"""Time spent in named phases of the work, measured only while a ``Stopwatch`` runs."""
 
 from __future__ import annotations
 
@@ -14,11 +14,12 @@ Phase = Literal[
 
 
 class Stopwatch:
-    """Seconds of each phase. A phase inside another takes its time from that one.
+    """Seconds of each phase; the time of a nested phase does not count for the outer one.
 
     Args:
-        finish: called at a phase's end before its time is taken: to wait for a GPU, say.
-        ended: called behind a phase's end; the time that it takes counts for no phase.
+        finish: called at the end of a phase, before its time is taken, for example to wait for a
+            GPU.
+        ended: called after the end of a phase; its time counts for no phase.
     """
 
     def __init__(
@@ -32,7 +33,7 @@ class Stopwatch:
 
     @contextmanager
     def running(self) -> Iterator[Stopwatch]:
-        """Watch the phases of this thread while the context is open."""
+        """Measure the phases of this thread while the context is open."""
         token = _WATCH.set(self)
         try:
             yield self
@@ -40,12 +41,12 @@ class Stopwatch:
             _WATCH.reset(token)
 
     def begin(self, phase: Phase) -> None:
-        """Begin a phase; the one around it stands still."""
+        """Begin a phase and pause the outer one."""
         self._take()
         self._open.append(phase)
 
     def end(self) -> None:
-        """End the phase begun last."""
+        """End the phase that began last."""
         self._finish()
         self._take()
         self._ended(self._open.pop())
@@ -64,7 +65,7 @@ _WATCH: ContextVar[Stopwatch | None] = ContextVar("stopwatch", default=None)
 
 @contextmanager
 def phase(name: Phase) -> Iterator[None]:
-    """Count what happens in the context as a phase; costs nothing to speak of unwatched."""
+    """Count the time in the context as a phase; almost free without a running ``Stopwatch``."""
     watch = _WATCH.get()
     if watch is None:
         yield

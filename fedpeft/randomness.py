@@ -1,7 +1,7 @@
-"""Every random number of fedpeft comes from a generator made here.
+"""The generators of all random numbers of fedpeft.
 
-A generator is derived from (seed, purpose, round, client), so a number does not depend on
-what else was drawn before it, in which process, or in which order the clients ran.
+A generator derives from (seed, purpose, round, client), so a number does not depend on other
+draws, on the process, or on the order of the clients.
 """
 
 from __future__ import annotations
@@ -17,6 +17,6 @@ def philox(text: str) -> np.random.Philox:
     return np.random.Philox(key=key, counter=0)
 
 
-def generator(seed: int, purpose: str, round: int = 0, client: int = 0) -> np.random.Generator:
-    """Return the generator of one purpose in one round of one client."""
-    return np.random.Generator(philox(f"fedpeft-random-v1|{seed}|{purpose}|{round}|{client}"))
+def generator(seed: int, purpose: str, number: int = 0, client: int = 0) -> np.random.Generator:
+    """Return the generator for a purpose in round ``number`` of a client."""
+    return np.random.Generator(philox(f"fedpeft-random-v1|{seed}|{purpose}|{number}|{client}"))

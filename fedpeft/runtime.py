@@ -1,4 +1,4 @@
-"""What an experiment needs in a process, made once and shared by all clients in it."""
+"""The objects an experiment needs in a process, created once and shared by its clients."""
 
 from __future__ import annotations
 
@@ -6,31 +6,35 @@ import hashlib
 import json
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from typing import Any
 
-from fedpeft.backbones import Backbone, backbone_shape, load_backbone, set_threads
-from fedpeft.config import Experiment
+from fedpeft.backbones.loading import Backbone, backbone_shape, load_backbone, set_threads
+from fedpeft.batches.encoded import Encoded
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.heads import Head
 from fedpeft.methods import build_method
+from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
-from fedpeft.settings import TaskSection
+from fedpeft.parameters import TaskParameters, layout_of
+from fedpeft.projection import Projection
 from fedpeft.tasks import Task, TaskInfo, described, load_task
-from fedpeft.tasks.encoding import Encoded, encode
-from fedpeft.trainable import Trainable
+from fedpeft.tasks.encoding import encode
 from fedpeft.version import __version__
 
-#: What two sides must have in common: the keys of ``Runtime.identity``.
+#: Keys of ``Runtime.identity``, which server and node must have in common.
 COMMON = ("version", "experiment", "projection", "layout", "labels", "backbone")
 
 
 @dataclass(frozen=True)
 class Runtime:
-    """Backbone, task and model of one experiment; everything is made when first used.
+    """Backbone, task and model of one experiment, each created on first use.
 
     Attributes:
         experiment: all settings.
-        files: where the task's data lies on this machine, if not where the experiment says.
-        known: what the task is, where its data is not here.
+        files: task section with the paths of this machine's data; None = the experiment's.
+        known: description of the task, if its data is not on this machine.
     """
 
     experiment: Experiment
@@ -53,34 +57,62 @@ class Runtime:
 
     @cached_property
     def info(self) -> TaskInfo:
-        """What is learned; the data is read only where its labels stand nowhere else."""
+        """Description of the task; its data is read only if it alone has the labels."""
         return self.known or described(self.experiment.task) or self.task.info
 
     @cached_property
-    def trainable(self) -> Trainable:
-        """Method and head; neither backbone nor data is loaded for them."""
+    def _parts(self) -> tuple[Method[Any], Head]:
+        """Method and head; they hold no numbers."""
         experiment, info = self.experiment, self.info
         shape = backbone_shape(experiment.backbone)
         method = build_method(experiment.method, shape, experiment.seed)
         if method.around_mask and (experiment.representation != "mask" or info.kind == "tags"):
             here = f"representation = '{experiment.representation}'"
             raise UserError(
-                f"{method.around_mask}: stands around the mask that is read, so it needs "
-                f"representation = 'mask' and labels of texts; here it is "
+                f"{method.around_mask}: surrounds the mask that is read; expected "
+                f"representation = 'mask' and labels of texts, got "
                 f"{'tags' if info.kind == 'tags' else here}"
             )
+        longest = shape.longest - method.tokens
+        if experiment.task.max_length > longest:
+            raise UserError(
+                f"task.max_length = {experiment.task.max_length}: '{experiment.backbone}' reads at "
+                f"most {longest} tokens of a text with this method"
+            )
         head = Head(info.kind, info.classes, shape.width, experiment.head.d, experiment.seed)
-        personal = experiment.federation.personal
-        return Trainable(method, head, experiment.engine.dtype, personal)
+        return method, head
+
+    @property
+    def vector_size(self) -> int:
+        """Length P of the task vector, computed without allocating it."""
+        return layout_of(*self._parts).size
+
+    @property
+    def projected(self) -> int:
+        """Count of numbers that the stored projections of method and head take in memory."""
+        regenerated = self.experiment.engine.projections == "regenerated"
+        streams = [stream for part in self._parts for stream in part.projections()]
+        return sum(
+            (0 if regenerated else stream.rows * stream.columns)
+            if isinstance(stream, Projection)
+            else stream.rows
+            for stream in streams
+        )
+
+    @cached_property
+    def parameters(self) -> TaskParameters:
+        """Method and head, created without loading backbone or data."""
+        method, head = self._parts
+        personal = self.experiment.federation.personal
+        return TaskParameters(method, head, self.experiment.engine.dtype, personal)
 
     @cached_property
     def model(self) -> TaskModel:
         """Backbone, method and head."""
-        ours, engine = self.trainable, self.experiment.engine
+        engine = self.experiment.engine
         return TaskModel(
             self.backbone,
-            ours.method,
-            ours.head,
+            self.parameters,
             self.info.labels,
             engine.autocast,
             engine.projections,
@@ -89,12 +121,12 @@ class Runtime:
 
     @cached_property
     def train(self) -> Encoded:
-        """The tokenised training examples of all clients."""
+        """The encoded training examples of all clients."""
         return self._encode("train")
 
     @cached_property
     def dev(self) -> Encoded:
-        """The tokenised evaluation examples."""
+        """The encoded evaluation examples."""
         return self._encode("dev")
 
     @cached_property
@@ -104,18 +136,18 @@ class Runtime:
 
     @cached_property
     def plan(self) -> dict[str, str]:
-        """What two sides must have in common besides the backbone's weights."""
+        """The part of ``identity`` that needs no weights of the backbone."""
         return {
             "version": __version__,
             "experiment": self.digest,
-            "projection": self.trainable.projection_digest,
-            "layout": self.trainable.layout.digest,
+            "projection": self.parameters.projection_digest,
+            "layout": self.parameters.layout.digest,
             "labels": hashlib.sha256(json.dumps(self.info.labels).encode()).hexdigest(),
         }
 
     @cached_property
     def identity(self) -> dict[str, str]:
-        """What two sides must have in common; a node that differs in any of it is refused."""
+        """Digests by name; a node that differs from the server in any is refused."""
         return {**self.plan, "backbone": self.backbone.fingerprint}
 
     @cached_property
@@ -129,12 +161,6 @@ class Runtime:
 
     def _encode(self, split: str) -> Encoded:
         experiment = self.experiment
-        longest = self.backbone.longest - self.model.method.tokens
-        if experiment.task.max_length > longest:
-            raise UserError(
-                f"task.max_length = {experiment.task.max_length}: '{experiment.backbone}' reads at "
-                f"most {longest} tokens of a text with this method"
-            )
         return encode(
             getattr(self.task, split),
             self.backbone.tokenizer,
@@ -143,27 +169,38 @@ class Runtime:
         )
 
 
-def runtime_of(toml: str, files: TaskSection | None = None, content: str = "") -> Runtime:
-    """Return this process's runtime of an experiment's TOML, the same object every time.
+def runtime_of(
+    experiment: Experiment, files: TaskSection | None = None, content: str = ""
+) -> Runtime:
+    """Return this process's runtime of an experiment: the same object for equal arguments.
 
-    Torch then uses the experiment's number of threads, whatever ran here before.
+    Sets torch's number of threads to the experiment's.
 
     Args:
-        toml: the experiment.
+        experiment: all settings.
         files: see ``Runtime``.
-        content: digest of what the files hold now; other content, another runtime.
+        content: digest of the files' content; changed files get a new runtime.
     """
-    runtime = _runtime(toml, files, content)
-    engine = runtime.experiment.engine
+    engine = experiment.engine
     set_threads(engine.threads, engine.workers if engine.kind != "local" else 1)
-    return runtime
+    return _runtime(experiment, files, content)
 
 
 @lru_cache(maxsize=4)
-def _runtime(toml: str, files: TaskSection | None, content: str) -> Runtime:
-    return Runtime(Experiment.load(toml), files)
+def _runtime(experiment: Experiment, files: TaskSection | None, content: str) -> Runtime:
+    return Runtime(experiment, files)
+
+
+@lru_cache(maxsize=16)
+def parsed(toml: str) -> Experiment:
+    """Return the experiment of a TOML text that came over the wire; parse it once per process.
+
+    Raises:
+        UserError: see ``Experiment.load``.
+    """
+    return Experiment.load(toml)
 
 
 def forget_runtimes() -> None:
-    """Let go of all runtimes of this process: their data, models and kept states."""
+    """Drop all runtimes of this process: their data, models and kept states."""
     _runtime.cache_clear()

@@ -1,7 +1,7 @@
-"""A finished run, ready for use: its task vector read, checked, and put on its backbone again.
+"""Load a finished run: read and check its task vector and apply it to its backbone.
 
-What is needed for that stands in the metadata of the vector's own file, so the run's data is not
-read, and the file alone is enough.
+The vector file contains all metadata that this needs, so the run's data is not read, and the file
+alone is sufficient.
 """
 
 from __future__ import annotations
@@ -13,28 +13,28 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedpeft.backbones import choose_device
-from fedpeft.config import Experiment, differing_keys
+from fedpeft.backbones.loading import choose_device
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment, differing_keys
 from fedpeft.model import TaskModel
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import Kind, TaskInfo
-from fedpeft.vector import decode
 from fedpeft.vectorfile import EXPERIMENT, VECTOR, read_vector
+from fedpeft.wire.codecs import decode
 
 
 @dataclass(frozen=True, eq=False)
 class Trained:
-    """What a run learned, on its backbone.
+    """The task vector of a finished run, on its backbone.
 
     Attributes:
-        experiment: the run's; its device is one that this machine has.
+        experiment: the run's experiment, on a device that this machine has.
         model: the task model.
         vector: the task vector [P], in the model's dtype.
         labels: names of the classes or tags; empty for a score.
-        kind: what is predicted.
-        pair: whether of two texts.
-        about: the description the file holds, see ``describe_vector``.
+        kind: kind of the prediction.
+        pair: whether an example has two texts.
+        about: the file's metadata, see ``describe_vector``.
     """
 
     experiment: Experiment
@@ -47,44 +47,46 @@ class Trained:
 
     @property
     def reads(self) -> str:
-        """What the head reads: "mask", "cls", "mean", or "tags" for every word."""
+        """The head's input: "mask", "cls", "mean", or "tags" for every word."""
         return "tags" if self.kind == "tags" else str(self.experiment.representation)
 
     @classmethod
     def read(cls, path: Path) -> Trained:
-        """Read a run's folder, or a vector's file.
+        """Load a run folder or a vector file.
 
         Raises:
-            UserError: no run or not a finished one, no task vector, one of another run than the
-                folder's, one that does not fit what this machine makes, or numbers that are none.
+            UserError: there is no finished run, the vector belongs to another run than the folder,
+                it does not fit this machine's backbone, layout or projections, or it has values
+                that are not finite.
         """
         file = _file_of(path)
         vector, about = read_vector(file)
         runtime = _runtime_of(file, about)
         if path.is_dir():
-            _check_own(file, runtime.experiment)
-        for what in _misfits(runtime, about):
-            raise UserError(f"'{file}' {what}")
+            _check_same_run(file, runtime.experiment)
+        for mismatch in _mismatches(runtime, about):
+            raise UserError(f"'{file}' {mismatch}")
         model, info = runtime.model, runtime.info
         try:
-            vector = decode(vector, str(vector.dtype), model.layout.size, model.numpy_dtype)
+            size, dtype = model.layout.size, model.parameters.numpy_dtype
+            vector = decode(vector.tobytes(), str(vector.dtype), size, dtype)
         except ValueError as error:
             raise UserError(f"'{file}': {error}; it is damaged, export or run again") from None
         return cls(runtime.experiment, model, vector, info.labels, info.kind, info.pair, about)
 
 
 def describe_vector(runtime: Runtime, digests: Mapping[str, str]) -> dict[str, Any]:
-    """Return what is needed to use a run's vector, and with what: its file's description.
+    """Return the metadata of a vector file: everything needed to use the vector.
 
     Args:
-        runtime: the run's.
-        digests: what all its nodes had in common, see ``Runtime.identity``.
+        runtime: the run's runtime.
+        digests: the digests that all its nodes share, see ``Runtime.identity``.
     """
     info = runtime.info
     return {
         "experiment": runtime.experiment.to_toml(),
         "seed": runtime.experiment.seed,
-        "parameters": runtime.trainable.shared.entries,
+        "parameters": runtime.parameters.shared.entries,
         "kind": info.kind,
         "pair": info.pair,
         "labels": info.labels,
@@ -94,7 +96,7 @@ def describe_vector(runtime: Runtime, digests: Mapping[str, str]) -> dict[str, A
 
 
 def _file_of(path: Path) -> Path:
-    """Return the vector's file of a run folder, or the file itself."""
+    """Return the vector file in a run folder, or ``path`` itself if it is a file."""
     if not path.exists():
         raise UserError(f"'{path}': no such run folder or vector file")
     if not path.is_dir():
@@ -103,14 +105,14 @@ def _file_of(path: Path) -> Path:
         return path / VECTOR
     if (path / EXPERIMENT).is_file():
         raise UserError(
-            f"'{path}' holds a run that is not finished, or whose {VECTOR} is gone; "
-            f"`fedpeft simulate --out {path} --resume` goes on with it"
+            f"'{path}' contains a run that is not finished, or its {VECTOR} is missing; "
+            f"`fedpeft simulate --out {path} --resume` continues it"
         )
-    raise UserError(f"'{path}' holds no run; expected a folder that `fedpeft simulate` made")
+    raise UserError(f"'{path}' contains no run; expected a run folder of `fedpeft simulate`")
 
 
 def _runtime_of(file: Path, about: dict[str, Any]) -> Runtime:
-    """Return the runtime that a description asks for; its task has no data."""
+    """Return the runtime that the metadata describes; its task has no data."""
     try:
         experiment = Experiment.load(about["experiment"])
         labels, kind, pair = tuple(about["labels"]), about["kind"], about["pair"]
@@ -119,18 +121,18 @@ def _runtime_of(file: Path, about: dict[str, Any]) -> Runtime:
         if kind not in get_args(Kind) or not all(isinstance(label, str) for label in labels):
             raise ValueError(f"kind '{kind}'")
     except UserError as error:
-        raise UserError(f"'{file}': its experiment is not valid here: {error}") from None
+        raise UserError(f"'{file}': its experiment is invalid here: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"'{file}' is no fedpeft vector: its description lacks or misstates {error}"
+            f"'{file}' is not a fedpeft vector: its metadata has no valid {error}"
         ) from None
     name, metric = experiment.task.name, str(about.get("metric", ""))
-    info = TaskInfo(name, kind, labels, bool(pair), metric, None, "a finished run's")
+    info = TaskInfo(name, kind, labels, bool(pair), metric, None, "task of a finished run")
     return Runtime(_for_this_machine(experiment), known=info)
 
 
 def _for_this_machine(experiment: Experiment) -> Experiment:
-    """Return the experiment on a device that is here: where it was trained does not matter."""
+    """Return the experiment with device "auto" if this machine lacks the device."""
     engine = experiment.engine
     try:
         choose_device(engine.device, engine.dtype)
@@ -139,48 +141,47 @@ def _for_this_machine(experiment: Experiment) -> Experiment:
     return experiment.model_copy(update={"engine": engine})
 
 
-def _check_own(file: Path, experiment: Experiment) -> None:
-    """Raise UserError if the vector in a run's folder is another run's."""
+def _check_same_run(file: Path, experiment: Experiment) -> None:
+    """Raise UserError if the vector in a run folder belongs to another run."""
     settings = file.with_name(EXPERIMENT)
     if not settings.is_file():
         return
-    own = _for_this_machine(Experiment.read(settings))
-    differing = differing_keys(experiment, own)
+    differing = differing_keys(experiment, _for_this_machine(Experiment.read(settings)))
     if differing:
         raise UserError(
-            f"'{file}' is of another run: {', '.join(differing)} (its own and the folder's); "
-            f"put the run's own back, or name the file instead of the folder"
+            f"'{file}' belongs to another run: {', '.join(differing)} (in the file and the "
+            f"folder); restore the run's file, or pass the file instead of the folder"
         )
 
 
-def _misfits(runtime: Runtime, about: dict[str, Any]) -> Iterator[str]:
-    """Yield what of a vector is not as this machine makes it; the first explains the rest."""
+def _mismatches(runtime: Runtime, about: dict[str, Any]) -> Iterator[str]:
+    """Yield the differences between a vector and this machine; the first one causes the others."""
     digests, experiment = about["digests"], runtime.experiment
     if experiment.federation.personal:
         yield (
-            f"lacks what stayed at the clients (federation.personal = "
-            f"'{','.join(experiment.federation.personal)}'); only they can use it"
+            f"lacks the parameters that stay at the clients (federation.personal = "
+            f"'{','.join(experiment.federation.personal)}'); only the clients can use it"
         )
     if digests["backbone"] != runtime.backbone.fingerprint:
         yield (
-            f"was trained on another backbone than '{experiment.backbone}' is here (weights or "
-            f"tokenizer differ); use the same checkpoint"
+            f"was trained on another backbone than this machine's '{experiment.backbone}' "
+            f"(weights or tokenizer differ); use the same checkpoint"
         )
     layout = runtime.model.layout
     if digests["layout"] != layout.digest:
         differing = [entry for entry in _entries(about) if entry not in layout.entries]
-        named = f", for example '{differing[0][0]}' {differing[0][1]}" if differing else ""
+        example = f", for example '{differing[0][0]}' {differing[0][1]}" if differing else ""
         yield (
             f"has another layout than method '{experiment.method.name}' with {runtime.info.classes}"
-            f" outputs has here{named}; use the fedpeft that made it"
+            f" outputs in this version{example}; use the version of fedpeft that wrote it"
         )
-    if digests["projection"] != runtime.model.projection_digest:
+    if digests["projection"] != runtime.parameters.projection_digest:
         yield (
-            f"was trained with other projections than seed {experiment.seed} gives; "
+            f"was trained with other projections than those of seed {experiment.seed}; "
             f"its seed or its file was changed"
         )
 
 
 def _entries(about: dict[str, Any]) -> list[tuple[str, tuple[int, ...]]]:
-    """Return the layout's entries that a description names."""
+    """Return the entries of the layout in a file's metadata."""
     return [(str(name), tuple(shape)) for name, shape in about["parameters"]]

@@ -13,23 +13,23 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpeft.batches.batch import Batch, batches
+from fedpeft.batches.encoded import Encoded
+from fedpeft.batches.passes import passes_of
+from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
 from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
-from fedpeft.privacy.example import DPSGD, poisson_batches, private_gradients
+from fedpeft.privacy.dpsgd import DPSGD, poisson_batches, private_gradients
 from fedpeft.profiling import phase
 from fedpeft.randomness import generator
-from fedpeft.settings import LocalSection
-from fedpeft.tasks.batching import Batch, batches, collate
-from fedpeft.tasks.encoding import Encoded
 from fedpeft.tasks.metrics import statistics, tag_statistics
-from fedpeft.tasks.parts import passes_of
 
 EVALUATION_BATCH = 64
 
 
 @dataclass(frozen=True)
 class When:
-    """Which round of how many (rounds count from 1), under which seed."""
+    """A round of a run, counted from 1, with the number of rounds and the seed."""
 
     seed: int
     round: int
@@ -38,7 +38,7 @@ class When:
 
 @dataclass(frozen=True)
 class CohortResult:
-    """What a cohort learned: task vectors [K, P], mean training loss [K], steps [K]."""
+    """Task vectors [K, P], mean training losses [K] and steps [K] of a cohort."""
 
     vectors: np.ndarray
     losses: np.ndarray
@@ -47,9 +47,9 @@ class CohortResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Outputs [n, C] in the order of the examples, summable statistics, summed loss.
+    """Outputs [n, C] in the order of the examples, summable statistics, and summed loss.
 
-    For tags the outputs are those of all tokens, [total, C], aligned with the examples' tokens.
+    For tags the outputs are those of all tokens, [total, C].
     """
 
     outputs: np.ndarray
@@ -70,92 +70,126 @@ def train_cohort(
 
     Args:
         model: the task model they share.
-        start: task vector [P] they start from, or one for each client [K, P].
-        data: each client's examples.
-        clients: each client's id, which its randomness derives from.
+        start: initial task vector [P], or one for each client [K, P].
+        data: examples of each client.
+        clients: id of each client, from which its randomness derives.
         local: how to train.
         when: seed and round.
-        private: each client's DP-SGD. What leaves this function is then the vectors alone: the
-            losses are NaN, and ``local.max_grad_norm`` gives way to the clipping of examples.
+        private: DP-SGD of each client. The losses are then NaN, because only the vectors may leave,
+            and ``local.max_grad_norm`` is ignored, because examples are clipped.
     """
-    if private:
-        plans = [poisson_batches(p, len(own)) for p, own in zip(private, data, strict=True)]
-    else:
-        plans = [plan_batches(c, own, local, when) for c, own in zip(clients, data, strict=True)]
-    if all(len(own) <= sum(map(len, plan)) for plan, own in zip(plans, data, strict=True)):
-        with phase("below"):  # else computing it for all texts would cost more than it saves
-            data = model.kept.attach(data)
+    plans = _plans(data, clients, local, when, private)
+    data = _with_states(model, data, plans)
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
     steps = np.array([len(plans[k]) for k in order])
     starts = np.broadcast_to(start, (len(plans), model.layout.size))[order]
     vectors = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
-    begin = vectors.clone() if local.proximal_mu else vectors  # of many millions for `full`
+    # No copy unless needed: vectors of `full` are as large as the backbone.
+    initial = vectors.clone() if local.proximal_mu else vectors
     optimizer = build_optimizer(local, vectors)
     total = vectors.new_empty(0 if private else vectors.shape)
     max_norm = 0.0 if private else local.max_grad_norm
-    history: list[Tensor] = []  # each step's losses, of the clients still training
+    history: list[Tensor] = []  # losses of each step, of the clients still training
     for step in range(steps.max(initial=0)):
         rows = int((steps > step).sum())
-        theirs = [data[k] for k in order[:rows]]
-        batches = [plans[k][step] for k in order[:rows]]
+        active, current = order[:rows], vectors[:rows]
+        texts, batches = [data[k] for k in active], [plans[k][step] for k in active]
         if private:
-            how = [private[k] for k in order[:rows]]
-            with phase("DP"):
-                gradients = private_gradients(model, vectors[:rows], theirs, batches, how)
-            losses = gradients.new_full((rows,), float("nan"))
+            settings = [private[k] for k in active]
+            gradients, losses = _private_gradients(model, current, texts, batches, settings)
         else:
-            gradients = total[:rows].zero_()
-            losses = _add_gradients(model, vectors[:rows], theirs, batches, gradients)
+            gradients, losses = _mean_gradients(model, current, texts, batches, total[:rows])
         history.append(losses)
         if local.proximal_mu:  # FedProx (Li et al. 2020, arXiv 1812.06127)
-            gradients += local.proximal_mu * (vectors[:rows] - begin[:rows])
+            gradients += local.proximal_mu * (current - initial[:rows])
         progress = (when.round - 1 + step / steps[:rows]) / when.rounds
         lr = vectors.new_tensor([[learning_rate(local, share)] for share in progress])
         with phase("optimiser"):
-            optimizer.step(vectors[:rows], clip_rows(gradients, max_norm), lr)
+            optimizer.step(current, clip_rows(gradients, max_norm), lr)
     return _in_order(order, vectors, history, steps)
+
+
+def _plans(
+    data: Sequence[Encoded],
+    clients: Sequence[int],
+    local: LocalSection,
+    when: When,
+    private: Sequence[DPSGD] | None,
+) -> list[list[np.ndarray]]:
+    """Return the batches of each client."""
+    if private:
+        return [poisson_batches(dp, len(texts)) for dp, texts in zip(private, data, strict=True)]
+    return [plan_batches(c, texts, local, when) for c, texts in zip(clients, data, strict=True)]
+
+
+def _with_states(
+    model: TaskModel, data: Sequence[Encoded], plans: Sequence[Sequence[np.ndarray]]
+) -> Sequence[Encoded]:
+    """Return the texts of all clients with the states that the model keeps.
+
+    If a client trains on only some of its texts, return the texts unchanged: computing the states
+    of all texts would cost more than it saves.
+    """
+    subset = any(len(texts) > sum(map(len, plan)) for texts, plan in zip(data, plans, strict=True))
+    if subset or not model.first_block:
+        return data
+    with phase("below"):
+        return model.kept.attach(data)
 
 
 def _in_order(
     order: Sequence[int], vectors: Tensor, history: Sequence[Tensor], steps: np.ndarray
 ) -> CohortResult:
-    """Return what was learned in the order of the clients; row k is client order[k]'s."""
+    """Return the results in the order of the clients; row k belongs to client ``order[k]``."""
     sums = np.zeros(len(steps))
     for losses in history:
         sums[: len(losses)] += losses.cpu().double().numpy()
-    trained, back = vectors.cpu().numpy(), np.argsort(order)
-    if len(back) > 1:  # else there is nothing to copy, which for `full` takes long
-        trained = trained[back]
-    return CohortResult(trained, (sums / steps)[back], steps[back])
+    trained, inverse = vectors.cpu().numpy(), np.argsort(order)
+    if len(inverse) > 1:  # avoid a copy, which takes long for `full`
+        trained = trained[inverse]
+    return CohortResult(trained, (sums / steps)[inverse], steps[inverse])
 
 
-def _add_gradients(
+def _private_gradients(
+    model: TaskModel,
+    vectors: Tensor,
+    data: Sequence[Encoded],
+    batches: Sequence[np.ndarray],
+    private: Sequence[DPSGD],
+) -> tuple[Tensor, Tensor]:
+    """Return the noisy gradient of each client, [G, P], and NaN for its loss, [G]."""
+    with phase("DP"):
+        gradients = private_gradients(model, vectors, data, batches, private)
+    return gradients, gradients.new_full((len(vectors),), float("nan"))
+
+
+def _mean_gradients(
     model: TaskModel,
     vectors: Tensor,
     data: Sequence[Encoded],
     batches: Sequence[np.ndarray],
     total: Tensor,
-) -> Tensor:
-    """Add the gradient of each client's mean loss over its batch to total [G, P]; return losses."""
+) -> tuple[Tensor, Tensor]:
+    """Return the gradient of each client's mean loss, written into ``total`` [G, P], and losses."""
+    total.zero_()
     sizes = vectors.new_tensor([len(batch) for batch in batches])
-    if model.ends_below and all(own.below for own in data):
-        passes, packed = [[*batches]], False  # no text passes at all, only the head is left
+    if model.trains_head_only and all(texts.states is not None for texts in data):
+        passes, packed = [[*batches]], False  # no text passes through the backbone
     else:
         passes, packed = passes_of(data, batches, model.costs, model.packs)
-    pad_id = model.backbone.tokenizer.pad_token_id
     losses = vectors.new_zeros(len(vectors))
     for rows in passes:
         with phase("data"):
-            part = collate(data, rows, pad_id, vectors.device, model.dtype, packed)
+            part = model.collate(data, rows, packed)
         losses += model.gradients(vectors, part, sizes, total)[1]
-    return losses
+    return total, losses
 
 
 def plan_batches(
     client: int, examples: Encoded, local: LocalSection, when: When
 ) -> list[np.ndarray]:
-    """Return the batches (indices into the client's examples) of one client in one round."""
+    """Return the batches of a client in a round, as indices into its examples."""
     draw = generator(when.seed, "batches", when.round, client)
     plan: list[np.ndarray] = []
     epochs = 0
@@ -166,7 +200,7 @@ def plan_batches(
 
 
 def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluation:
-    """Run one task vector [P] over all examples, and measure it against their labels."""
+    """Evaluate one task vector [P] on all examples."""
     loss_sum = 0.0
 
     def add(outputs: Tensor, batch: Batch) -> None:
@@ -174,8 +208,7 @@ def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluat
         loss_sum += float(model.losses(outputs, batch).sum())
 
     with phase("evaluation"):
-        [ready] = model.kept.attach([examples])
-        outputs = outputs_of(model, vector, ready, add)
+        outputs = outputs_of(model, vector, model.kept.attach([examples])[0], add)
         return Evaluation(outputs, _statistics(model, outputs, examples), loss_sum)
 
 
@@ -183,29 +216,28 @@ def outputs_of(
     model: TaskModel,
     vector: np.ndarray,
     examples: Encoded,
-    seen: Callable[[Tensor, Batch], None] = lambda outputs, batch: None,
+    receive: Callable[[Tensor, Batch], None] = lambda outputs, batch: None,
 ) -> np.ndarray:
-    """Return logits or scores [n, C] of one task vector [P]; for tags of all tokens, [total, C].
+    """Return logits or scores [n, C] of one task vector [P]; for tags those of tokens, [total, C].
 
-    ``seen`` is called with the outputs of every batch.
+    Calls ``receive`` with the outputs of each batch.
     """
     vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
     count = len(examples.tokens) if examples.per_token else len(examples)
-    outputs = np.zeros((count, model.classes))
+    outputs = np.zeros((count, model.head.classes))
     with torch.inference_mode():
         realised = model.realise(vectors)
         for rows in batches(examples.lengths, EVALUATION_BATCH, None):
-            pad_id = model.backbone.tokenizer.pad_token_id
-            batch = collate([examples], [rows], pad_id, vectors.device, model.dtype)
-            found = model.outputs(realised, batch)
-            seen(found, batch)
+            batch = model.collate([examples], [rows])
+            part = model.outputs(realised, batch)
+            receive(part, batch)
             if examples.per_token:
-                found, rows = found[batch.attention_mask.bool()], examples.places(rows)
-            outputs[rows] = found.cpu().numpy()
+                part, rows = part[batch.attention_mask.bool()], examples.places(rows)
+            outputs[rows] = part.cpu().numpy()
     return outputs
 
 
 def _statistics(model: TaskModel, outputs: np.ndarray, examples: Encoded) -> np.ndarray:
     if examples.per_token:
         return tag_statistics(outputs, examples.labels, examples.lengths, model.labels)
-    return statistics(outputs, examples.labels, model.kind)
+    return statistics(outputs, examples.labels, model.head.kind)

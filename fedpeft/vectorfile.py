@@ -1,6 +1,6 @@
-"""The file of a task vector, as a run leaves it: the numbers, and all that is needed to use them.
+"""The file of a run's task vector: its numbers and the description needed to use them.
 
-Apart from ``trained``, so that who only copies or watches runs loads no torch.
+Separate from ``trained``, so that commands that only copy or watch runs do not load torch.
 """
 
 from __future__ import annotations
@@ -14,13 +14,13 @@ import numpy as np
 
 from fedpeft.errors import UserError
 
-EXPERIMENT = "experiment.toml"  # in a run's folder
+EXPERIMENT = "experiment.toml"  # file names in a run's folder
 VECTOR = "vector.safetensors"
-_KEY = "fedpeft"  # one key: several come in no fixed order, and equal runs make equal files
+_KEY = "fedpeft"  # one key: the order of several is not fixed, but equal runs must give equal files
 
 
 def vector_bytes(vector: np.ndarray, about: dict[str, Any]) -> bytes:
-    """Return the content of a vector's file: the task vector [P] and its description as JSON."""
+    """Return the content of the file of a task vector [P], with its description as JSON."""
     from safetensors.numpy import save
 
     described = {**about, "vector": vector_digest(vector)}
@@ -28,15 +28,15 @@ def vector_bytes(vector: np.ndarray, about: dict[str, Any]) -> bytes:
 
 
 def vector_digest(vector: np.ndarray) -> str:
-    """Return SHA-256 over a task vector's bytes, as hexadecimal text."""
+    """Return the SHA-256 of a task vector's bytes in hexadecimal."""
     return hashlib.sha256(np.ascontiguousarray(vector).tobytes()).hexdigest()
 
 
 def read_vector(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
-    """Return the task vector [P] of a file and its description; nothing in it is trusted.
+    """Return the task vector [P] of a file and its description, both checked.
 
     Raises:
-        UserError: no such file, or none that ``vector_bytes`` made.
+        UserError: the file is missing, or ``vector_bytes`` did not make it.
     """
     from safetensors import SafetensorError, safe_open
 
@@ -47,10 +47,12 @@ def read_vector(path: Path) -> tuple[np.ndarray, dict[str, Any]]:
     except (SafetensorError, OSError, KeyError, TypeError, ValueError) as error:
         reason = " ".join(str(error).split()) or type(error).__name__
         raise UserError(
-            f"'{path}' is no fedpeft vector ({reason}); expected the {VECTOR} of a run"
+            f"'{path}' is not a fedpeft vector ({reason}); expected the {VECTOR} of a run"
         ) from None
     if not isinstance(about, dict):
-        raise UserError(f"'{path}' is no fedpeft vector: its description is no table")
+        raise UserError(f"'{path}' is not a fedpeft vector: its description is not a table")
     if about.get("vector") != vector_digest(vector):
-        raise UserError(f"'{path}': its numbers are not those that were written; use the original")
+        raise UserError(
+            f"'{path}': its numbers differ from those that were written; use the original"
+        )
     return vector, about

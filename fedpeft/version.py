@@ -1,3 +1,5 @@
-"""The version of fedpeft: nodes of another are refused. The same as in pyproject.toml."""
+"""The version of fedpeft, as pyproject.toml states it; a node with another version is refused."""
 
-__version__ = "0.1.0"
+from importlib.metadata import version
+
+__version__ = version("fedpeft")

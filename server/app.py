@@ -1,43 +1,43 @@
-"""The Flower ServerApp: read ``main`` top to bottom for the whole life of a run.
+"""The Flower ServerApp: a state, a function that plays one round, and a loop.
 
-Its run config: ``experiment`` (TOML) and ``out`` (the run folder, made before the run; in a
-deployment the run's name). A run whose folder has a checkpoint goes on from there, to the same
-bits.
+Run config: ``experiment`` (TOML) and ``out``, the run folder, which must exist; in a deployment the
+run's name. A run with a checkpoint in its folder continues from it, to the same bits.
 """
 
 from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
 
 import numpy as np
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
-from flwr.serverapp.strategy import FedAvg
 
-from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed
 from fedpeft.privacy.ledger import BudgetSpent
-from fedpeft.privacy.statement import read_statement, so_far
+from fedpeft.privacy.statement import so_far
 from fedpeft.randomness import generator
-from fedpeft.runtime import COMMON, Runtime, runtime_of
+from fedpeft.runtime import COMMON, Runtime, parsed, runtime_of
 from fedpeft.trained import describe_vector
-from fedpeft.vector import decode
-from server.deployed import opened, registry, run_name
+from server.byte_ledger import ByteLedger
+from server.central_privacy import CentralPrivacy
+from server.checkpoints import Checkpoint, check_finite
+from server.deployed import opened, registry, run_name, state_folder
 from server.evaluation import measure
-from server.exchange import budget_spent
-from server.ledger import ByteLedger
+from server.exchange import budget_spent, check_replies
 from server.nodes import Node, Nodes
-from server.numbers import numbers
-from server.privacy import CentralPrivacy
+from server.participants import Participants
+from server.records import RoundLine
 from server.result import describe_result
-from server.roster import Roster
-from server.round import Round, Update, check_all
-from server.runfolder import Checkpoint, RunFolder
-from server.spending import Spending
+from server.roster import read_roster, write_roster
+from server.run import Run
+from server.runfolder import RunFolder
 from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
-from server.waiting import wait_for_nodes
+from server.updates import STEPS, Update, check_steps, check_update, max_norm, mean_loss, weight
+from server.wire_bytes import WireMeter
 
 log = logging.getLogger(__name__)
 app = ServerApp()
@@ -45,75 +45,41 @@ app = ServerApp()
 
 @app.main()
 def main(grid: Grid, context: Context) -> None:
-    """Open the run's folder and run its federation in it."""
+    """Open the folder of a run and play all rounds that are left."""
     with opened(context) as folder:
-        federate(grid, folder, runtime_of(str(context.run_config["experiment"])))
+        runtime = runtime_of(parsed(str(context.run_config["experiment"])))
+        pin_identity(folder, runtime)
+        run = Run(grid, runtime, folder, run_name(folder))
+        state = start(run)
+        while state.round < run.experiment.federation.rounds and not state.ended:
+            state = play_round(run, state)
+        finish(run, state)
 
 
-def federate(grid: Grid, folder: RunFolder, runtime: Runtime) -> None:
-    """Run a federation from its first round, or from its checkpoint, to its result."""
-    experiment = runtime.experiment
-    check(folder, runtime)
-    strategy = build_strategy(experiment.federation)
-    central = CentralPrivacy.of(experiment, folder.path)
-    begin = runtime.trainable.initial(experiment.seed)[~runtime.trainable.personal]
-    state = folder.checkpoint() or Checkpoint(0, begin)
-    restore_strategy(strategy, state.strategy)
-    spending = Spending.restored(experiment, state.strategy)
-    if central:
-        central.restore(state.strategy, state.round)
-    roster = Roster.of(folder.path)
-    nodes = gather(grid, folder, experiment, roster)
-    privacy = so_far(folder.rounds()[-1] if state.round else None, [])
-    ended = ""
-    for number in range(state.round + 1, experiment.federation.rounds + 1):
-        started = time.monotonic()
-        run = Round(number, grid, runtime, folder, ByteLedger(), nodes.run)
-        nodes.refresh(run.ledger)
-        folder.pin(nodes.identity)
-        try:
-            nodes.require_willing()
-            own = [central.charge(number, state.vector)] if central else []
-        except BudgetSpent as error:
-            ended = str(error)
-            break
-        asked = choose(nodes.willing, experiment, number, central)
-        good, failed = train(run, asked, state.vector, spending)
-        nodes.retire(client for client in failed if budget_spent(failed[client]))
-        if not good and not nodes.willing:
-            ended = failed[min(failed)]
-            break
-        vector = combine(strategy, central, state.vector, good, asked, run)
-        privacy = so_far(privacy, [*own, *(each for u in good.values() for each in u.statements)])
-        line = {
-            "round": number,
-            "clients": len(good),
-            "failed": [{"client": c, "reason": failed[c]} for c in sorted(failed)],
-            "loss": mean_loss(good, asked, experiment.federation.weighting),
-            **measure(run, nodes.clients, vector),
-            "seconds": time.monotonic() - started,
-            "bytes": run.ledger.round_bytes(),
-            **privacy,
-        }
-        seconds = state.seconds + time.monotonic() - started
-        memory = strategy_state(strategy) | spending.state() | (central.state() if central else {})
-        state = Checkpoint(number, vector, memory, seconds)
-        folder.save_round(line, run.ledger.lines(number), state)
-        roster.note(nodes, good, failed)
-        for client in failed:
-            nodes.forget(client)
-    if ended:
-        log.warning("the run ends after round %d: %s", state.round, ended)
-    if not state.round:
-        raise RunFailed(f"no round was done, as nobody has the privacy budget for one: {ended}")
-    finish(grid, runtime, folder, nodes, state)
+@dataclass(kw_only=True)
+class ServerState(Checkpoint):
+    """State of a run between two rounds: its checkpoint, and values that are not stored in it.
+
+    Attributes:
+        privacy: ``epsilon`` and ``privacy`` of all rounds so far, see ``so_far``.
+        participants: the clients that take part, and their nodes.
+        wire: the count of bytes on the network.
+        central: the server's noise and ledger; None if the server adds no noise.
+        ended: reason why no further round is possible; empty otherwise.
+    """
+
+    privacy: dict[str, Any]
+    participants: Participants
+    wire: WireMeter
+    central: CentralPrivacy | None = None
+    ended: str = ""
 
 
-def check(folder: RunFolder, runtime: Runtime) -> None:
-    """Keep what the run's bits depend on, or compare it with what its folder keeps.
+def pin_identity(folder: RunFolder, runtime: Runtime) -> None:
+    """Store the digests that determine the run's bits, or compare them with the stored ones.
 
-    A server that evaluates loads backbone and data for it: a mistake in them shows here, not when
-    the clients have spent their privacy. One that does not needs neither.
+    A server that evaluates loads backbone and data here, so that it fails before clients spend
+    privacy if they are invalid. Other servers need neither.
     """
     evaluates = runtime.experiment.federation.evaluation == "server"
     folder.pin(runtime.identity if evaluates else runtime.plan)
@@ -121,42 +87,96 @@ def check(folder: RunFolder, runtime: Runtime) -> None:
         _ = runtime.dev
 
 
-def gather(grid: Grid, folder: RunFolder, experiment: Experiment, roster: Roster) -> Nodes:
-    """Wait for the nodes of a run; who was which client before stays that."""
+def start(run: Run) -> ServerState:
+    """Return the state of the checkpoint, or of a new run, once enough nodes are connected."""
+    experiment, folder, parameters = run.experiment, run.folder, run.runtime.parameters
+    central = CentralPrivacy.of(experiment, folder.path)
+    initial = parameters.initial(experiment.seed)[~parameters.personal]
+    saved = folder.checkpoint() or Checkpoint(0, initial)
+    if central:
+        central.restore(saved.memory, saved.round)
+    last = folder.rounds()[-1] if saved.round else None
+    nodes = Nodes(run.grid, registry())
+    wanted = experiment.federation.clients
+    nodes.wait(
+        experiment.federation,
+        lambda connected, missing: folder.report("wait", 1, connected, wanted, missing),
+    )
     common = {key: value for key, value in folder.pinned().items() if key in COMMON}
-    name = run_name(folder)
-    known, wanted = registry(), experiment.federation.clients
-
-    def missing(connected: int, names: Sequence[str]) -> None:
-        folder.report("wait", 1, connected, wanted, names)
-
-    wait_for_nodes(grid, experiment.federation, known, missing)
-    return Nodes(grid, experiment, common, known, roster.numbers, run=name, note=folder.note)
-
-
-def finish(
-    grid: Grid, runtime: Runtime, folder: RunFolder, nodes: Nodes, state: Checkpoint
-) -> None:
-    """Write the result; a run that ended early may have to be measured first."""
-    found = folder.rounds()[-1]
-    if found["score"] is None:
-        run = Round(state.round, grid, runtime, folder, ByteLedger(), nodes.run)
-        found |= measure(run, nodes.clients, state.vector, last=True)
-    folder.report("finished", state.round, 1, 1)
-    folder.finish(
-        describe_result(runtime, folder, state, found, nodes.identity),
-        state.vector,
-        describe_vector(runtime, nodes.identity),
+    numbers = {entry.node_id: client for client, entry in read_roster(folder.path).items()}
+    return ServerState(
+        saved.round,
+        saved.vector,
+        saved.memory,
+        saved.seconds,
+        privacy=so_far({**last} if last else None, []),
+        participants=Participants(nodes, experiment, common, numbers, run.name, folder.note),
+        wire=WireMeter(state_folder()),
+        central=central,
     )
 
 
-def choose(
-    clients: Mapping[int, Node], experiment: Experiment, number: int, central: CentralPrivacy | None
-) -> dict[int, Node]:
-    """Return the clients of a round; where clients are protected, by Poisson sampling."""
-    if central:
-        return central.sample(clients, number)
-    return sample(clients, experiment.seed, number, experiment.clients_per_round)
+def play_round(run: Run, state: ServerState) -> ServerState:
+    """Play the next round, write it to the run's folder, and return the state after it.
+
+    If privacy budgets do not allow the round, write nothing and change only ``ended``.
+    """
+    began, number, ledger = time.monotonic(), state.round + 1, ByteLedger()
+    participants, central = state.participants, state.central
+    participants.refresh(ledger, number)
+    run.folder.pin(participants.identity)
+    try:
+        participants.require_budget()
+        statements = [central.charge(number, state.vector)] if central else []
+    except BudgetSpent as error:
+        return replace(state, ended=str(error))
+
+    sampled = choose(run, state)
+    updates, failed, steps = train(run, state, sampled, ledger)
+    participants.retire(without_budget(run, failed))
+    if not updates and not participants.with_budget:
+        return replace(state, ended=failed[min(failed)])
+
+    vector, memory = combine(run, state, updates, sampled)
+    measured = measure(run, number, vector, participants, ledger)
+    statements += [spent for update in updates.values() for spent in update.statements]
+    privacy = so_far(state.privacy, statements)
+
+    ledger.wire = state.wire.since_last(
+        {client: node.node_id for client, node in participants.clients.items()}
+    )
+    seconds = time.monotonic() - began
+    line: RoundLine = {
+        "round": number,
+        "clients": len(updates),
+        "failed": [{"client": c, "reason": failed[c]} for c in sorted(failed)],
+        "loss": mean_loss(updates, sampled, run.experiment.federation.weighting),
+        **measured,
+        "seconds": seconds,
+        "bytes": ledger.round_bytes(),
+        "epsilon": privacy["epsilon"],
+        "privacy": privacy["privacy"],
+    }
+    memory |= {STEPS: steps} if steps.any() else {}
+    memory |= central.state() if central else {}
+    total = state.seconds + seconds
+    after = replace(
+        state, round=number, vector=vector, memory=memory, seconds=total, privacy=privacy
+    )
+    run.folder.save_round(line, ledger.lines(number), after)
+    if participants.deployed:
+        write_roster(run.folder.path, participants, updates, failed)
+    participants.forget(failed)
+    return after
+
+
+def choose(run: Run, state: ServerState) -> dict[int, Node]:
+    """Return the clients of the next round; by Poisson sampling if the server protects them."""
+    number = state.round + 1
+    clients = state.participants.to_train(number)
+    if state.central:
+        return state.central.sample(clients, number)
+    return sample(clients, run.experiment.seed, number, run.experiment.clients_per_round)
 
 
 def sample(clients: Mapping[int, Node], seed: int, number: int, count: int) -> dict[int, Node]:
@@ -167,103 +187,96 @@ def sample(clients: Mapping[int, Node], seed: int, number: int, count: int) -> d
     return {client: clients[client] for client in sorted(chosen.tolist())}
 
 
-def weight(node: Node, weighting: str) -> float:
-    """Return how much a client counts in the average."""
-    return float(node.examples) if weighting == "examples" else 1.0
+def train(
+    run: Run, state: ServerState, sampled: Mapping[int, Node], ledger: ByteLedger
+) -> tuple[dict[int, Update], dict[int, str], np.ndarray]:
+    """Request training from clients and check their updates.
+
+    Returns:
+        Valid updates and reasons of failures, both by client, and the privacy steps that each
+        client has reported, shape [clients].
+
+    Raises:
+        RunFailed: fewer valid updates than ``federation.min_success``.
+    """
+    number, federation = state.round + 1, run.experiment.federation
+    replies, failed = run.ask("train", number, state.vector, sampled, ledger)
+    state.participants.hear("train", number, sampled, failed)
+    limit = max_norm(federation, state.vector.size, state.participants.deployed)
+
+    def check(client: int, reply: Message) -> Update:
+        return check_update(run.runtime, reply, state.vector, sampled[client].examples, limit)
+
+    updates = check_replies(replies, failed, check)
+    steps = state.memory.get(STEPS, np.zeros(federation.clients, dtype=np.int64))
+    updates, steps = check_steps(updates, failed, steps)
+    for client, reason in sorted(failed.items()):
+        log.warning("round %d: client %d failed: %s", number, client, reason)
+    # A client without budget is not a failure of the run. With central privacy a Poisson sample
+    # may be small, and the end of a run must not reveal who failed.
+    spent = len(without_budget(run, failed))
+    needed = max(federation.min_success - spent, int(spent < len(failed)))
+    if len(updates) < needed and not state.central:
+        reasons = "; ".join(f"client {c}: {failed[c]}" for c in sorted(failed)[:3])
+        raise RunFailed(
+            f"round {number}: {len(updates)} of {len(sampled)} clients succeeded, "
+            f"federation.min_success is {federation.min_success} ({reasons})"
+        )
+    return updates, failed, steps
+
+
+def without_budget(run: Run, failed: Mapping[int, str]) -> list[int]:
+    """Return the clients whose privacy budget is spent; only clients with a ledger have one."""
+    privacy = run.experiment.privacy
+    charges = privacy.examples or privacy.local
+    return [client for client in failed if charges and budget_spent(failed[client])]
 
 
 def combine(
-    strategy: FedAvg,
-    central: CentralPrivacy | None,
-    current: np.ndarray,
-    good: Mapping[int, Update],
-    asked: Mapping[int, Node],
-    run: Round,
-) -> np.ndarray:
-    """Return the next task vector [P] of the strategy, from updates in client order.
+    run: Run, state: ServerState, updates: Mapping[int, Update], sampled: Mapping[int, Node]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the next task vector [P] and the strategy's memory, from updates in client order.
 
     Raises:
-        RunFailed: it is not finite.
+        RunFailed: see ``check_finite``.
     """
-    weighting = run.runtime.experiment.federation.weighting
-    updates = [(good[c].vector, weight(asked[c], weighting)) for c in good]
-    if not updates and not central:  # all that were asked have spent their budgets
-        return current
-    if central:  # the strategy works on what may be released: a mean with noise
-        mean = central.mean_update([vector - current for vector, _ in updates])
-        updates = [((current + mean).astype(current.dtype), 1.0)]
-    vector = aggregate(strategy, run.number, current, updates)
-    if not np.isfinite(vector).all():
+    number, current, federation = state.round + 1, state.vector, run.experiment.federation
+    strategy = build_strategy(federation)
+    restore_strategy(strategy, state.memory)
+    weighted = [(updates[c].vector, weight(sampled[c], federation.weighting)) for c in updates]
+    if state.central:  # the strategy works on what may be released: a mean with noise
+        mean = state.central.mean_update([vector - current for vector, _ in weighted])
+        weighted = [((current + mean).astype(current.dtype), 1.0)]
+    if not weighted:  # all sampled clients have spent their budgets
+        return current, strategy_state(strategy)
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
+        vector = aggregate(strategy, number, current, weighted)
+    memory = strategy_state(strategy)
+    check_finite(number, vector, memory, run.experiment.wire.codec)
+    return vector, memory
+
+
+def finish(run: Run, state: ServerState) -> None:
+    """Write the result, after an evaluation if the run ended before its last round.
+
+    Raises:
+        RunFailed: no client has the privacy budget for a single round.
+    """
+    folder, identity = run.folder, state.participants.identity
+    if state.ended:
+        log.warning("the run ends after round %d: %s", state.round, state.ended)
+    if not state.round:
         raise RunFailed(
-            f"round {run.number}: the aggregated vector is not finite; "
-            f"federation.max_update_norm limits what a client can add"
+            f"no round was possible: no client has the privacy budget for one ({state.ended})"
         )
-    return vector
-
-
-def mean_loss(
-    good: Mapping[int, Update], asked: Mapping[int, Node], weighting: str
-) -> float | None:
-    """Return the clients' weighted mean training loss, or None where it stays with them."""
-    losses = [update.loss for update in good.values() if update.loss is not None]
-    if not losses:
-        return None
-    return float(np.average(losses, weights=[weight(asked[c], weighting) for c in good]))
-
-
-def train(
-    run: Round, asked: Mapping[int, Node], vector: np.ndarray, spending: Spending
-) -> tuple[dict[int, Update], dict[int, str]]:
-    """Have clients train; return the good updates in client order, and why others failed.
-
-    Raises:
-        RunFailed: fewer good updates than ``federation.min_success``.
-    """
-    replies, failed = run.ask("train", vector, asked)
-    good = check_all(replies, failed, lambda reply: check_update(run.runtime, reply, vector))
-    good = spending.believed(good, failed)
-    for client, reason in sorted(failed.items()):
-        log.warning("round %d: client %d failed: %s", run.number, client, reason)
-    experiment = run.runtime.experiment
-    # With central privacy a Poisson sample may be small, and who failed must not show. Clients
-    # without budget are no fault of the run.
-    spent = sum(map(budget_spent, failed.values()))
-    needed = max(experiment.federation.min_success - spent, int(spent < len(failed)))
-    needed = 0 if experiment.privacy.central else needed
-    if len(good) < needed:
-        reasons = "; ".join(f"client {c}: {failed[c]}" for c in sorted(failed)[:3])
-        raise RunFailed(
-            f"round {run.number}: {len(good)} of {len(asked)} clients succeeded, "
-            f"federation.min_success is {experiment.federation.min_success} ({reasons})"
-        )
-    return good, failed
-
-
-def check_update(runtime: Runtime, reply: Message, start: np.ndarray) -> Update:
-    """Return what a reply says; nothing in it is trusted.
-
-    Raises:
-        ValueError: wrong experiment, length or number format, a NaN, too large an update.
-    """
-    experiment, content = runtime.experiment, reply.content
-    if content["config"]["experiment"] != runtime.digest:
-        raise ValueError("the reply belongs to another experiment")
-    array = numbers(content["arrays"]["vector"])
-    vector = decode(array, experiment.wire.codec, len(start), str(start.dtype))
-    limit = experiment.federation.max_update_norm
-    if limit:
-        # In float64: in float32 the norm of millions of numbers comes out too small.
-        norm = float(np.linalg.norm(np.subtract(vector, start, dtype=np.float64)))
-        if norm > limit:
-            raise ValueError(
-                f"update norm {norm:.4g} is above federation.max_update_norm = {limit:g}"
-            )
-    privacy = experiment.privacy
-    protected = {"example": privacy.examples, "client": privacy.local}
-    said = [read_statement(content["config"][u], u) for u, own in protected.items() if own]
-    if privacy.unit != "none":
-        return Update(vector, None, said)
-    loss = float(content["metrics"]["loss"])
-    if not np.isfinite(loss):
-        raise ValueError(f"training loss is {loss}")
-    return Update(vector, loss, said)
+    last, ledger = folder.rounds()[-1], ByteLedger()
+    if last["metrics"] is None:
+        last |= measure(run, state.round, state.vector, state.participants, ledger, last=True)
+        # As a part of the next round: if this run is resumed, its lines are dropped.
+        folder.save_bytes(ledger.lines(state.round + 1))
+    folder.report("finished", state.round, 1, 1)
+    folder.finish(
+        describe_result(run.runtime, folder, state, last, identity, ledger.round_bytes()),
+        state.vector,
+        describe_vector(run.runtime, identity),
+    )

@@ -1,10 +1,9 @@
-"""Measuring a task vector, at the server or at the clients."""
+"""Evaluation of a task vector, at the server or at the clients."""
 
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
-from typing import Any
+import math
 
 import numpy as np
 from flwr.app import Message
@@ -12,71 +11,102 @@ from flwr.app import Message
 from fedpeft.errors import RunFailed
 from fedpeft.tasks import TaskInfo, metrics
 from fedpeft.training import evaluate
-from fedpeft.vector import decode
-from server.nodes import Node
-from server.round import Round, check_all
+from fedpeft.wire.codecs import decode
+from fedpeft.wire.messages import RECORD, EvaluateReply, from_fields
+from server.byte_ledger import ByteLedger
+from server.exchange import check_replies
+from server.participants import Participants
+from server.records import Measured
+from server.reported import max_loss, read_float
+from server.run import Run
 
 log = logging.getLogger(__name__)
 
 
 def measure(
-    run: Round, clients: Mapping[int, Node], vector: np.ndarray, last: bool = False
-) -> dict[str, Any]:
-    """Evaluate a task vector; all null in a round that ``output.eval_every`` leaves out.
+    run: Run,
+    number: int,
+    vector: np.ndarray,
+    participants: Participants,
+    ledger: ByteLedger,
+    last: bool = False,
+) -> Measured:
+    """Evaluate the task vector after a round; all None if ``output.eval_every`` skips the round.
 
-    Never in the ``last`` round, which is usually that of ``federation.rounds``.
+    Args:
+        run: the run.
+        number: of the round, from 1.
+        vector: the task vector [P].
+        participants: their clients evaluate if ``federation.evaluation`` is "clients".
+        ledger: counts the bytes of the round.
+        last: whether the run ends with this round, which is then evaluated in any case.
     """
-    experiment, info = run.runtime.experiment, run.runtime.info
-    last = last or run.number == experiment.federation.rounds
-    if not last and run.number % experiment.output.eval_every:
+    experiment, info = run.experiment, run.runtime.info
+    last = last or number == experiment.federation.rounds
+    if not last and number % experiment.output.eval_every:
         return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None}
     if experiment.federation.evaluation == "clients":
-        statistics, loss_sum = measure_at_clients(run, clients, vector)
+        statistics, loss_sum = measure_at_clients(run, number, vector, participants, ledger)
         extra = metrics.unsummable_scores(info.kind)
     else:
-        run.folder.report(phase="evaluate", round=run.number, done=0, total=1)
-        found = evaluate(run.runtime.model, vector, run.runtime.dev)
-        statistics, loss_sum = found.statistics, found.loss_sum
-        extra = metrics.unsummable_scores(info.kind, found.outputs, run.runtime.dev.labels)
-    scores = metrics.scores(statistics, info.kind) | extra
+        run.folder.report("evaluate", number, 0, 1)
+        evaluation = evaluate(run.runtime.model, vector, run.runtime.dev)
+        statistics, loss_sum = evaluation.statistics, evaluation.loss_sum
+        extra = metrics.unsummable_scores(info.kind, evaluation.outputs, run.runtime.dev.labels)
+    scores = {
+        name: _finite(value)
+        for name, value in (metrics.scores(statistics, info.kind) | extra).items()
+    }
     count = metrics.examples_of(statistics, info.kind)
-    loss = loss_sum / count if np.isfinite(loss_sum) else None  # JSON knows no infinity
+    loss = _finite(loss_sum / count)
     return {"score": scores[info.metric], "eval_loss": loss, "metrics": scores, "evaluated": count}
 
 
+def _finite(value: float | None) -> float | None:
+    """Return a value for JSON, which has no NaN and no infinity."""
+    return value if value is not None and math.isfinite(value) else None
+
+
 def measure_at_clients(
-    run: Round, clients: Mapping[int, Node], vector: np.ndarray
+    run: Run,
+    number: int,
+    vector: np.ndarray,
+    participants: Participants,
+    ledger: ByteLedger,
 ) -> tuple[np.ndarray, float]:
-    """Have every client evaluate its share of the dev set; return summed statistics and loss.
+    """Let clients evaluate their shares of the dev set; return summed statistics and loss.
 
     Raises:
-        RunFailed: no client answered.
+        RunFailed: no client replied.
     """
-    info = run.runtime.info
-    replies, failed = run.ask("evaluate", vector, clients)
-    good = check_all(replies, failed, lambda reply: check_measured(reply, info))
+    info, clients = run.runtime.info, participants.to_evaluate(number)
+    replies, failed = run.ask("evaluate", number, vector, clients, ledger)
+    participants.hear("evaluate", number, clients, failed)
+    longest = run.experiment.task.max_length
+    checked = check_replies(
+        replies, failed, lambda client, reply: check_measured(reply, info, longest)
+    )
     for client, reason in sorted(failed.items()):
-        log.warning("round %d: client %d did not evaluate: %s", run.number, client, reason)
+        log.warning("round %d: client %d did not evaluate: %s", number, client, reason)
         name = f" ({clients[client].name})" if clients[client].name else ""
         run.folder.note(f"client {client}{name} did not evaluate: {reason}")
-    if not good:
+    if not checked:
         reasons = "; ".join(f"client {client}: {failed[client]}" for client in sorted(failed)[:3])
-        raise RunFailed(f"round {run.number}: no client evaluated ({reasons or 'none was there'})")
-    statistics = np.sum([found[0] for found in good.values()], axis=0)
-    return statistics, sum(found[1] for found in good.values())
+        raise RunFailed(f"round {number}: no client evaluated ({reasons or 'none is connected'})")
+    statistics = np.sum([counts for counts, _ in checked.values()], axis=0)
+    return statistics, sum(loss for _, loss in checked.values())
 
 
-def check_measured(reply: Message, info: TaskInfo) -> tuple[np.ndarray, float]:
-    """Return (statistics, summed loss) of a client's evaluation.
+def check_measured(reply: Message, info: TaskInfo, max_length: int) -> tuple[np.ndarray, float]:
+    """Return statistics and summed loss of a client's evaluation; its content is not trusted.
 
     Raises:
-        ValueError: not so many statistics, one that is not finite, or counts that cannot be.
+        ValueError: wrong number of statistics, a NaN or infinity, impossible counts, or a loss
+            out of range.
     """
-    kind, array = info.kind, reply.content["arrays"]["statistics"].numpy()
+    kind, sent = info.kind, from_fields(EvaluateReply, reply.content.get(RECORD))
     size = metrics.statistics_size(kind, info.classes)
-    statistics = decode(array, "float64", size, "float64")
-    metrics.check_statistics(statistics, kind)
-    loss_sum = float(reply.content["metrics"]["loss-sum"])
-    if not np.isfinite(loss_sum):
-        raise ValueError(f"evaluation loss is {loss_sum}")
-    return statistics, loss_sum
+    statistics = decode(sent.statistics, "float64", size, "float64")
+    metrics.check_statistics(statistics, kind, max_length)
+    most = metrics.examples_of(statistics, kind) * max_loss(kind)
+    return statistics, read_float(vars(sent), "loss_sum", 0, most)

@@ -1,95 +1,139 @@
-"""Sending one message to each of some clients and collecting what comes back in time."""
+"""Send a message to each client and collect the replies that arrive in time."""
 
 from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from typing import TypeVar
 
-from flwr.app import Message, RecordDict
+from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
+from fedpeft.errors import printable
 from fedpeft.privacy.ledger import BudgetSpent
-from server.ledger import ByteLedger
+from fedpeft.wire.messages import RECORD, to_fields
+from server.byte_ledger import ByteLedger
+from server.records import Kind
 
 _TYPES = {"train": "train", "evaluate": "evaluate", "handshake": "query.handshake"}
-_POLL = 0.05  # seconds between looks for replies
-CLIENT_DIED = 8  # Flower's code for a ClientApp's process that has said nothing for a minute
-_LONGEST = 600  # characters of a node's words that are kept
+_POLL = 0.05  # seconds between two polls for replies
+CLIENT_DIED = 8  # Flower's code for a ClientApp's process that was silent for a minute
+_SILENT = "no reply"
+LONGEST = 600  # characters kept of a node's text
+
+Content = TypeVar("Content")
 
 
 def exchange(
     grid: Grid,
-    kind: str,
-    content: Callable[[int], RecordDict],
+    kind: Kind,
+    content: Callable[[int], object],
     nodes: Mapping[int, int],
     ledger: ByteLedger,
     timeout: float,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[dict[int, Message], dict[int, str]]:
-    """Send ``content`` to every client and wait, bounded, for the replies.
+    """Send ``content`` to every client and wait for the replies.
 
-    A client whose process died over the message, its node being there still, is asked once more.
+    If a client's process died but its node is connected, the message is sent a second time.
 
     Args:
         grid: Flower's grid.
         kind: ``train``, ``evaluate`` or ``handshake``, also in the byte ledger.
-        content: what is sent, by client.
+        content: returns the fields for a client, see ``fedpeft.wire.messages``.
         nodes: client id -> node id.
         ledger: counts both directions.
         timeout: seconds.
-        progress: called with (replies so far, clients asked).
+        progress: called with the number of replies and the number of clients.
 
     Returns:
-        ``client -> reply`` in client order, and ``client -> why there is none``.
+        Replies and reasons of failures, by client, in client order.
     """
-
-    def send(clients: Sequence[int]) -> dict[str, int]:
-        messages = {client: _message(kind, nodes[client], content(client)) for client in clients}
-        sent = dict(zip(grid.push_messages(messages.values()), messages, strict=True))
-        for client, message in messages.items():  # with the ids that they have only now
-            ledger.add(kind, client, "down", message)
-        return sent
-
+    send = partial(_send, grid, kind, content, nodes, ledger)
     pending = send(sorted(nodes))
     replies: dict[int, Message] = {}
     failed: dict[int, str] = {}
-    again: set[int] = set()
+    repeated: set[int] = set()
     deadline = time.monotonic() + timeout
     while pending and time.monotonic() < deadline:
         arrived = list(grid.pull_messages(list(pending)))
-        if time.monotonic() >= deadline:  # a grid in this process computes the reply here
+        if time.monotonic() >= deadline:  # a grid in this process computes replies in the pull
             break
         for reply in arrived:
-            # By the question it answers: an error's sender need not be the node that died.
-            client = pending.pop(reply.metadata.reply_to_message_id)
+            # Not by its sender: that of an error may be another node. A site may send several
+            # replies to one message, and replies to messages that do not exist.
+            client = pending.pop(reply.metadata.reply_to_message_id, None)
+            if client is None:
+                continue
             ledger.add(kind, client, "up", reply)
             if not reply.has_error():
                 replies[client] = reply
-            elif reply.error.code == CLIENT_DIED and client not in again:
-                again.add(client)
+            elif reply.error.code == CLIENT_DIED and client not in repeated:
+                repeated.add(client)
                 pending |= send([client])
             else:
                 failed[client] = _reason(reply.error.code, reply.error.reason)
         progress(len(replies) + len(failed), len(nodes))
         if not arrived:
             time.sleep(_POLL)
-    failed |= dict.fromkeys(pending.values(), f"no reply within {timeout:g} s")
+    failed |= dict.fromkeys(pending.values(), f"{_SILENT} within {timeout:g} s")
     return dict(sorted(replies.items())), dict(sorted(failed.items()))
 
 
-def _message(kind: str, node: int, content: RecordDict) -> Message:
-    return Message(content, dst_node_id=node, message_type=_TYPES[kind])
+def _send(
+    grid: Grid,
+    kind: Kind,
+    content: Callable[[int], object],
+    nodes: Mapping[int, int],
+    ledger: ByteLedger,
+    clients: Sequence[int],
+) -> dict[str, int]:
+    """Send a message to each of ``clients``; return the clients by the ids of their messages."""
+    messages = {
+        client: Message(
+            RecordDict({RECORD: ConfigRecord(to_fields(content(client)))}),
+            dst_node_id=nodes[client],
+            message_type=_TYPES[kind],
+        )
+        for client in clients
+    }
+    sent = dict(zip(grid.push_messages(messages.values()), messages, strict=True))
+    for client, message in messages.items():  # after the push, which sets their ids
+        ledger.add(kind, client, "down", message)
+    return sent
+
+
+def check_replies(
+    replies: Mapping[int, Message], failed: dict[int, str], check: Callable[[int, Message], Content]
+) -> dict[int, Content]:
+    """Return the checked contents of replies, by client.
+
+    Args:
+        replies: by client.
+        failed: gets the reasons of refusals, by client.
+        check: returns the content of a client's reply, or raises.
+    """
+    checked = {}
+    for client, reply in replies.items():
+        try:
+            checked[client] = check(client, reply)
+        except ValueError as error:
+            failed[client] = printable(f"refused: {error}", LONGEST)
+        except Exception as error:  # a reply may hold anything
+            failed[client] = printable(f"refused: {type(error).__name__}: {error}", LONGEST)
+    return checked
 
 
 def budget_spent(reason: str) -> bool:
-    """Tell from the reason why a client failed whether its privacy budget is spent."""
+    """Return whether a client failed because its privacy budget is spent."""
     return reason.startswith(_reason(BudgetSpent.CODE, ""))
 
 
+def was_silent(reason: str) -> bool:
+    """Return whether a client failed because it did not reply."""
+    return reason.startswith(_SILENT)
+
+
 def _reason(code: int, text: str) -> str:
-    return f"error {code}: {printable(text)}"
-
-
-def printable(text: str) -> str:
-    """Return a node's words as they may stand in a log or on a terminal: short, one line."""
-    return "".join(c if c.isprintable() else "?" for c in text[:_LONGEST])
+    return f"error {code}: {printable(text, LONGEST)}"

@@ -1,4 +1,4 @@
-"""What a finished run says of itself: result.json and the description of its task vector."""
+"""The content of result.json."""
 
 from __future__ import annotations
 
@@ -11,37 +11,43 @@ import numpy as np
 
 from fedpeft.runtime import Runtime
 from fedpeft.vectorfile import vector_digest
-from server.ledger import total_bytes
-from server.runfolder import Checkpoint, RunFolder
+from server.byte_ledger import total_bytes
+from server.checkpoints import Checkpoint
+from server.records import ResultBytes, RoundLine, RunBytes
+from server.runfolder import RunFolder
 
 
 def describe_result(
     runtime: Runtime,
     folder: RunFolder,
     state: Checkpoint,
-    last: dict[str, Any],
+    last: RoundLine,
     digests: Mapping[str, str],
+    after: RunBytes,
 ) -> dict[str, Any]:
     """Return the content of result.json; the design fixes its keys.
 
     Args:
-        runtime: of the run.
-        folder: of the run.
-        state: after the last round.
-        last: the line of the last round, measured.
-        digests: what all nodes had in common, see ``Runtime.identity``.
+        runtime: the run's runtime.
+        folder: the run's folder.
+        state: the state after the last round.
+        last: the line of the last round, with its evaluation.
+        digests: what all nodes have in common, see ``Runtime.identity``.
+        after: bytes of an evaluation after the last round.
     """
-    experiment, layout, rounds = runtime.experiment, runtime.trainable.shared, folder.rounds()
-    bytes_total = total_bytes(rounds)
+    experiment, layout, rounds = runtime.experiment, runtime.parameters.shared, folder.rounds()
     updates = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
     messages = [up["message"] for up in updates if up["payload"]]  # an error reply has none
     itemsize = np.dtype(experiment.wire.codec).itemsize
     head = layout.head_size * itemsize
-    bytes_total["per_client_round_up"] = {
-        "payload": layout.size * itemsize,
-        "message": round(np.mean(messages)) if messages else 0,
-        "method": layout.size * itemsize - head,
-        "head": head,
+    sizes: ResultBytes = {
+        **total_bytes([*(line["bytes"] for line in rounds), after]),
+        "per_client_round_up": {
+            "payload": layout.size * itemsize,
+            "message": round(np.mean(messages)) if messages else 0,
+            "method": layout.size * itemsize - head,
+            "head": head,
+        },
     }
     return {
         "task": experiment.task.name,
@@ -52,10 +58,10 @@ def describe_result(
         "metrics": last["metrics"],
         "rounds": state.round,
         "clients": experiment.federation.clients,
-        "cohort": int(folder.pinned().get("cohort", 1)),  # a simulation's; its bits depend on it
+        "cohort": int(folder.pinned().get("cohort", 1)),  # bits of a simulation depend on it
         "vector_size": layout.size,
         "head_size": layout.head_size,
-        "bytes": bytes_total,
+        "bytes": sizes,
         "epsilon": last["epsilon"],
         "privacy": last["privacy"],
         "seconds": state.seconds,

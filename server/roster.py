@@ -1,4 +1,4 @@
-"""What a deployment's operator sees of each client of a run: roster.json in the run's folder."""
+"""The clients of a deployment's run as its operator sees them: roster.json in the run's folder."""
 
 from __future__ import annotations
 
@@ -10,14 +10,25 @@ from pathlib import Path
 
 from fedpeft.errors import UserError
 from fedpeft.files import write_json
-from server.nodes import Nodes
-from server.round import Update
+from server.participants import Participants
 from server.runfolder import ROSTER
+from server.updates import Update
 
 
 @dataclass
 class Entry:
-    """One client: its node, when it last answered (ISO 8601, UTC), its rounds, what it spent."""
+    """A client of a run.
+
+    Attributes:
+        client: number of the client.
+        node_id: Flower's id of its node.
+        name: registered name of the node.
+        examples: number of training examples.
+        last_seen: time of the last update, ISO 8601 in UTC.
+        rounds: number of rounds in which it succeeded.
+        failed: number of rounds in which it failed.
+        epsilon: its last report, by unit of privacy.
+    """
 
     client: int
     node_id: int
@@ -26,49 +37,38 @@ class Entry:
     last_seen: str = ""
     rounds: int = 0
     failed: int = 0
-    epsilon: dict[str, float | None] = field(default_factory=dict)  # by unit, as it last said
+    epsilon: dict[str, float | None] = field(default_factory=dict)
 
 
-@dataclass
-class Roster:
-    """The clients of a run, kept over a restart of the server; nothing in a simulation."""
+def read_roster(folder: Path) -> dict[int, Entry]:
+    """Return the entries of a run's roster by client; {} before the first round.
 
-    path: Path
-    entries: dict[int, Entry] = field(default_factory=dict)  # by client
+    Raises:
+        UserError: roster.json is damaged.
+    """
+    path = folder / ROSTER
+    if not path.exists():
+        return {}
+    try:
+        entries = json.loads(path.read_text(encoding="utf-8"))["nodes"]
+        return {entry["client"]: Entry(**entry) for entry in entries}
+    except (ValueError, TypeError, KeyError):
+        raise UserError(f"'{path}' is damaged; start again in another run") from None
 
-    @classmethod
-    def of(cls, folder: Path) -> Roster:
-        """Return the roster of a run's folder.
 
-        Raises:
-            UserError: its file is damaged.
-        """
-        path = folder / ROSTER
-        if not path.exists():
-            return cls(path)
-        try:
-            found = json.loads(path.read_text(encoding="utf-8"))["nodes"]
-            return cls(path, {each["client"]: Entry(**each) for each in found})
-        except (ValueError, TypeError, KeyError):
-            raise UserError(f"'{path}' is damaged; start again in another run") from None
-
-    @property
-    def numbers(self) -> dict[int, int]:
-        """Which client each node is, by node id."""
-        return {entry.node_id: client for client, entry in self.entries.items()}
-
-    def note(self, nodes: Nodes, good: Mapping[int, Update], failed: Mapping[int, str]) -> None:
-        """Write down what became of a round's clients."""
-        if nodes.registry is None:
-            return
-        now = datetime.now(UTC).isoformat(timespec="seconds")
-        for client, node in nodes.clients.items():
-            fresh = Entry(client, node.node_id, nodes.name(node.node_id), node.examples)
-            entry = self.entries.setdefault(client, fresh)
-            entry.failed += client in failed
-            if client in good:
-                said = {each["unit"]: each["epsilon"] for each in good[client].statements}
-                entry.last_seen, entry.rounds = now, entry.rounds + 1
-                entry.epsilon |= said
-        entries = [asdict(self.entries[client]) for client in sorted(self.entries)]
-        write_json(self.path, {"nodes": entries})
+def write_roster(
+    folder: Path,
+    participants: Participants,
+    updates: Mapping[int, Update],
+    failed: Mapping[int, str],
+) -> None:
+    """Add the outcome of a round to the roster."""
+    now, roster = datetime.now(UTC).isoformat(timespec="seconds"), read_roster(folder)
+    for client, node in participants.clients.items():
+        new = Entry(client, node.node_id, node.name, node.examples)
+        entry = roster.setdefault(client, new)
+        entry.failed += client in failed
+        if client in updates:
+            entry.last_seen, entry.rounds = now, entry.rounds + 1
+            entry.epsilon |= {s["unit"]: s["epsilon"] for s in updates[client].statements}
+    write_json(folder / ROSTER, {"nodes": [asdict(roster[client]) for client in sorted(roster)]})

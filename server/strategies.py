@@ -1,4 +1,4 @@
-"""Flower's strategies by name, and their state for the checkpoint."""
+"""Flower's strategies by name, and their memory for the checkpoint."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from flwr.serverapp.strategy import (
     Krum,
 )
 
-from fedpeft.settings import FederationSection
+from fedpeft.experiment.settings import FederationSection
 
 WEIGHT = "weight"
 VECTOR = "vector"
-#: What these do with updates begins with their mean; the others look at each.
+#: These strategies use only the mean of the updates.
 _AVERAGING = (FedAvgM, FedAdagrad, FedAdam, FedYogi)
-#: What Flower's strategies remember from round to round, besides the arrays they are given.
+#: Attributes that Flower's strategies keep from round to round, besides the current arrays.
 _MEMORY = ("m_t", "v_t", "momentum_vector")
 
 
@@ -55,28 +55,28 @@ def build_strategy(federation: FederationSection) -> FedAvg:
 
 def aggregate(
     strategy: FedAvg,
-    round: int,
+    number: int,
     current: np.ndarray,
     updates: Iterable[tuple[np.ndarray, float]],
 ) -> np.ndarray:
     """Return the next task vector [P].
 
     Args:
-        strategy: of ``build_strategy``.
-        round: counts from 1.
+        strategy: see ``build_strategy``.
+        number: of the round, from 1.
         current: the task vector [P] the clients started from.
-        updates: (checked vector [P], weight) of each client, in client order; with central
-            privacy there is one, which stands for all.
+        updates: (validated vector [P], weight) of each client, in client order; with central
+            privacy a single one for all clients.
     """
     arrays = ArrayRecord({VECTOR: Array(current)})
-    # Lets the strategy remember the current arrays. The message it makes is not sent, because
-    # clients are sampled and messages encoded elsewhere; the updates come as replies to it.
-    [question] = strategy.configure_train(round, arrays, ConfigRecord(), _OneNode())
+    # Gives the strategy the current arrays. Its message is not sent, because other modules sample
+    # clients and encode messages; the updates become replies to it.
+    [request] = strategy.configure_train(number, arrays, ConfigRecord(), _OneNode())
     updates = list(updates)
-    if isinstance(strategy, _AVERAGING):  # as a message for each takes ten times as long
+    if isinstance(strategy, _AVERAGING):  # one message for each client takes ten times as long
         updates = [(mean(updates), 1.0)]
-    replies = [_reply(question, vector, weight) for vector, weight in updates]
-    result, _ = strategy.aggregate_train(round, replies)
+    replies = [_reply(request, vector, weight) for vector, weight in updates]
+    result, _ = strategy.aggregate_train(number, replies)
     return result[VECTOR].numpy().astype(current.dtype)
 
 
@@ -91,35 +91,35 @@ def strategy_state(strategy: FedAvg) -> dict[str, np.ndarray]:
 
 
 def restore_strategy(strategy: FedAvg, state: dict[str, np.ndarray]) -> None:
-    """Give a strategy back its memory; names of others in the checkpoint are not looked at."""
+    """Restore a strategy's memory from the checkpoint; ignore other names in it."""
     for name in state.keys() & set(_MEMORY):
         array = state[name]
         setattr(strategy, name, [array] if name == "momentum_vector" else {VECTOR: array})
 
 
 def mean(updates: Sequence[tuple[np.ndarray, float]]) -> np.ndarray:
-    """Return the weighted mean [P], to the bit as Flower's strategies make it of replies."""
+    """Return the weighted mean [P], equal to the bit to that of Flower's strategies."""
     total = sum(weight for _, weight in updates)
     (first, weight), *others = updates
-    mean = first * (weight / total)
+    result = first * (weight / total)
     for vector, weight in others:
-        mean += vector * (weight / total)
-    return mean
+        result += vector * (weight / total)
+    return result
 
 
-def _reply(question: Message, vector: np.ndarray, weight: float) -> Message:
+def _reply(request: Message, vector: np.ndarray, weight: float) -> Message:
     content = RecordDict(
         {
             "arrays": ArrayRecord({VECTOR: Array(vector)}),
             "metrics": MetricRecord({WEIGHT: weight}),
         }
     )
-    return Message(content, reply_to=question)
+    return Message(content, reply_to=request)
 
 
 class _OneNode:
-    """A grid with one node, all that ``configure_train`` needs to see."""
+    """A grid with one node, which is all that ``configure_train`` needs."""
 
     def get_node_ids(self) -> list[int]:
-        """Return the one node."""
+        """Return the id of the node."""
         return [0]

@@ -1,4 +1,4 @@
-"""Simulations from Python: ``fedpeft.simulate``, and what it returns."""
+"""Simulations from Python: ``fedpeft.simulate`` and its result."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedpeft.cli.running import default_folder
-from fedpeft.config import Experiment
-from fedpeft.overrides import apply_override, merged
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.overrides import apply_override, merged
 from fedpeft.vectorfile import VECTOR, read_vector
 from server.runfolder import RunFolder
 from simulations.plots import curves
-from simulations.run import complete, quiet
+from simulations.results import default_folder
+from simulations.simulation import complete, quiet
 from simulations.study.cells import Cell
 from simulations.study.table import Finished, table_of
 
@@ -29,11 +29,11 @@ class Result:
     """A finished run.
 
     Attributes:
-        experiment: all settings, those included that were not given.
+        experiment: all settings, defaults included.
         folder: of the run.
         result: content of result.json.
-        rounds: a row a round, columns as in ``simulations.study.table``, and ``seconds``.
-        bytes: a row for each message pair of a round: client, kind (train, evaluate, handshake),
+        rounds: one row per round, columns as in ``simulations.study.table``, and ``seconds``.
+        bytes: one row per message and reply: client, kind (train, evaluate, handshake),
             and ``up`` and ``down`` as ``payload`` and ``message``, see bytes.jsonl.
         vector: the final task vector [P], float32.
     """
@@ -57,14 +57,12 @@ class Result:
 
     @property
     def privacy(self) -> dict[str, Any] | None:
-        """What the run promises for an ``example`` and for a ``client``; None without privacy."""
+        """The privacy statements of the units ``example`` and ``client``; None without privacy."""
         return self.result["privacy"]
 
     def plot(self) -> Figure:
         """Return score and loss (with privacy: epsilon) against rounds and bytes, as a figure."""
-        name = f"{self.experiment.task.name}: {self.experiment.method.name}"
-        title = f"{name} on {self.experiment.backbone}"
-        return curves(RunFolder(self.folder).rounds(), self.result["metric"], title)
+        return curves(RunFolder(self.folder), self.experiment, self.result["metric"])
 
     def __repr__(self) -> str:
         name = f"{self.experiment.task.name}, {self.experiment.method.name}"
@@ -78,18 +76,17 @@ def simulate(
     overrides: Iterable[str] = (),
     resume: bool = False,
 ) -> Result:
-    """Run a federation on this machine, as ``fedpeft simulate`` does, and return what came out.
+    """Run a federation on this machine, as ``fedpeft simulate`` does.
 
     Args:
-        experiment: an Experiment, the path of its TOML file, or a tree of settings, whose keys may
+        experiment: an Experiment, the path of its TOML file, or nested settings whose keys may
             have dots: ``{"backbone": "tiny", "local.lr": 1e-2}``.
-        out: run folder; without it ``runs/TASK-METHOD-TIME``.
+        out: run folder; default ``runs/TASK-METHOD-TIME``.
         overrides: changes such as ``"local.lr=1e-2"``.
-        resume: go on with the run in ``out``, or read its result if it is finished.
+        resume: continue the run in ``out``, or read its result if it is finished.
 
     Raises:
-        UserError: a setting that is wrong, data that is not there, a folder that holds something
-            else.
+        UserError: a setting is wrong, data is missing, or the folder holds something else.
         RunFailed: too few clients succeeded in a round; the run can be resumed.
     """
     settings = settings_of(experiment, overrides)
@@ -103,15 +100,15 @@ def simulate(
 def settings_of(
     experiment: Experiment | Mapping[str, Any] | str | Path, overrides: Iterable[str] = ()
 ) -> Experiment:
-    """Return an experiment from what ``simulate`` takes.
+    """Return the experiment of the arguments of ``simulate``.
 
     Raises:
-        UserError: an unknown key, a value outside its range, a contradiction, no such file.
+        UserError: an unknown key, a value outside its range, a contradiction, a missing file.
     """
     if isinstance(experiment, str | Path):
         return Experiment.read(Path(experiment), overrides)
     if isinstance(experiment, Experiment):
-        # Without what was derived: another method brings its own learning rate.
+        # Without derived values: another method has another default learning rate.
         return Experiment.load(experiment.to_toml(derived=False), overrides)
     values = merged({}, experiment)
     for override in overrides:
@@ -130,9 +127,9 @@ def _read(experiment: Experiment, folder: Path, result: dict[str, Any]) -> Resul
 
 
 def _unused(folder: Path) -> Path:
-    """Return the folder, with a number behind it if there is one of that name."""
-    found, number = folder, 1
-    while found.exists():
+    """Return the folder, with a number appended if it exists."""
+    unused, number = folder, 1
+    while unused.exists():
         number += 1
-        found = folder.with_name(f"{folder.name}-{number}")
-    return found
+        unused = folder.with_name(f"{folder.name}-{number}")
+    return unused

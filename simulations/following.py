@@ -1,23 +1,23 @@
-"""Following a run by the files of its folder, which works for every engine, here or elsewhere."""
+"""Follows a run by the files of its folder: works for every engine and for a deployment."""
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
-from typing import Any
 
+from server.records import RoundLine
 from server.runfolder import RunFolder
 
 _INTERVAL = 0.25  # seconds between looks
 
 
 class Follower:
-    """Calls ``look`` with a run's rounds now and then while the context is open, and at its end.
+    """Calls ``look`` with a run's rounds every 0.25 s while the context is open, and at its end.
 
-    All calls come from one thread, which has ended when the context has.
+    All calls come from one thread, which ends with the context.
     """
 
-    def __init__(self, folder: RunFolder, look: Callable[[list[dict[str, Any]]], None]):
+    def __init__(self, folder: RunFolder, look: Callable[[list[RoundLine]], None]):
         self._folder, self._look = folder, look
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._follow, daemon=True)

@@ -1,8 +1,8 @@
 """The local engine: a Flower Grid that calls the client app in this process.
 
 No ports, no Ray, no threads. Every message passes through Flower's own serialisation, so clients
-share no memory with the server and results are those of a deployment. With ``cohort`` > 1 the
-train messages of that many clients are answered together, in one batch.
+share no memory with the server and results equal those of a deployment. With ``cohort`` > 1 that
+many clients are trained together in one batch.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ NodeConfig = dict[str, int | float | str | bool]
 
 
 class CohortGrid(Grid):
-    """The nodes of a simulation, and the messages that wait for them; no more than a base.
+    """Base class: the nodes of a simulation and the messages that wait for them.
 
     Args:
-        node_configs: of each node.
-        cohort: how many messages are answered together.
+        node_configs: one per node.
+        cohort: number of messages answered together.
     """
 
     def __init__(self, node_configs: Sequence[NodeConfig], cohort: int):
@@ -38,19 +38,19 @@ class CohortGrid(Grid):
         self._waiting: dict[str, Message] = {}
 
     def set_run(self, run: object) -> None:
-        """Grids of other engines are told their run; this one has made it."""
+        """Do nothing: this grid creates its run itself."""
 
     @property
     def run(self) -> Run:
-        """The run that messages belong to."""
+        """The run of all messages."""
         return self._run
 
     def create_message(self, *_: object, **__: object) -> Message:
-        """Not offered by this grid: Flower has deprecated it for ``Message(...)``."""
+        """Raise TypeError: Flower deprecated this method for ``Message(...)``."""
         raise TypeError("use flwr.app.Message(...) instead of Grid.create_message")
 
     def get_node_ids(self) -> list[int]:
-        """Return all nodes; none ever leaves."""
+        """Return the ids of all nodes; simulated nodes stay connected."""
         return list(self._contexts)
 
     def get_nodes(self) -> list[object]:
@@ -58,33 +58,33 @@ class CohortGrid(Grid):
         return []
 
     def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Keep messages until they are run; what an earlier round left waiting is dropped."""
+        """Keep messages until they are run; drop those of an earlier round."""
         self._waiting = {give_id(message): message for message in messages}
         return list(self._waiting)
 
     def send_and_receive(
         self, messages: Iterable[Message], *, timeout: float | None = None
     ) -> list[Message]:
-        """Run all messages to the end, whatever the timeout; return replies in their order."""
+        """Run all messages and return the replies in their order; ``timeout`` is ignored."""
         sent = self.push_messages(messages)
         replies: dict[str, Message] = {}
         while len(replies) < len(sent):
-            for reply in self.pull_messages([each for each in sent if each not in replies]):
+            for reply in self.pull_messages([i for i in sent if i not in replies]):
                 replies[reply.metadata.reply_to_message_id] = reply
         return [replies[message_id] for message_id in sent]
 
     def _next_cohort(self, message_ids: Iterable[str]) -> list[Message]:
-        """Take the first of the messages named that wait, in the order in which they are named."""
+        """Take the first waiting messages of ``message_ids``, in that order."""
         chosen = islice((i for i in message_ids if i in self._waiting), self._cohort)
         return [self._waiting.pop(message_id) for message_id in list(chosen)]
 
     def _context(self, message: Message) -> Context:
-        """Return the context of the node that a message is for."""
+        """Return the context of the node that receives a message."""
         return self._contexts[message.metadata.dst_node_id]
 
 
 class LocalGrid(CohortGrid):
-    """Runs messages when their replies are asked for, a cohort at a time, in the order sent."""
+    """Runs messages when their replies are pulled, one cohort at a time, in the order sent."""
 
     def __init__(
         self,
@@ -97,7 +97,7 @@ class LocalGrid(CohortGrid):
         self._app, self._together = client_app, train_together
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
-        """Run the next cohort of the messages named and return its replies."""
+        """Run the next cohort of ``message_ids`` and return its replies."""
         cohort = self._next_cohort(message_ids)
         contexts = [self._context(message) for message in cohort]
         replies = answer(self._app, self._together, [to_wire(m) for m in cohort], contexts)
@@ -110,15 +110,15 @@ def answer(
     sent: Sequence[bytes],
     contexts: Sequence[Context],
 ) -> list[bytes]:
-    """Answer serialised messages by serialised replies, in their order; contexts may change.
+    """Return serialized replies to serialized messages, in their order; contexts may change.
 
     Args:
         app: answers one message.
-        together: answers several train messages in one batch; None = one after the other.
+        together: answers several train messages in one batch; None = one by one.
         sent: the messages, all of one type.
-        contexts: of the nodes they are for.
+        contexts: of the nodes that receive them.
     """
-    messages = [from_wire(each) for each in sent]
+    messages = [from_wire(content) for content in sent]
     if together and len(messages) > 1 and _trains(messages[0]):
         replies = together(messages, contexts)
     else:
@@ -147,7 +147,7 @@ def run_local(
     cohort: int = 1,
     train_together: TrainTogether | None = None,
 ) -> None:
-    """Run a ServerApp against a ClientApp at each node, all in this process."""
+    """Run a ServerApp and a ClientApp at each node, all in this process."""
     serve(server_app, LocalGrid(client_app, node_configs, cohort, train_together), run_config)
 
 

@@ -1,7 +1,4 @@
-"""Real deployments on one machine, for trials, tests and benchmarks.
-
-The commands of the README as processes, each ended by its pid.
-"""
+"""Real deployments on one machine, for trials, tests, and benchmarks."""
 
 from __future__ import annotations
 
@@ -18,10 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpeft.ports import free_port
+from fedpeft.hosting.ports import free_port
 from simulations.processes import command_line, descendants, kill, started
 
-PATIENCE = 240.0  # seconds until something must have happened; two tests may share two cores
+PATIENCE = 240.0  # seconds to wait for anything; two tests may share two cores
 
 
 def command(*arguments: str) -> list[str]:
@@ -30,11 +27,11 @@ def command(*arguments: str) -> list[str]:
 
 
 class TrialFailed(Exception):
-    """Something of a deployment did not do what was expected of it."""
+    """A part of a deployment did not behave as expected."""
 
 
 def run(*arguments: str, expect: int = 0, timeout: float = PATIENCE, at: Sequence[str] = ()) -> str:
-    """Run a fedpeft command to its end, ``at`` another host perhaps; return what it printed.
+    """Run a fedpeft command, with the prefix ``at`` for another host; return its output.
 
     Raises:
         TrialFailed: its exit code is not ``expect``.
@@ -47,26 +44,26 @@ def run(*arguments: str, expect: int = 0, timeout: float = PATIENCE, at: Sequenc
 
 
 def until(what: Callable[[], Any], name: str, patience: float = PATIENCE) -> Any:
-    """Wait until ``what`` returns something true, and return that.
+    """Wait until ``what`` returns a true value; return that value.
 
     Raises:
-        TrialFailed: it has not within ``patience`` seconds.
+        TrialFailed: it did not within ``patience`` seconds.
     """
     end = time.monotonic() + patience
     while time.monotonic() < end:
-        if found := what():
-            return found
+        if value := what():
+            return value
         time.sleep(0.1)
     raise TrialFailed(f"waited {patience:g} s for {name}")
 
 
 @dataclass
 class Deployment:
-    """A server and its nodes in a folder; every process is known by its pid."""
+    """A server and its nodes in a folder."""
 
     folder: Path
-    address: str = "localhost"  # by which nodes reach the server
-    #: What stands before the command of "server" or of a node, as to run it at another host.
+    address: str = "localhost"  # of the server, as the nodes see it
+    #: Words before the command of "server" or of a node, for example to run it on another host.
     prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
@@ -90,7 +87,7 @@ class Deployment:
         run("keys", "server", self.address, "--out", str(self.keys))
 
     def start_server(self) -> None:
-        """Start the server, or start it again, and wait until it is up."""
+        """Start or restart the server, and wait until it is up."""
         ports = []
         if not (self.state / "server.json").exists():
             ports = ["--port", str(free_port())]
@@ -114,14 +111,20 @@ class Deployment:
             at=self.prefixes.get("server", ()),
         )
 
-    def start_node(self, name: str, *options: str, ca: Path | None = None) -> None:
-        """Start a node, and wait until it says that it is up."""
-        port = json.loads((self.state / "server.json").read_text())["ports"]["public"]
+    @property
+    def port(self) -> int:
+        """The server's public port."""
+        return int(json.loads((self.state / "server.json").read_text())["ports"]["public"])
+
+    def start_node(
+        self, name: str, *options: str, ca: Path | None = None, port: int | None = None
+    ) -> None:
+        """Start a node, and wait until it is up; ``port`` replaces the server's public port."""
         before = len(self.log(name))
         self.start(
             name,
             *self.prefixes.get(name, ()),
-            *command("node", "up", "--superlink", f"{self.address}:{port}"),
+            *command("node", "up", "--superlink", f"{self.address}:{port or self.port}"),
             *("--key", str(self.keys / name), "--ca", str(ca or self.keys / "ca.crt")),
             *("--state", str(self.node(name)), *options),
         )
@@ -152,13 +155,13 @@ class Deployment:
         return self.finish(name)
 
     def rounds(self, name: str) -> list[dict[str, Any]]:
-        """Return the rounds that a run has done, as they stand at the server."""
+        """Return the finished rounds of a run, from the server's files."""
         path = self.state / "runs" / name / "rounds.jsonl"
         lines = path.read_text().split("\n")[:-1] if path.exists() else []
         return [json.loads(line) for line in lines]
 
     def sent(self, name: str) -> list[dict[str, Any]]:
-        """Return a run's byte ledger as it stands at the server."""
+        """Return a run's byte ledger, from the server's files, bytes on the wire included."""
         lines = (self.state / "runs" / name / "bytes.jsonl").read_text().split("\n")[:-1]
         return [json.loads(line) for line in lines]
 
@@ -177,24 +180,24 @@ class Deployment:
         """Wait for a line in a log and return it.
 
         Raises:
-            TrialFailed: it does not come, or the process that writes the log has ended.
+            TrialFailed: the line does not come, or the process that writes the log ended.
         """
 
-        def found() -> list[str]:
+        def lines_or_end() -> list[str]:
             lines = self.logged(name, pattern, after)
             ended = name in self.processes and self.processes[name].poll() is not None
             if ended and not lines:
                 raise TrialFailed(f"{name} ended: {self.output(name)}")
             return lines
 
-        return str(until(found, f"'{pattern}' in the log of {name}")[0])
+        return str(until(lines_or_end, f"'{pattern}' in the log of {name}")[0])
 
     def pids(self, name: str, child: str) -> list[int]:
-        """Return the processes below a server or node whose command line holds ``child``."""
+        """Return the descendants of a server or node whose command line contains ``child``."""
         return [pid for pid in descendants(self.processes[name].pid) if child in command_line(pid)]
 
     def output(self, name: str) -> str:
-        """Return what a process has printed."""
+        """Return the output of a process."""
         return (self.folder / f"{name}.out").read_text(errors="replace")
 
     def signal(self, name: str, number: int) -> None:
@@ -202,10 +205,10 @@ class Deployment:
         self.processes[name].send_signal(number)
 
     def kill_tree(self, name: str) -> None:
-        """End a process and all below it at once, as a machine that loses power does."""
+        """Kill a process and its descendants, as a power failure does."""
         pid = self.processes[name].pid
-        for each in [pid, *descendants(pid)]:
-            kill(each)
+        for member in [pid, *descendants(pid)]:
+            kill(member)
         self.processes[name].wait(30)
 
     def stop(self, name: str) -> int:
@@ -214,11 +217,11 @@ class Deployment:
         return self.processes[name].wait(30)
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a process that is known as ``name`` and ended with the others; return it."""
-        around = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+        """Start a process under ``name``, which ends with the others; return it."""
+        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
         with open(self.folder / f"{name}.out", "ab") as output:
             process = subprocess.Popen(
-                arguments, stdout=output, stderr=subprocess.STDOUT, env=around, cwd=self.folder
+                arguments, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=self.folder
             )
         self.processes[name] = process
         return process
@@ -230,11 +233,11 @@ def deployment(
     address: str = "localhost",
     prefixes: Mapping[str, Sequence[str]] | None = None,
 ) -> Iterator[Deployment]:
-    """Give a deployment with keys and a server that is up; end every process afterwards.
+    """Yield a deployment with keys and a running server; end every process afterwards.
 
     Args:
-        folder: for everything that it writes.
-        address: by which nodes reach the server.
+        folder: for everything the deployment writes.
+        address: of the server, as the nodes see it.
         prefixes: see ``Deployment``.
     """
     made = Deployment(folder, address, prefixes or {})
@@ -243,9 +246,11 @@ def deployment(
         made.start_server()
         yield made
     finally:
-        # With their starts: by the time they are looked at, a pid may be another process's.
+        # With their start times: a pid may be reused by another process.
         below = {
-            pid: started(pid) for each in made.processes.values() for pid in descendants(each.pid)
+            pid: started(pid)
+            for process in made.processes.values()
+            for pid in descendants(process.pid)
         }
         for process in made.processes.values():
             if process.poll() is None:

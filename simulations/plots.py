@@ -1,53 +1,53 @@
-"""Pictures of a run: score and loss against rounds and bytes, and how the data was spread."""
+"""Plots of a run: score and loss against rounds and bytes, and the partition of the data."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from clients.partitioning import label_counts
-from simulations.run import PARTITION
+from simulations.simulation import PARTITION
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+    from fedpeft.experiment.config import Experiment
     from fedpeft.runtime import Runtime
     from fedpeft.tasks import Task
     from server.runfolder import RunFolder
 
 FOLDER = "plots"
-_MOST_CLIENTS = 100  # bars that can still be told apart
+_MOST_CLIENTS = 100  # more bars cannot be distinguished
 
 
 def draw_run(folder: RunFolder, runtime: Runtime) -> None:
-    """Draw all pictures of a finished run into ``plots`` in its folder."""
-    plots, info = folder.path / FOLDER, runtime.task.info
-    plots.mkdir(exist_ok=True)
-    experiment = runtime.experiment
-    title = f"{experiment.task.name}: {experiment.method.name} on {experiment.backbone}"
-    draw_curves(plots / "curves.png", folder.rounds(), info.metric, title)
+    """Draw all plots of a finished run into ``plots`` in its folder."""
+    draw_curves(folder, runtime.experiment, runtime.task.info.metric)
     clients = json.loads((folder.path / PARTITION).read_text(encoding="utf-8"))["clients"]
-    draw_partition(plots / "partition.png", [np.asarray(each) for each in clients], runtime.task)
+    rows = [np.asarray(client_rows) for client_rows in clients]
+    draw_partition(folder.path / FOLDER / "partition.png", rows, runtime.task)
 
 
-def draw_curves(path: Path, rounds: Sequence[dict[str, Any]], metric: str, title: str) -> None:
-    """Write the picture of ``curves`` to a file."""
-    curves(rounds, metric, title).savefig(path, dpi=120)
+def draw_curves(folder: RunFolder, experiment: Experiment, metric: str) -> None:
+    """Write the figure of ``curves`` into ``plots`` in a run's folder."""
+    (folder.path / FOLDER).mkdir(exist_ok=True)
+    curves(folder, experiment, metric).savefig(folder.path / FOLDER / "curves.png", dpi=120)
 
 
-def curves(rounds: Sequence[dict[str, Any]], metric: str, title: str) -> Figure:
-    """Return score and training loss against rounds and against bytes sent so far.
+def curves(folder: RunFolder, experiment: Experiment, metric: str) -> Figure:
+    """Return a figure of score and training loss against rounds and against bytes sent so far.
 
-    With privacy the loss stays with the clients, and epsilon takes its place.
+    A private run shows epsilon in place of the loss, which stays with the clients.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
+    rounds = folder.rounds()
     numbers = np.array([line["round"] for line in rounds])
     sent = (
         np.cumsum(
@@ -56,9 +56,8 @@ def curves(rounds: Sequence[dict[str, Any]], metric: str, title: str) -> Figure:
         / 1e6
     )
     figure = Figure(figsize=(9, 6.5), layout="constrained")
-    figure.suptitle(title)
+    figure.suptitle(f"{experiment.task.name}: {experiment.method.name} on {experiment.backbone}")
     private = any(line.get("privacy") for line in rounds)
-    told, name = ("epsilon", "epsilon") if private else ("loss", "training loss")
     axes = figure.subplots(2, 2, sharex="col", sharey="row")
     for column, (x, label) in enumerate(((numbers, "round"), (sent, "training traffic, MB"))):
         scored = [
@@ -67,19 +66,20 @@ def curves(rounds: Sequence[dict[str, Any]], metric: str, title: str) -> Figure:
             if line["score"] is not None
         ]
         axes[0, column].plot(*zip(*scored, strict=True), "o-", markersize=4, color="tab:blue")
-        known = [np.nan if line[told] is None else line[told] for line in rounds]
+        values = [line["epsilon"] if private else line["loss"] for line in rounds]
+        known = [np.nan if value is None else value for value in values]
         axes[1, column].plot(x, known, "o-", markersize=4, color="tab:orange")
         axes[1, column].set_xlabel(label)
     axes[1, 0].xaxis.set_major_locator(MaxNLocator(integer=True))
     axes[0, 0].set_ylabel(metric)
-    axes[1, 0].set_ylabel(name)
+    axes[1, 0].set_ylabel("epsilon" if private else "training loss")
     for axis in axes.flat:
         axis.grid(alpha=0.3)
     return figure
 
 
 def draw_partition(path: Path, rows: Sequence[np.ndarray], task: Task) -> None:
-    """Draw each client's examples: stacked by class, or as boxes of the scores."""
+    """Draw each client's examples: stacked bars of classes, or box plots of scores."""
     from matplotlib.figure import Figure
 
     shown = rows[:_MOST_CLIENTS]

@@ -1,4 +1,4 @@
-"""Processes as the kernel shows them, each known by its pid: for trials of a deployment (Linux)."""
+"""Processes of this machine by pid, from /proc (Linux): for trials of a deployment."""
 
 from __future__ import annotations
 
@@ -8,13 +8,13 @@ from pathlib import Path
 
 
 def descendants(pid: int) -> list[int]:
-    """Return the pids of all processes below one."""
+    """Return the pids of all descendants of a process."""
     try:
         tasks = Path(f"/proc/{pid}/task").iterdir()
-        children = [int(each) for task in tasks for each in (task / "children").read_text().split()]
+        children = [int(pid) for task in tasks for pid in (task / "children").read_text().split()]
     except OSError:
         return []
-    return [each for child in children for each in (child, *descendants(child))]
+    return [pid for child in children for pid in (child, *descendants(child))]
 
 
 def command_line(pid: int) -> str:
@@ -26,7 +26,7 @@ def command_line(pid: int) -> str:
 
 
 def alive(pid: int) -> bool:
-    """Return whether a process runs; one that only waits to be reaped does not."""
+    """Return whether a process runs; a zombie does not."""
     try:
         return Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[0] != "Z"
     except OSError:
@@ -34,7 +34,7 @@ def alive(pid: int) -> bool:
 
 
 def started(pid: int) -> int:
-    """Return when a process was started, in the kernel's ticks since boot; 0 if there is none."""
+    """Return when a process started, in ticks since boot; 0 if it does not exist."""
     try:
         return int(Path(f"/proc/{pid}/stat").read_text().rsplit(")", 1)[1].split()[19])
     except OSError:

@@ -1,4 +1,4 @@
-"""``fedpeft simulate --profile``: where a run's time went, and a trace of some training steps."""
+"""``fedpeft simulate --profile``: the time of each phase, and a trace of some training steps."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_json
 from fedpeft.profiling import Phase, Stopwatch
 
@@ -21,17 +21,17 @@ def require_local(experiment: Experiment) -> None:
     if experiment.engine.kind != "local":
         raise UserError(
             f"--profile: engine.kind = '{experiment.engine.kind}' trains in other processes; "
-            f"profile with engine.kind=local"
+            f"expected engine.kind = 'local'"
         )
 
 
 @contextmanager
 def profiled(folder: Path) -> Iterator[dict[str, float]]:
-    """Watch a run while the context is open; yields what becomes the seconds of each phase.
+    """Profile a run while the context is open; yield a dict that is filled with phase -> seconds.
 
-    Then writes ``profile.json``, seconds and shares of the phases (what the trace costs is in
-    ``rest``), and, of a run of more than two steps, ``trace.json``: a torch profiler trace of some
-    steps, for chrome://tracing or ui.perfetto.dev.
+    Writes ``profile.json`` with seconds and shares of the phases (``rest`` includes the cost of
+    the trace), and ``trace.json`` if the run has more than two steps: a torch profiler trace of
+    some steps, for chrome://tracing or ui.perfetto.dev.
     """
     import torch
     from torch.profiler import ProfilerActivity, profile, schedule
@@ -42,12 +42,12 @@ def profiled(folder: Path) -> Iterator[dict[str, float]]:
     trace = profile(
         activities=activities,
         schedule=schedule(wait=0, warmup=WARM, active=TRACED, repeat=1),
-        on_trace_ready=lambda found: found.export_chrome_trace(str(folder / TRACE)),
+        on_trace_ready=lambda ready: ready.export_chrome_trace(str(folder / TRACE)),
     )
 
     def finish() -> None:
         if torch.cuda.is_available():
-            torch.cuda.synchronize()  # else a phase only counts the calls
+            torch.cuda.synchronize()  # kernels run asynchronously
 
     def ended(phase: Phase) -> None:
         if phase == "optimiser":
@@ -60,5 +60,5 @@ def profiled(folder: Path) -> Iterator[dict[str, float]]:
     whole = time.perf_counter() - began
     seconds.update(sorted(watch.seconds.items(), key=lambda item: -item[1]))
     seconds["rest"] = whole - sum(seconds.values())
-    shares = {name: round(each / whole, 4) for name, each in seconds.items()}
+    shares = {name: round(phase / whole, 4) for name, phase in seconds.items()}
     write_json(folder / PROFILE, {"whole": whole, "seconds": seconds, "shares": shares})

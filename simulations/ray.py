@@ -1,69 +1,234 @@
-"""The Ray engine: Flower's own simulation, many processes (extra ``ray``)."""
+"""The Ray engine: actors that each train cohorts in their own process, one per GPU (extra ``ray``).
+
+Apps, cohorts, and serialized messages are those of the local engine, so the bits are the same. The
+grid keeps the state of every node and sends it along with the messages: any actor can answer for
+any client, and an actor that dies loses nothing.
+
+On several machines: start Ray there, set RAY_ADDRESS for ``fedpeft simulate`` and
+``engine.workers`` to the number of actors. The run folder must be on a shared file system.
+"""
 
 from __future__ import annotations
 
 import logging
+import os
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from importlib import import_module
 from importlib.util import find_spec
+from typing import Any
 
-from flwr.app import Context, Message
-from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from flwr.app import Error, Message
+from flwr.serverapp import ServerApp
 
-from fedpeft.errors import UserError
-from simulations.local import NodeConfig
+from clients.errors import CLIENT_EXCEPTION
+from clients.flower import context_from_wire, context_to_wire
+from fedpeft.backbones.loading import choose_device
+from fedpeft.errors import RunFailed, UserError
+from fedpeft.experiment.settings import EngineSection
+from fedpeft.runtime import parsed, runtime_of
+from server.flower import from_wire, give_id, to_wire
+from simulations.local import CohortGrid, NodeConfig, answer, serve
 
-
-class _AtNode(ClientApp):
-    """A client app whose node config has more than the partition id that Flower puts there."""
-
-    def __init__(self, app: ClientApp, extra: NodeConfig):
-        super().__init__()
-        self._app, self._extra = app, extra
-
-    def __call__(self, message: Message, context: Context) -> Message:
-        context.node_config.update(self._extra)
-        return self._app(message, context)
+log = logging.getLogger(__name__)
+CLIENTS = "clients.app"  # module of the client app that each actor imports
+_PATIENCE = 0.5  # seconds a pull waits for a reply
+_START = 900.0  # seconds for all actors to start and load; a large backbone takes minutes
 
 
-def require_ray(what: str) -> None:
-    """Raise UserError unless the extra ``ray`` is installed, which ``what`` needs."""
+class ClientActor:
+    """A process that answers cohorts of serialized messages with a module's client app."""
+
+    def __init__(self, module: str, experiment: str):
+        clients = import_module(module)
+        self._app, self._together = clients.app, clients.train_together
+        if experiment:  # load now, so that no message waits for it
+            runtime = runtime_of(parsed(experiment))
+            _ = runtime.model, runtime.train, runtime.dev
+
+    def ready(self) -> bool:
+        """Return True once everything is loaded."""
+        return True
+
+    def answer(
+        self, sent: Sequence[bytes], contexts: Sequence[bytes]
+    ) -> tuple[list[bytes], list[bytes]]:
+        """Return the replies and the updated contexts of the nodes."""
+        nodes = [context_from_wire(context) for context in contexts]
+        replies = answer(self._app, self._together, sent, nodes)
+        return replies, [context_to_wire(node) for node in nodes]
+
+
+@dataclass(frozen=True)
+class _Assignment:
+    """A cohort that an actor works on."""
+
+    actor: int  # index
+    cohort: list[Message]
+    retried: bool = False  # an earlier actor died over it
+
+
+class RayGrid(CohortGrid):
+    """Runs cohorts on Ray actors, one at a time on each.
+
+    An actor that dies is replaced and its cohort retried once; if the second actor dies too, the
+    cohort's clients get error replies. An actor whose replies are no longer requested is replaced.
+    Ray must be running, with enough CPUs and GPUs.
+
+    Args:
+        node_configs: one per node.
+        cohort: clients trained in one batch.
+        actors: number of actors.
+        gpus: number of GPUs that each actor reserves.
+        experiment: TOML of the experiment that the actors load at the start; empty = none.
+        module: has ``app`` and ``train_together``, as :mod:`clients.app`.
+
+    Raises:
+        RunFailed: an actor does not start.
+    """
+
+    def __init__(
+        self,
+        node_configs: Sequence[NodeConfig],
+        cohort: int,
+        actors: int,
+        gpus: int = 0,
+        experiment: str = "",
+        module: str = CLIENTS,
+    ):
+        super().__init__(node_configs, cohort)
+        self._arguments, self._gpus = (module, experiment), gpus
+        self._actors = [self._start() for _ in range(actors)]
+        self._wait()
+        self._assignments: dict[Any, _Assignment] = {}  # by Ray's reference to the answer
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        """Keep all actors busy; return the replies of the cohorts that finish within a moment."""
+        import ray
+
+        wanted = [*message_ids]
+        self._abandon_others(set(wanted))
+        self._assign(wanted)
+        if not self._assignments:
+            return []
+        done, _ = ray.wait([*self._assignments], timeout=_PATIENCE)
+        replies = [reply for reference in done for reply in self._collect(reference)]
+        self._assign(wanted)  # so that no actor waits while the server processes the replies
+        return replies
+
+    def _assign(self, wanted: Sequence[str]) -> None:
+        """Give every idle actor a cohort of the waiting messages."""
+        busy = {assignment.actor for assignment in self._assignments.values()}
+        for actor in range(len(self._actors)):
+            if actor not in busy and (cohort := self._next_cohort(wanted)):
+                self._begin(_Assignment(actor, cohort))
+
+    def _begin(self, assignment: _Assignment) -> None:
+        sent = [to_wire(message) for message in assignment.cohort]
+        contexts = [context_to_wire(self._context(message)) for message in assignment.cohort]
+        reference = self._actors[assignment.actor].answer.remote(sent, contexts)
+        self._assignments[reference] = assignment
+
+    def _collect(self, reference: Any) -> list[Message]:
+        """Return the replies of a finished cohort; none if it is retried."""
+        import ray
+
+        assignment = self._assignments.pop(reference)
+        cohort = assignment.cohort
+        try:
+            replies, contexts = ray.get(reference)
+        except ray.exceptions.RayTaskError as error:  # the actor lives; a retry would fail too
+            return [_failed(message, type(error.cause).__name__) for message in cohort]
+        except ray.exceptions.RayError as error:
+            log.warning("replacing actor %d: %s", assignment.actor, type(error).__name__)
+            self._replace(assignment.actor)
+            if assignment.retried:
+                return [_failed(message, "the client's process died") for message in cohort]
+            self._begin(replace(assignment, retried=True))
+            return []
+        for message, context in zip(cohort, contexts, strict=True):
+            self._contexts[message.metadata.dst_node_id] = context_from_wire(context)
+        return [from_wire(reply) for reply in replies]
+
+    def _abandon_others(self, wanted: set[str]) -> None:
+        """Replace the actors whose replies are no longer wanted: they took too long."""
+        for reference, assignment in [*self._assignments.items()]:
+            if not wanted & {message.metadata.message_id for message in assignment.cohort}:
+                del self._assignments[reference]
+                self._replace(assignment.actor)
+
+    def _start(self) -> Any:
+        import ray
+
+        actor_class = ray.remote(ClientActor).options(num_cpus=1, num_gpus=self._gpus)
+        return actor_class.remote(*self._arguments)
+
+    def _wait(self) -> None:
+        """Wait until all actors are loaded."""
+        import ray
+
+        try:
+            ray.get([actor.ready.remote() for actor in self._actors], timeout=_START)
+        except ray.exceptions.RayError as error:  # its last line is the actor's error
+            reason = str(error).strip().splitlines()[-1]
+            raise RunFailed(f"an actor of engine.kind = 'ray' did not start: {reason}") from None
+
+    def _replace(self, actor: int) -> None:
+        import ray
+
+        ray.kill(self._actors[actor])
+        self._actors[actor] = self._start()
+
+
+def _failed(message: Message, reason: str) -> Message:
+    """Return the error reply of a client whose actor could not answer."""
+    reply = Message(Error(CLIENT_EXCEPTION, reason), reply_to=message)
+    give_id(reply)
+    return from_wire(to_wire(reply))
+
+
+def require_ray(feature: str) -> None:
+    """Raise UserError unless the extra ``ray``, which ``feature`` needs, is installed."""
     if find_spec("ray") is None:
-        raise UserError(f"{what} needs Ray: pip install -e '.[ray]' in the checkout")
+        raise UserError(f"{feature} needs Ray: pip install -e '.[ray]' in the checkout")
+
+
+def actors_of(engine: EngineSection) -> tuple[int, int]:
+    """Return the number of actors of the engine, and the number of GPUs of each."""
+    import torch
+
+    gpus = int(choose_device(engine.device, engine.dtype).type == "cuda")
+    one_machine = gpus and "RAY_ADDRESS" not in os.environ
+    return torch.cuda.device_count() if one_machine else engine.workers, gpus
+
+
+@contextmanager
+def running_ray(cpus: int) -> Iterator[None]:
+    """Run Ray with ``cpus`` CPUs while the context is open, or join the cluster at RAY_ADDRESS."""
+    import ray
+
+    joins = "RAY_ADDRESS" in os.environ
+    options = {} if joins else {"num_cpus": cpus, "include_dashboard": False}
+    # Send no usage statistics, and silence a warning about a future version of Ray.
+    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
+        os.environ.setdefault(name, "0")
+    ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    try:
+        yield
+    finally:
+        ray.shutdown()
 
 
 def run_ray(
     server_app: ServerApp,
-    client_app: ClientApp,
-    clients: int,
-    workers: int,
-    node_config: NodeConfig,
+    node_configs: Sequence[NodeConfig],
     run_config: NodeConfig,
+    cohort: int,
+    engine: EngineSection,
 ) -> None:
-    """Run the apps in Flower's simulation with ``workers`` processes for the clients."""
-    from flwr.simulation import run_simulation
-
-    # run_simulation has no run config, so the server app gets it from a wrapper.
-    configured = ServerApp()
-
-    @configured.main()
-    def main(grid: Grid, context: Context) -> None:
-        context.run_config.update(run_config)
-        server_app(grid, context)
-
-    logging.getLogger("flwr").setLevel(logging.CRITICAL)  # errors reach us as exceptions
-    run_simulation(
-        configured,
-        _AtNode(client_app, node_config),
-        clients,
-        backend_config={
-            "init_args": {"num_cpus": workers, "include_dashboard": False},
-            "client_resources": {"num_cpus": 1, "num_gpus": _gpu_share(workers)},
-        },
-    )
-
-
-def _gpu_share(workers: int) -> float:
-    """Return the share of the GPUs each worker gets, 0 on a machine without."""
-    import torch
-
-    return torch.cuda.device_count() / workers
+    """Run a ServerApp against clients on the actors that ``engine`` describes."""
+    actors, gpus = actors_of(engine)
+    with running_ray(actors):
+        experiment = str(run_config["experiment"])
+        serve(server_app, RayGrid(node_configs, cohort, actors, gpus, experiment), run_config)

@@ -1,22 +1,26 @@
-"""What the rounds of a run measured, as flat rows."""
+"""The measurements of a run's rounds as flat rows."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Sequence
 from typing import Any
 
+from server.records import WAYS, RoundLine
 
-def measured(lines: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
+
+def measured(lines: Sequence[RoundLine]) -> list[dict[str, Any]]:
     """Return a row for each line of rounds.jsonl; names as in ``simulations.study.table``.
 
-    Bytes are those of training: ``up_payload`` of the round, ``sent_up_payload`` of all so far.
-    None stands where nothing was measured.
+    Bytes are those of training: ``up_payload`` of the round, ``sent_up_payload`` of all rounds so
+    far. Values that were not measured are None.
     """
     rows = []
-    sent = dict.fromkeys(("up_payload", "up_message", "down_payload", "down_message"), 0)
+    sent: Counter[str] = Counter()
     for line in lines:
-        traffic = {key: line["bytes"][key.split("_")[0]][key.split("_")[1]] for key in sent}
-        sent = {key: total + traffic[key] for key, total in sent.items()}
+        traffic = {f"{way}_payload": line["bytes"][way]["payload"] for way in WAYS}
+        traffic |= {f"{way}_message": line["bytes"][way]["message"] for way in WAYS}
+        sent.update(traffic)
         row = {
             key: line.get(key)
             for key in ("round", "loss", "score", "eval_loss", "evaluated", "epsilon")

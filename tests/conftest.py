@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -12,7 +12,7 @@ import pytest
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 
 QUICK = [
     "backbone=tiny",
@@ -25,6 +25,14 @@ QUICK = [
     "engine.threads=1",
     "output.plots=false",
 ]
+
+
+@pytest.fixture(autouse=True)
+def umask() -> Iterator[None]:
+    """Set the usual umask: commands that run in this process change it."""
+    before = os.umask(0o022)
+    yield
+    os.umask(before)
 
 
 @pytest.fixture

@@ -1,9 +1,10 @@
-"""Who may import whom, read off the source: the packages stay as the design says."""
+"""Who may import whom, read from the source: the structure that DESIGN.md and the docs describe."""
 
 from __future__ import annotations
 
 import ast
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 
 import pytest
@@ -11,7 +12,7 @@ import pytest
 ROOT = Path(__file__).resolve().parents[1]
 FOLDERS = ("fedpeft", "clients", "server", "simulations")
 OUTER = {"flwr", "flwr_datasets", "clients", "server", "simulations"}
-FRONT = ROOT / "fedpeft" / "__init__.py"
+FRONT = "fedpeft"  # the module fedpeft/__init__.py, which offers fedpeft.simulate
 PUBLIC_FLOWER = {
     "flwr.app",
     "flwr.serverapp",
@@ -19,19 +20,32 @@ PUBLIC_FLOWER = {
     "flwr.clientapp",
     "flwr.simulation",
 }
+Graph = Mapping[str, set[str]]
 
 
-def sources(folder: str) -> list[Path]:
-    return sorted((ROOT / folder).rglob("*.py"))
+def modules() -> dict[str, ast.Module]:
+    """Return the syntax tree of every module of the four folders, by full name."""
+    trees = {}
+    for path in (path for folder in FOLDERS for path in (ROOT / folder).rglob("*.py")):
+        name = ".".join(path.relative_to(ROOT).with_suffix("").parts).removesuffix(".__init__")
+        trees[name] = ast.parse(path.read_text(encoding="utf-8"))
+    return trees
+
+
+MODULES = modules()
 
 
 def imported(tree: ast.AST) -> Iterator[str]:
-    """Yield the full names of the modules that a piece of source imports, relative ones too."""
+    """Yield the full name of everything a syntax tree imports, wherever the import stands.
+
+    ``from a.b import c`` yields ``a.b.c``: only the caller knows whether that is a module.
+    """
     for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom):
-            yield node.module or "" if not node.level else f".{node.module}"
+            module = "." * node.level + (node.module or "")
+            yield from (f"{module}.{alias.name}" for alias in node.names)
         elif isinstance(node, ast.Call) and called(node) in ("import_module", "__import__"):
             for argument in node.args[:1]:
                 if isinstance(argument, ast.Constant):
@@ -39,13 +53,13 @@ def imported(tree: ast.AST) -> Iterator[str]:
 
 
 def called(node: ast.Call) -> str:
-    """Return the last part of the name of what is called."""
+    """Return the last part of the name of a called function."""
     function = node.func
     return function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
 
 
 def at_import(tree: ast.Module) -> Iterator[str]:
-    """Yield what is imported as soon as the module is: all but what stands in functions."""
+    """Yield what a module imports as soon as it is imported itself: nothing inside functions."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
             continue
@@ -57,84 +71,127 @@ def at_import(tree: ast.Module) -> Iterator[str]:
             yield from imported(node)
 
 
-def packages(names: Iterator[str]) -> set[str]:
+def top_levels(names: Iterable[str]) -> set[str]:
     return {name.partition(".")[0] for name in names}
 
 
-def parse(path: Path) -> ast.Module:
-    return ast.parse(path.read_text(encoding="utf-8"))
+def module_graph() -> Graph:
+    """Return the project's modules that each module imports, in functions too."""
+    graph: dict[str, set[str]] = {}
+    for module, tree in MODULES.items():
+        names = {name if name in MODULES else name.rpartition(".")[0] for name in imported(tree)}
+        graph[module] = {name for name in names if name in MODULES} - {module}
+    return graph
 
 
-def test_there_is_something_to_check() -> None:
-    assert all(len(sources(folder)) >= 4 for folder in FOLDERS)
-    assert "flwr" in packages(imported(parse(ROOT / "server" / "app.py")))
-    assert "simulations" in packages(imported(parse(ROOT / "fedpeft" / "cli" / "simulate.py")))
+def circles(graph: Graph) -> list[set[str]]:
+    """Return the sets of nodes that can reach each other, by repeated removal of ends."""
+    left = {node: set(targets) for node, targets in graph.items()}
+    while True:
+        inner = set().union(*left.values()) if left else set()
+        ends = {node for node in left if not left[node] & left.keys() or node not in inner}
+        if not ends:
+            return [set(left)] if left else []
+        left = {node: targets - ends for node, targets in left.items() if node not in ends}
+
+
+def siblings(graph: Graph) -> dict[str, Graph]:
+    """Return, of each folder, which of its files and subfolders import which others."""
+    result: dict[str, dict[str, set[str]]] = defaultdict(lambda: defaultdict(set))
+    for module, targets in graph.items():
+        for target in targets:
+            one, other = module.split("."), target.split(".")
+            depth = next(
+                (i for i, (a, b) in enumerate(zip(one, other, strict=False)) if a != b), None
+            )
+            if depth is not None:  # otherwise one of the two is the front of the other's folder
+                result[".".join(one[:depth])][one[depth]].add(other[depth])
+    return result
+
+
+def test_imports_are_recognized_wherever_they_stand() -> None:
+    source = (
+        "import a.b\nfrom c.d import e\n"
+        "def f():\n    from g import h\n    import_module('i.j')\n"
+        "if TYPE_CHECKING:\n    import k\n"
+        "class L:\n    import m\n"
+    )
+    tree = ast.parse(source)
+    assert set(imported(tree)) == {"a.b", "c.d.e", "g.h", "i.j", "k", "m"}
+    assert set(at_import(tree)) == {"a.b", "c.d.e", "m"}
+    assert all(sum(name.startswith(folder) for name in MODULES) >= 4 for folder in FOLDERS)
+    assert "fedpeft.training" in module_graph()["clients.app"]
 
 
 @pytest.mark.parametrize(
-    ("source", "found", "early"),
+    ("graph", "expected"),
     [
-        ("import flwr.app", {"flwr.app"}, {"flwr.app"}),
-        ("from flwr.app import Message", {"flwr.app"}, {"flwr.app"}),
-        ("def f():\n    from server import app", {"server"}, set()),
-        ("import importlib\nimportlib.import_module('flwr')", {"importlib", "flwr"}, None),
-        ("class A:\n    import server\n    def f(self):\n        import flwr", None, {"server"}),
-        ("try:\n    import server\nexcept ImportError:\n    pass", {"server"}, {"server"}),
+        ({"a": {"b"}, "b": {"c"}, "c": set()}, []),
+        ({"a": {"b"}, "b": {"a"}, "c": {"a"}}, [{"a", "b"}]),
+        ({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}, [{"a", "b", "c"}]),
     ],
 )
-def test_imports_are_found_wherever_they_stand(
-    source: str, found: set[str] | None, early: set[str] | None
-) -> None:
-    tree = ast.parse(source)
-    assert found is None or set(imported(tree)) == found
-    assert early is None or set(at_import(tree)) == early
+def test_circles_of_a_graph_are_detected(graph: Graph, expected: list[set[str]]) -> None:
+    assert circles(graph) == expected
 
 
-def test_the_library_knows_neither_flower_nor_the_other_folders() -> None:
-    for path in sources("fedpeft"):
-        if "cli" not in path.parts and path != FRONT:
-            assert not packages(imported(parse(path))) & OUTER, path
+def test_no_circle_of_files() -> None:
+    graph = module_graph()
+    assert circles({m: targets - {FRONT} for m, targets in graph.items() if m != FRONT}) == []
 
 
-def test_the_front_of_the_package_imports_a_simulation_only_when_asked_for_one() -> None:
-    """``fedpeft.simulate`` is what people call, and `import fedpeft` stays cheap: see the file."""
-    assert packages(imported(parse(FRONT))) & OUTER == {"simulations"}
-    early = set(at_import(parse(FRONT)))
-    assert early == {"__future__", "typing", "fedpeft.version"}
+def test_no_circle_among_the_files_and_folders_of_any_folder() -> None:
+    graph = module_graph()
+    commands = {m: targets for m, targets in graph.items() if m.startswith("fedpeft.cli")}
+    library = {m: targets for m, targets in graph.items() if m not in {FRONT, *commands}}
+    checked = siblings(library) | {"fedpeft.cli": siblings(commands)["fedpeft.cli"]}
+    for folder, children in checked.items():
+        assert circles(children) == [], folder or "top level"
+
+
+def test_only_the_command_line_and_the_front_import_upward() -> None:
+    """The library imports neither Flower nor the other folders; nothing imports the cli."""
+    for module, tree in MODULES.items():
+        names = set(imported(tree))
+        if module.startswith("fedpeft.cli") or module == FRONT:
+            continue
+        assert not any(name.startswith("fedpeft.cli") for name in names), module
+        if module.startswith("fedpeft"):
+            assert not top_levels(names) & OUTER, module
+
+
+def test_the_front_imports_simulations_only_when_simulate_is_used() -> None:
+    """`import fedpeft` stays cheap."""
+    assert top_levels(imported(MODULES[FRONT])) & OUTER == {"simulations"}
+    assert top_levels(at_import(MODULES[FRONT])) <= {"__future__", "typing", "fedpeft"}
 
 
 def test_the_command_line_imports_the_other_folders_only_inside_commands() -> None:
-    for path in sources("fedpeft/cli"):
-        assert not packages(at_import(parse(path))) & OUTER, path
+    for module, tree in MODULES.items():
+        if module.startswith("fedpeft.cli"):
+            assert not top_levels(at_import(tree)) & OUTER, module
 
 
 @pytest.mark.parametrize(
     ("folder", "others"),
     [("clients", {"server", "simulations"}), ("server", {"clients", "simulations"})],
 )
-def test_clients_and_server_know_only_the_library(folder: str, others: set[str]) -> None:
-    for path in sources(folder):
-        assert not packages(imported(parse(path))) & others, path
+def test_clients_and_server_import_only_the_library(folder: str, others: set[str]) -> None:
+    for module, tree in MODULES.items():
+        if module.partition(".")[0] == folder:
+            assert not top_levels(imported(tree)) & others, module
 
 
-def test_private_parts_of_flower_are_touched_in_one_file_of_each_side_only() -> None:
-    for path in [path for folder in FOLDERS for path in sources(folder)]:
-        if path in (ROOT / "server" / "flower.py", ROOT / "clients" / "flower.py"):
+def test_private_parts_of_flower_are_used_in_one_file_of_each_side_only() -> None:
+    for module, tree in MODULES.items():
+        if module in ("server.flower", "clients.flower"):
             continue
-        flower = {name for name in imported(parse(path)) if name.split(".")[0] == "flwr"}
-        assert flower <= PUBLIC_FLOWER, path
+        flower = {name for name in imported(tree) if name.partition(".")[0] == "flwr"}
+        public = {name for name in flower if {name, name.rpartition(".")[0]} & PUBLIC_FLOWER}
+        assert flower == public, module
 
 
-def test_nothing_is_imported_relatively() -> None:
-    """So that the tests above see every import."""
-    for path in [path for folder in FOLDERS for path in sources(folder)]:
-        assert not [name for name in imported(parse(path)) if name.startswith(".")], path
-
-
-def test_functions_are_short() -> None:
-    """STYLE.md: no function over 60 lines."""
-    for path in [path for folder in FOLDERS for path in sources(folder)]:
-        for node in ast.walk(parse(path)):
-            if isinstance(node, ast.FunctionDef) and node.end_lineno is not None:
-                length = node.end_lineno - node.lineno + 1
-                assert length <= 60, f"{path}:{node.lineno} {node.name} has {length} lines"
+def test_no_import_is_relative() -> None:
+    """The other tests of this file would not see it."""
+    for module, tree in MODULES.items():
+        assert not [name for name in imported(tree) if name.startswith(".")], module

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.config import Experiment
-from simulations.run import prepare, simulate
+from fedpeft.experiment.config import Experiment
+from simulations.simulation import prepare, simulate
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_demo_learns_on_real_weights(tmp_path: Path) -> None:
     path = Path(__file__).resolve().parents[1] / "simulations" / "demo.toml"
     experiment = Experiment.read(path, ["federation.rounds=3", "engine.threads=1"])

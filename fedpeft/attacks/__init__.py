@@ -1,5 +1,6 @@
-"""Attacks on our own training, by a server that knows everything but the data.
+"""Attacks on fedpeft's training by a server that knows everything except the data.
 
-``one_run`` is the statistics of an audit in one training run, ``canaries`` the attack it counts,
-``inversion`` reads a text off one update, ``subject`` does both to a client of an experiment.
+- ``canaries``: guess which examples were trained on; ``one_run``: the epsilon that this refutes.
+- ``inversion``: recover a text from one update.
+- ``audit``: both attacks on a client of an experiment.
 """

@@ -1,8 +1,8 @@
-"""Canaries in one run of the real training code, and an attack that looks for them.
+"""Membership attack: plant canaries in a client's data, train, and guess which are included.
 
-The attacker is the server: it chooses the task vector that a client starts from, sees the vector
-before and after every round, knows all examples that may be in the data, and wants to know of each
-canary whether it is. Differential privacy holds against all of that.
+The attacker is the server: it chooses the task vector that the client starts from, sees the vector
+before and after every round, and knows all examples that may be in the data. For each canary it
+guesses whether it is in the data. Differential privacy holds against such an attacker.
 """
 
 from __future__ import annotations
@@ -15,28 +15,27 @@ from math import sqrt
 import numpy as np
 import torch
 
+from fedpeft.batches.encoded import Encoded
+from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
-from fedpeft.privacy.example import DPSGD, clipped_sums
+from fedpeft.privacy.dpsgd import DPSGD, clipped_sums
 from fedpeft.privacy.whole_weights import example_gradients
 from fedpeft.randomness import generator
-from fedpeft.settings import LocalSection
-from fedpeft.tasks.batching import collate
-from fedpeft.tasks.encoding import Encoded
 from fedpeft.training import When, outputs_of, train_cohort
 
-#: Deviation of the start vector's numbers times the root of the backbone's width, and how much more
-#: the head's have. At the usual start methods change nothing yet, nearly all of a gradient is the
-#: head's, and all gradients look alike. Measured on tiny with lora.
+#: Standard deviation of the start vector times the root of the backbone's width, and the factor for
+#: the head. At the usual start the modifications are zero, so nearly all of a gradient belongs to
+#: the head, and gradients are alike. Measured on tiny with lora.
 _SPREAD, _HEAD = 1.7, 3.0
-#: Prior variance of an example's weight in the data, in units of its clipped gradient. A coin's is
-#: 1/4; so much more, that weights of ten and above show where gradients are not cut.
+#: Prior variance of an example's weight in the data, in units of its clipped gradient. A coin has
+#: 1/4; the larger value lets weights of 10 and more appear if gradients are not clipped.
 _PRIOR = 100.0
-_NUMERIC = 1e-6  # least noise variance, relative to the gradients
+_NUMERIC = 1e-6  # smallest noise variance, relative to the gradients
 
 
 @dataclass(frozen=True)
 class Planted:
-    """A client's data with canaries, as the attacker knows it but for the coins.
+    """A client's data with canaries. The attacker knows all of it except the coins.
 
     Attributes:
         candidates: all examples that may be in the data; the last m are the canaries.
@@ -56,10 +55,10 @@ class Planted:
 
 
 def plant(model: TaskModel, examples: Encoded, canaries: int, seed: int) -> Planted:
-    """Make canaries of so many of a client's examples of classes, and draw who is in.
+    """Turn ``canaries`` of a client's examples into canaries, and draw which are included.
 
-    A canary is mislabelled: it has the class that the start vector thinks least of, so its
-    gradient is large.
+    A canary is mislabeled: its label is the class with the lowest output at the start vector, so
+    its gradient is large.
     """
     draw = generator(seed, "audit")
     candidates = examples.select(draw.permutation(len(examples)))
@@ -71,14 +70,14 @@ def plant(model: TaskModel, examples: Encoded, canaries: int, seed: int) -> Plan
 
 
 def attacker_start(model: TaskModel, seed: int, spread: float = _SPREAD) -> np.ndarray:
-    """Return a random task vector [P] from which examples' gradients differ much.
+    """Return a random task vector [P] at which the examples' gradients differ a lot.
 
-    Its numbers are N(0, spread^2 / width), those of the head three times as large.
+    Its values are N(0, spread^2 / width), and three times as large for the head.
     """
     layout, width = model.layout, model.backbone.shape.width
     start = generator(seed, "audit-start").normal(0, spread / sqrt(width), layout.size)
     start[layout.size - layout.head_size :] *= _HEAD
-    return start.astype(model.numpy_dtype)
+    return start.astype(model.parameters.numpy_dtype)
 
 
 def train(
@@ -88,25 +87,25 @@ def train(
     rounds: int,
     seed: int,
     private: Callable[[int], DPSGD] | None,
-    done: Callable[[int], None] = lambda round: None,
+    done: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
-    """Train the planted client for some rounds; return the vectors [rounds + 1, P] seen.
+    """Train on the planted data; return the task vectors that the server sees [rounds + 1, P].
 
     Args:
         model: the task model.
-        planted: what ``plant`` made.
-        local: how to train.
-        rounds: how often.
-        seed: of batches without privacy.
-        private: the DP-SGD of a round, which counts from 1.
+        planted: the client's data, from ``plant``.
+        local: settings of local training.
+        rounds: number of rounds.
+        seed: for batches without privacy.
+        private: returns the DP-SGD of a round, from 1; None = without privacy.
         done: called after each round.
     """
     data, vectors = planted.trained, [planted.start]
-    for round in range(1, rounds + 1):
-        how = [private(round)] if private else None
-        when = When(seed, round, rounds)
-        vectors.append(train_cohort(model, vectors[-1], [data], [0], local, when, how).vectors[0])
-        done(round)
+    for number in range(1, rounds + 1):
+        dpsgd = [private(number)] if private else None
+        when = When(seed, number, rounds)
+        vectors.append(train_cohort(model, vectors[-1], [data], [0], local, when, dpsgd).vectors[0])
+        done()
     return np.stack(vectors)
 
 
@@ -116,31 +115,31 @@ def scores(
     vectors: np.ndarray,
     lr: float,
     claimed: DPSGD,
-    done: Callable[[int], None] = lambda round: None,
+    done: Callable[[], None] = lambda: None,
 ) -> np.ndarray:
-    """Return how much of each canary is in the updates, [m].
+    """Return the estimated weight of each canary in the client's data, [m].
 
-    In a round of one step of plain SGD the client's noisy sum is u = -q n (w' - w) / lr, which is
-    G^T b + noise of the clipped gradients G [n, P] at w and the batch b [n]. With b_i = q s_i on
-    average for an example of weight s_i in the data, the least squares of all rounds together are
+    In a round of one step of plain SGD the client's noisy sum is u = -q n (w' - w) / lr, which
+    equals G^T b + noise for the clipped gradients G [n, P] at w and the batch b [n]. As b_i is
+    q s_i on average for an example of weight s_i in the data, least squares over all rounds gives
 
         s = (sum q^2 G S^-1 G^T + I / prior)^-1  sum q G S^-1 u,   S = q (1 - q) G^T G + v I,
 
-    where S is the covariance of sampling and noise. All of it is done on K = G G^T [n, n]:
-    G S^-1 = (q (1 - q) K + v I)^-1 G. Since gradients are alike, a plain product G u says little.
+    where S is the covariance of sampling and noise. It is computed from K = G G^T [n, n]:
+    G S^-1 = (q (1 - q) K + v I)^-1 G. Gradients are alike, so the product G u is a weak score.
 
     Args:
         model: the task model.
-        planted: the candidates; the coins are not looked at.
-        vectors: [rounds + 1, P] of ``train``; rounds of more than one step are taken as one.
+        planted: the candidates; the coins are not used, except for their number.
+        vectors: [rounds + 1, P] from ``train``; rounds of several steps are treated as one step.
         lr: learning rate times the steps of a round.
-        claimed: how the client says it trains.
+        claimed: the DP-SGD that the client claims to use.
         done: called after each round.
     """
     n, rate = len(planted.candidates), claimed.mechanism.sampling_rate
-    batch = rate * (n - len(planted.included) / 2)  # expected: the coins are not known
+    batch = rate * (n - len(planted.included) / 2)  # expected size: the coins are unknown
     precision, evidence = np.eye(n) / _PRIOR, np.zeros(n)
-    for round, (before, after) in enumerate(pairwise(vectors), start=1):
+    for before, after in pairwise(vectors):
         gradients = _clipped(model, before, planted.candidates, claimed)
         update = (before.astype(np.float64) - after) * (batch / lr)
         values, axes = np.linalg.eigh(gradients @ gradients.T)
@@ -150,7 +149,7 @@ def scores(
         weights = 1 / (rate * (1 - rate) * values + noise)
         precision += rate**2 * (axes * (values * weights)) @ axes.T
         evidence += rate * axes @ (weights * seen)
-        done(round)
+        done()
     return np.linalg.solve(precision, evidence)[-len(planted.included) :]
 
 
@@ -159,22 +158,21 @@ def _noise_variance(
 ) -> float:
     """Return the variance of the noise in each coordinate of an update [P].
 
-    What of the update lies outside the span of the candidates' gradients is nothing but noise, so
-    the attacker measures it and needs to trust no claim. Only where the span is everything it is
-    the claimed one.
+    Outside the span of the candidates' gradients an update is pure noise, so the attacker measures
+    the variance there. The claimed variance is used only if the span is the whole space.
 
     Args:
         values: eigenvalues [n] of G G^T.
-        seen: G u along its eigenvectors, [n].
+        seen: G u in the basis of its eigenvectors, [n].
         update: u, [P].
-        claimed: how the client says it trains.
+        claimed: the DP-SGD that the client claims to use.
     """
     least = _NUMERIC * float(values.mean())
-    spans = values > _NUMERIC * values.max()
-    free = len(update) - int(spans.sum())
+    spanned = values > _NUMERIC * values.max()
+    free = len(update) - int(spanned.sum())
     if free <= 0:
         return max(least, (claimed.mechanism.noise_multiplier * claimed.clip) ** 2)
-    outside = float(update @ update - (seen[spans] ** 2 / values[spans]).sum())
+    outside = float(update @ update - (seen[spanned] ** 2 / values[spanned]).sum())
     return max(least, outside / free)
 
 
@@ -189,10 +187,9 @@ def _clipped(model: TaskModel, vector: np.ndarray, examples: Encoded, claimed: D
 def gradients_at(
     model: TaskModel, vector: np.ndarray, examples: Encoded, rows: int
 ) -> Iterator[torch.Tensor]:
-    """Yield the examples' gradients at a task vector [P], so many rows at a time: [rows, P]."""
+    """Yield the examples' gradients at a task vector [P] in parts of at most [rows, P]."""
     vectors = torch.as_tensor(vector, device=model.backbone.device)[None]
-    pad_id = model.backbone.tokenizer.pad_token_id
     for start in range(0, len(examples), rows):
         chosen = np.arange(start, min(start + rows, len(examples)))
-        batch = collate([examples], [chosen], pad_id, vectors.device, model.dtype)
+        batch = model.collate([examples], [chosen])
         yield example_gradients(model, vectors, batch)[0]

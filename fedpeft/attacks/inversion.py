@@ -1,10 +1,10 @@
-"""Gradient inversion: reading a client's text off its update (Zhu et al. 2019, arXiv 1906.08935).
+"""Gradient inversion: recover a client's text from its update (Zhu et al. 2019, arXiv 1906.08935).
 
 The client trains one step on one example. The attacker is the server: it knows the backbone, the
-method, the task vector that it sent, how many tokens the text has and where the special ones are,
-but neither the other tokens nor the label. Tokens are discrete, so it searches: it computes the
-gradients of all candidate tokens of a position in one batch and takes the one whose gradient
-points most like the update, position after position, until nothing gets better.
+method, the task vector that it sent, the number of tokens and the positions of special tokens, but
+not the other tokens or the label. Tokens are discrete, so the attack is a search: for one position
+after the other, compute the gradients of all candidate tokens in one batch and keep the token
+whose gradient has the largest cosine with the update, until no token improves it.
 """
 
 from __future__ import annotations
@@ -12,33 +12,34 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from operator import itemgetter
 
 import numpy as np
 import torch
 
 from fedpeft.attacks.canaries import gradients_at
+from fedpeft.batches.encoded import Encoded
+from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
-from fedpeft.privacy.example import DPSGD
-from fedpeft.settings import LocalSection
-from fedpeft.tasks.encoding import Encoded
+from fedpeft.privacy.dpsgd import DPSGD
 from fedpeft.training import When, train_cohort
 
-#: For ``attacker_start``: with canaries' larger one the search more often ends in a wrong text.
+#: For ``attacker_start``: with the larger spread of canaries, more searches end in a wrong text.
 SPREAD = 1.1
 _CHUNK = 256  # texts in one batch: bounds the memory of their gradients
-_FIRST = 64  # random texts of each label, of which a search starts from the best
-_SWEEPS = 8  # a search that has not settled by then is on a plateau
-_FOUND = 0.9999  # cosine of the right text and a noiseless update, but for rounding
+_FIRST = 64  # random texts per label; a search starts from the best
+_SWEEPS = 8  # a search that has not converged by then is on a plateau
+_SOLVED = 0.9999  # cosine of the correct text and a noiseless update, up to rounding
 
 
 @dataclass(frozen=True)
 class Puzzle:
-    """What the attacker knows of one text.
+    """The attacker's knowledge about one text.
 
     Attributes:
-        template: the text as one encoded example; tokens at ``unknown`` and label mean nothing.
-        unknown: the positions to find, int [k].
-        candidates: tokens that may stand there, int [V], for example those of public texts.
+        template: the text as one encoded example, with placeholders for unknown tokens and label.
+        unknown: the positions of the unknown tokens, int [k].
+        candidates: the possible tokens, int [V], for example those of public texts.
     """
 
     template: Encoded
@@ -46,7 +47,7 @@ class Puzzle:
     candidates: np.ndarray
 
     def texts(self, tokens: np.ndarray, labels: np.ndarray) -> Encoded:
-        """Return the template n times, with tokens [n, k] at the unknown places and labels [n]."""
+        """Return n copies of the template, filled with tokens [n, k] and labels [n]."""
         count = len(tokens)
         texts = self.template.select(np.zeros(count, dtype=np.int64))
         filled = texts.tokens.reshape(count, -1).copy()
@@ -55,7 +56,7 @@ class Puzzle:
 
 
 def puzzle_of(victim: Encoded, special: Sequence[int], candidates: np.ndarray) -> Puzzle:
-    """Hide the tokens of one encoded example [1], all but the special ones, and its label."""
+    """Hide the label of one encoded example [1] and all its tokens except special ones."""
     unknown = np.flatnonzero(~np.isin(victim.tokens, special))
     hidden = victim.tokens.copy()
     hidden[unknown] = candidates[0]
@@ -65,35 +66,34 @@ def puzzle_of(victim: Encoded, special: Sequence[int], candidates: np.ndarray) -
 
 @dataclass(frozen=True)
 class Recovered:
-    """Shares in [0, 1] over all victims: tokens right at their place, tokens right in whatever
-    order, labels right."""
+    """Recovered shares in [0, 1], over all victims."""
 
-    place: float
-    bag: float
-    label: float
+    place: float  # of tokens, at their position
+    bag: float  # of tokens, in any order
+    label: float  # of labels
 
 
-Guess = tuple[np.ndarray, int]  # tokens [k] at the unknown places, label
+Guess = tuple[np.ndarray, int]  # tokens [k] at the unknown positions, label
 
 
 def recovered(
     victims: Sequence[Encoded], puzzles: Sequence[Puzzle], guesses: Sequence[Guess]
 ) -> Recovered:
-    """Return how much of the victims the guesses have right, one guess for each."""
-    place, bag, label, count = 0, 0, 0, 0
-    for victim, puzzle, (tokens, of_label) in zip(victims, puzzles, guesses, strict=True):
+    """Return the shares of the victims that the guesses recover, one guess per victim."""
+    place, bag, labels, count = 0, 0, 0, 0
+    for victim, puzzle, (tokens, label) in zip(victims, puzzles, guesses, strict=True):
         truth = victim.tokens[puzzle.unknown]
         count += len(truth)
         place += int((tokens == truth).sum())
         bag += (Counter(tokens.tolist()) & Counter(truth.tolist())).total()
-        label += int(of_label == victim.labels[0])
-    return Recovered(place / count, bag / count, label / len(victims))
+        labels += int(label == victim.labels[0])
+    return Recovered(place / count, bag / count, labels / len(victims))
 
 
 def usual_guess(puzzle: Puzzle, public: Encoded) -> Guess:
-    """Return the most frequent token of public texts at every place, and their usual label.
+    """Return the most frequent token at each position of public texts, and their top label.
 
-    It needs no update: what an attack finds beyond it has leaked.
+    This baseline uses no update: an attack that recovers more shows a leak.
     """
     known = np.isin(public.tokens, puzzle.candidates)
     places = np.arange(len(public.tokens)) - np.repeat(public.offsets[:-1], public.lengths)
@@ -111,8 +111,8 @@ def one_step(
     local = LocalSection(
         optimizer="sgd", lr=lr, schedule="constant", steps=1, batch_size=1, max_grad_norm=0
     )
-    how = [private] if private else None
-    trained = train_cohort(model, start, [victim], [0], local, When(0, 1, 1), how)
+    dpsgd = [private] if private else None
+    trained = train_cohort(model, start, [victim], [0], local, When(0, 1, 1), dpsgd)
     return start - trained.vectors[0]
 
 
@@ -127,12 +127,12 @@ def invert(
     """Return the tokens [k] and the label that explain an update best.
 
     Args:
-        model: the task model, of classes.
+        model: the task model, for classification.
         start: the task vector [P] that the client started from.
         update: ``start`` minus the client's vector, [P], in any unit; not zero.
-        puzzle: what else is known.
-        restarts: searches from random tokens; the best counts.
-        draw: for random tokens and the order of the places.
+        puzzle: the known parts of the text.
+        restarts: number of searches from random tokens; the best result is returned.
+        draw: for random tokens and the order of positions.
     """
     target = torch.as_tensor(update / np.linalg.norm(update), device=model.backbone.device)
 
@@ -148,12 +148,12 @@ def invert(
             .numpy()
         )
 
-    found = []
+    results = []
     for _ in range(restarts):
-        found.append(_search(puzzle, model.classes, likeness, draw))
-        if found[-1][0] > _FOUND:
+        results.append(_search(puzzle, model.head.classes, likeness, draw))
+        if results[-1][0] > _SOLVED:
             break
-    _, tokens, label = max(found, key=lambda each: each[0])
+    _, tokens, label = max(results, key=itemgetter(0))
     return tokens, label
 
 
@@ -163,7 +163,7 @@ def _search(
     likeness: Callable[[np.ndarray, np.ndarray], np.ndarray],
     draw: np.random.Generator,
 ) -> tuple[float, np.ndarray, int]:
-    """Return (cosine, tokens, label) where no change of one token, with any label, is better."""
+    """Return (cosine, tokens, label) that no change of one token and the label improves."""
     length = len(puzzle.unknown)
     tokens = draw.choice(puzzle.candidates, (_FIRST * classes, length))
     best = _best(tokens, np.arange(len(tokens)) % classes, likeness)
@@ -172,9 +172,9 @@ def _search(
         for place in draw.permutation(length):
             changed = np.repeat(best[1][None], len(puzzle.candidates) * classes, axis=0)
             changed[:, place] = np.repeat(puzzle.candidates, classes)
-            found = _best(changed, np.arange(len(changed)) % classes, likeness)
-            best = max(best, found, key=lambda each: each[0])
-        if best[0] <= before or best[0] > _FOUND:
+            candidate = _best(changed, np.arange(len(changed)) % classes, likeness)
+            best = max(best, candidate, key=itemgetter(0))
+        if best[0] <= before or best[0] > _SOLVED:
             break
     return best
 

@@ -1,12 +1,13 @@
-"""Auditing differential privacy in one training run: the statistics.
+"""Statistics of privacy auditing with one training run.
 
 Steinke, Nasr & Jagielski 2023, "Privacy auditing with one (1) training run" (arXiv 2305.08846):
-each of m canaries is put into the training data or left out by its own fair coin. From what the
-training shows, the auditor guesses r of the m coins and abstains on the others. Training that is
-(epsilon, delta)-private for single examples allows only so many right guesses; more refute it.
+an independent fair coin decides for each of m canaries whether it is in the training data. From
+the observed training, the auditor guesses r of the m coins and abstains from the others. Training
+that is (epsilon, delta)-private for single examples limits the number of correct guesses; more
+correct guesses refute the claim.
 
-``p_value`` and ``lower_bound`` hold for an r that does not depend on the scores. Picking the
-best of many r afterwards is as many tests, of which only the luckiest is told.
+``p_value`` and ``lower_bound`` require that r does not depend on the scores: choosing the best of
+several r afterwards means several tests of which only the luckiest is reported.
 """
 
 from __future__ import annotations
@@ -17,11 +18,11 @@ import numpy as np
 
 
 def right_guesses(scores: np.ndarray, included: np.ndarray, guesses: int) -> int:
-    """Return how many guesses are right: the highest scores are "in", as many lowest are "out".
+    """Return the number of correct guesses: "in" for the r/2 highest scores, "out" for the lowest.
 
     Args:
-        scores: [m], higher = rather in.
-        included: bool [m], the coins.
+        scores: [m], higher = more likely in.
+        included: the coins, bool [m].
         guesses: r, even, from 2 to m.
     """
     order, half = np.argsort(scores, kind="stable"), guesses // 2
@@ -29,18 +30,18 @@ def right_guesses(scores: np.ndarray, included: np.ndarray, guesses: int) -> int
 
 
 def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: float) -> float:
-    """Return an upper bound on the chance of so many right guesses under (epsilon, delta)-DP.
+    """Return an upper bound on P[at least ``right`` correct guesses] under (epsilon, delta)-DP.
 
-    Without delta each guess is right with probability at most s = e^epsilon / (1 + e^epsilon),
-    whatever the others are, so the number W of right guesses is below a Binomial(r, s). With
-    delta, W + F is above the number instead, with an F >= 0 of mean at most 2 m delta (theorem 5.2
-    and appendix D). An F that is i with probability 2 m delta / i lifts the tail by that times
-    P[v - i <= W < v]; the worst i counts.
+    With delta = 0, each guess is correct with probability at most s = e^epsilon / (1 + e^epsilon),
+    given any of the others, so the number of correct guesses is stochastically dominated by
+    W ~ Binomial(r, s). With delta > 0 it is dominated by W + F, where F >= 0 has a mean of at most
+    2 m delta (theorem 5.2 and appendix D). An F that equals i with probability 2 m delta / i
+    raises the tail by this probability times P[v - i <= W < v]; the bound takes the worst i.
 
     Args:
         canaries: m.
         guesses: r.
-        right: v.
+        right: v, the number of correct guesses.
         epsilon: of the hypothesis, at least 0.
         delta: of the hypothesis.
     """
@@ -54,7 +55,7 @@ def p_value(canaries: int, guesses: int, right: int, epsilon: float, delta: floa
 
 
 def lower_bound(canaries: int, guesses: int, right: int, delta: float, confidence: float) -> float:
-    """Return the largest epsilon that so many right guesses refute; 0 where they refute none.
+    """Return the largest epsilon that ``right`` correct guesses refute; 0 if they refute none.
 
     Guarantee: if the training is (epsilon, delta)-private, the result is at most epsilon with
     probability ``confidence`` over coins and training.
@@ -66,6 +67,6 @@ def lower_bound(canaries: int, guesses: int, right: int, delta: float, confidenc
 
     if margin(0.0) > 0:
         return 0.0
-    # At this epsilon even r right guesses are likely: s^r >= 1 - r e^-epsilon > confidence.
+    # At this epsilon, r correct guesses are likely: s^r >= 1 - r e^-epsilon > confidence.
     certain = math.log(guesses / (1 - confidence)) + 1
     return float(brentq(margin, 0.0, certain))

@@ -1,10 +1,10 @@
-"""The command line: one file a command group; heavy imports only inside commands."""
+"""The command line: one file per command group; heavy imports only inside commands."""
 
 from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated
+from typing import Annotated, NoReturn
 
 import click
 import typer
@@ -32,12 +32,12 @@ app = typer.Typer(
     name="fedpeft",
     no_args_is_help=True,
     pretty_exceptions_enable=False,
-    rich_markup_mode="rich",
+    rich_markup_mode="markdown",
 )
 
 
-def _print_version(asked: bool) -> None:
-    if asked:
+def _print_version(requested: bool) -> None:
+    if requested:
         print(f"fedpeft {__version__}")
         raise typer.Exit
 
@@ -70,8 +70,8 @@ app.command()(run.run)
 
 
 def main(arguments: list[str] | None = None) -> None:
-    """Run the command line: exit code 2 for a user's mistake, 1 for a run that failed."""
-    # Threads that spin while they wait made small steps 100 times slower on a busy machine.
+    """Run the command line; the exit code is 2 for a user error and 1 for a failed run."""
+    # Threads that spin while waiting made small steps 100 times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     code = 0
     try:
@@ -79,8 +79,8 @@ def main(arguments: list[str] | None = None) -> None:
     except UserError as error:
         _end(f"error: {error}", 2)
     except click.UsageError as error:
-        reason = " ".join(error.format_message().split())  # a list of choices comes in lines
-        if not reason:  # the help has just been printed
+        reason = " ".join(error.format_message().split())  # choices are on separate lines
+        if not reason:  # no arguments: the help was printed
             sys.exit(2)
         where = f"; see {error.ctx.command_path} --help" if error.ctx else ""
         _end(f"error: {reason.rstrip('.')}{where}", 2)
@@ -90,15 +90,12 @@ def main(arguments: list[str] | None = None) -> None:
         _end(f"interrupted; {error}", _INTERRUPTED)
     except (KeyboardInterrupt, click.Abort):
         code = _INTERRUPTED
-    if code == _INTERRUPTED:  # typer also returns it instead of raising
-        _end(
-            "interrupted; a simulation goes on with --out and --resume, so does a run at a server",
-            _INTERRUPTED,
-        )
-    if code:  # of a typer.Exit, which comes back as a number
+    if code == _INTERRUPTED:  # raised above, or returned by typer
+        _end("interrupted; continue a simulation or a run with --out and --resume", code)
+    if code:  # returned by typer for typer.Exit
         sys.exit(code)
 
 
-def _end(line: str, code: int) -> None:
+def _end(line: str, code: int) -> NoReturn:
     print(line, file=sys.stderr)
     sys.exit(code)

@@ -1,26 +1,15 @@
-"""``fedpeft config``: print the complete experiment."""
+"""``fedpeft config``: print a complete experiment file."""
 
 from __future__ import annotations
 
-from pathlib import Path
-from typing import Annotated
-
-import typer
-
-from fedpeft.cli.options import Overrides
-from fedpeft.config import Experiment
+from fedpeft.cli.options import ExperimentFile, Overrides
+from fedpeft.experiment.config import Experiment
 
 
-def config(
-    experiment: Annotated[
-        Path | None, typer.Argument(help="Experiment file (TOML); none = the defaults.")
-    ] = None,
-    overrides: Overrides = None,
-) -> None:
-    """Print the complete experiment as TOML, with a comment on every key.
+def config(experiment: ExperimentFile = None, overrides: Overrides = None) -> None:
+    """Print the complete experiment file: every key with its value and a comment.
 
     Example: fedpeft config -s method.name=lora > experiment.toml
     """
-    print(
-        Experiment.read(experiment, overrides or ()).to_toml(comments=True, derived=False), end=""
-    )
+    settings = Experiment.read(experiment, overrides or ())
+    print(settings.to_toml(comments=True, derived=False), end="")

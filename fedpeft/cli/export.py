@@ -1,4 +1,4 @@
-"""``fedpeft export``: a finished run for other programs."""
+"""``fedpeft export``: write a finished run for other programs."""
 
 from __future__ import annotations
 
@@ -7,35 +7,39 @@ from typing import Annotated, Literal
 
 import typer
 
+from fedpeft.cli.options import FinishedRun
+from fedpeft.cli.printing import plain_console
+
 
 def export(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or a vector's file.")],
+    run: FinishedRun,
     kind: Annotated[
         Literal["hf", "peft", "vector"],
         typer.Option(
             "--format",
-            help="hf: a plain transformers model | peft: an adapter (lora, vera, uni_lora) | "
-            "vector: the trained numbers, in one file that says what they belong to.",
+            help="hf: a plain transformers model | peft: a peft adapter (lora, vera, uni_lora) | "
+            "vector: the task vector with its description, in one file.",
         ),
     ],
     out: Annotated[
-        Path | None, typer.Option(help="Folder, or file of a vector; default RUN/export-FORMAT.")
+        Path | None,
+        typer.Option(help="New folder, or new file for a vector; default: RUN/export-FORMAT."),
     ] = None,
 ) -> None:
-    """Write a run as a transformers model, a peft adapter, or a vector's file.
+    """Write a finished run as a transformers model, a peft adapter or a vector file.
+
+    Prints the path of the export.
 
     Example: fedpeft export runs/first --format hf --out models/first
     """
-    from rich.console import Console
-
-    console = Console(highlight=False, markup=False)
+    console = plain_console()
     with console.status("loading the run"):
         from transformers.utils import logging
 
         from fedpeft.export import check_target, default_target, export
         from fedpeft.trained import Trained
 
-        logging.disable_progress_bar()  # of files that take no time
+        logging.disable_progress_bar()
         target = out or default_target(run, kind)
         check_target(target, kind)
         export(Trained.read(run), kind, target)

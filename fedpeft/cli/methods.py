@@ -1,58 +1,55 @@
-"""``fedpeft methods``: what each method costs on a backbone."""
+"""``fedpeft methods``: list the methods with their sizes on a backbone."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedpeft.cli.options import AsJson, Overrides
-from fedpeft.config import Experiment
+from fedpeft.cli.printing import plain_console, plain_table, print_json
 from fedpeft.errors import UserError, nearest
+from fedpeft.experiment.config import Experiment
 
 if TYPE_CHECKING:
-    from fedpeft.sites import BackboneShape
+    from fedpeft.backbones.shapes import BackboneShape
 
-_WIDE = 250  # columns of the table where there is no terminal to fit
+_WIDE = 250  # columns of the table without a terminal
 _NUMBERS = ("numbers", "+ head", "bytes", "share")
 
 
 def methods(
-    backbone: Annotated[str, typer.Option(help="Name or folder of a backbone.")] = "minilm",
-    classes: Annotated[int, typer.Option(min=1, help="Outputs of the head.")] = 2,
+    backbone: Annotated[str, typer.Option(help="Name or folder of the backbone.")] = "minilm",
+    classes: Annotated[int, typer.Option(min=1, help="Number of outputs of the head.")] = 2,
     overrides: Overrides = None,
     as_json: AsJson = False,
 ) -> None:
-    """List the methods with their parameters and bytes for a backbone.
+    """List the methods with their numbers of parameters and bytes on a backbone.
 
-    A setting (-s method.KEY=VALUE, -s head.d=VALUE) goes to the methods that have it;
-    -s method.name=NAME lists that one only.
+    Prints a table with one row per method. A setting (-s method.KEY=VALUE, -s head.d=VALUE)
+    applies to the methods that have it; -s method.name=NAME lists only this method.
 
     Example: fedpeft methods --backbone roberta-large --classes 3 -s method.d=2048
     """
     rows = describe_methods(backbone, classes, overrides or ())
     if as_json:
-        print(json.dumps(rows, indent=2))
+        print_json(rows)
     else:
         _print_table(f"{backbone}, {classes} outputs", rows)
 
 
 def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
-    from rich.console import Console
-    from rich.table import Table
+    from rich.text import Text
 
-    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
-    for column in ("method", *_NUMBERS, "fusable", "sites", "source"):
-        justify: Any = "right" if column in _NUMBERS else "left"
-        table.add_column(column, justify=justify, no_wrap=column not in ("sites", "source"))
+    columns = ("method", *_NUMBERS, "fusable", "sites", "source")
+    table = plain_table(columns, right=_NUMBERS, wrapped=("sites", "source"), title=title)
     for row in rows:
-        # Only what decides the size; --json has all settings.
+        # Settings that decide the size; --json has all settings.
         sizes = [f"{key}={value}" for key, value in row["settings"].items() if type(value) is int]
         name = " ".join([row["method"], *sizes])
         if "error" in row:
-            table.add_row(name, *["-"] * len(_NUMBERS), "", "", f"[dim]{row['error']}")
+            table.add_row(name, *["-"] * len(_NUMBERS), "", "", Text(row["error"], style="dim"))
             continue
         table.add_row(
             name,
@@ -64,37 +61,35 @@ def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
             " ".join(row["sites"]) or "-",
             row["source"],
         )
-    console = Console()
-    if not console.is_terminal:
-        console = Console(width=_WIDE)
-    console.print(table)
+    plain_console(_WIDE).print(table)
 
 
 def describe_methods(
     backbone: str, classes: int, overrides: Sequence[str] = ()
 ) -> list[dict[str, Any]]:
-    """Return a row for each method; overrides go to the methods that have the setting.
+    """Return a row for each method; overrides apply to the methods that have the setting.
 
-    A method that does not fit the backbone, or whose setting is out of its range, has an
-    ``error`` in place of its numbers.
+    A method that does not fit the backbone, or has a setting out of range, has an ``error``
+    instead of numbers.
 
     Raises:
-        UserError: unknown backbone, an override that no method has, or that fits none.
+        UserError: the backbone is unknown, no method has an override's setting, or an override is
+            invalid for all methods that have it.
     """
-    from fedpeft.backbones import backbone_shape
+    from fedpeft.backbones.loading import backbone_shape
 
     shape = backbone_shape(backbone)
     names, settings = _chosen(overrides)
-    found = {name: _describe(name, shape, classes, settings) for name in names}
+    rows = {name: _describe(name, shape, classes, settings) for name in names}
     for setting in settings:
-        having = [name for name in names if setting in _fitting(name, settings)]
-        if not having:
+        affected = [name for name in names if _applies(setting, name)]
+        if not affected:
             keys = {key for name in names for key in _keys(name)}
             hint = nearest(setting.partition("=")[0], keys)
             raise UserError(f"-s {setting}: no method has this setting{hint}")
-        if all("error" in found[name] for name in having):
-            raise UserError(found[having[0]]["error"])
-    return list(found.values())
+        if all("error" in rows[name] for name in affected):
+            raise UserError(rows[affected[0]]["error"])
+    return list(rows.values())
 
 
 def _chosen(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
@@ -105,7 +100,7 @@ def _chosen(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
     for override in overrides:
         key, _, value = (part.strip() for part in override.partition("="))
         if key == "method.name":
-            method_class(value)  # refuses what is none
+            method_class(value)  # raises for an unknown method
             names = [value]
         else:
             others.append(override)
@@ -113,16 +108,16 @@ def _chosen(overrides: Sequence[str]) -> tuple[list[str], list[str]]:
 
 
 def _keys(name: str) -> set[str]:
-    """Return the settings that decide about a method's row."""
+    """Return the settings that affect a method's row."""
     from fedpeft.methods import method_class
 
     fields = method_class(name).Settings.model_fields
     return {"head.d", *(f"method.{key}" for key in fields if key != "name")}
 
 
-def _fitting(name: str, overrides: Sequence[str]) -> list[str]:
-    """Return the overrides that are settings of a method, or of the head."""
-    return [each for each in overrides if each.partition("=")[0].strip() in _keys(name)]
+def _applies(override: str, name: str) -> bool:
+    """Return whether an override is a setting of a method or of the head."""
+    return override.partition("=")[0].strip() in _keys(name)
 
 
 def _describe(
@@ -130,11 +125,11 @@ def _describe(
 ) -> dict[str, Any]:
     from fedpeft.heads import Head
     from fedpeft.methods import build_method, method_class, settings_for
-    from fedpeft.trainable import layout_of
+    from fedpeft.parameters import layout_of
 
     settings = settings_for({"name": name})
     try:
-        fitting = _fitting(name, overrides)
+        fitting = [override for override in overrides if _applies(override, name)]
         experiment = Experiment.load("", [f"method.name={name}", *fitting])
         settings = experiment.method
         method = build_method(settings, shape, seed=0)

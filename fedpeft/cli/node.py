@@ -2,86 +2,116 @@
 
 from __future__ import annotations
 
-import json
+import math
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
-from fedpeft.cli.options import AsJson
+from fedpeft.cli import node_options as options
+from fedpeft.cli.options import AsJson, LogJson
+from fedpeft.cli.printing import ago, print_json
+from fedpeft.cli.privacy.ledger import ledger_totals
 from fedpeft.errors import UserError
+
+_MOST_EXAMPLES = 1_000_000_000
 
 app = typer.Typer(no_args_is_help=True, help="Take part with the data of this machine.")
 
 
-@app.callback()
-def node() -> None:
-    """Take part with the data of this machine."""
-
-
 @app.command()
 def up(
-    superlink: Annotated[str, typer.Option(metavar="HOST:PORT", help="The server.")],
-    key: Annotated[Path, typer.Option(help="This node's private key (fedpeft keys node).")],
-    ca: Annotated[Path, typer.Option(help="The ca.crt that the server's operator hands out.")],
-    state: Annotated[
-        Path, typer.Option(help="Folder that the node keeps (mode 0700), not in --data.")
-    ],
-    data: Annotated[
-        Path | None, typer.Option(help="This node's examples: a table file, or a folder of them.")
-    ] = None,
-    partition: Annotated[
-        int | None, typer.Option(min=0, help="For trials: take only this part of the data.")
-    ] = None,
-    max_epsilon: Annotated[
-        float | None,
-        typer.Option(
-            help="Refuse what would tell more of any example than this epsilon, over all runs: "
-            "rounds that spend more, runs without privacy.unit = 'example', every evaluation."
-        ),
-    ] = None,
-    backbone: Annotated[
-        list[str] | None,
-        typer.Option(
-            help="Load this backbone now (more than once: these), and no other ever; "
-            "without it: minilm and tiny, when a run asks for them."
-        ),
-    ] = None,
-    worker: Annotated[
-        bool, typer.Option("--worker/--no-worker", help="Keep backbone and data loaded.")
-    ] = True,
-    log_json: Annotated[bool, typer.Option("--log-json", help="Print the log as JSON.")] = False,
+    superlink: options.Superlink,
+    key: options.Key,
+    ca: options.Authority,
+    state: options.State,
+    data: options.Data = None,
+    task: options.Task = "custom",
+    text: options.Text = "text",
+    text_pair: options.TextPair = "",
+    label: options.Label = "label",
+    kind: options.Kind = "classes",
+    labels: options.Labels = "",
+    partition: options.Partition = None,
+    max_epsilon: options.MaxEpsilon = None,
+    delta: options.Delta = None,
+    examples: options.Count = None,
+    max_vector: options.MaxVector = 50_000_000,
+    backbone: options.Backbones = None,
+    worker: options.Worker = True,
+    log_json: LogJson = False,
 ) -> None:
     """Check key, certificate, data and backbones, then serve the server until stopped.
 
-    Ctrl-C and SIGTERM end it, with exit code 0; 2 means a mistake in what it was told.
+    Prints a log. Ctrl-C and SIGTERM end it with exit code 0; exit code 2 means an invalid option.
 
     Example: fedpeft node up --superlink fl.example.org:9092 --key site1 --ca ca.crt
-    --data reviews.csv --state /var/lib/fedpeft
+    --data reviews.csv --text review --label mood --labels negative,positive
+    --max-epsilon 8 --examples 3000 --state /var/lib/fedpeft
     """
     from clients import node
-    from clients.state import NodeSettings
+    from clients.folder import NodeSettings
 
-    if max_epsilon is not None and not max_epsilon > 0:
-        raise UserError(f"--max-epsilon {max_epsilon:g}: expected a number above 0")
+    _check_privacy(max_epsilon, delta, examples)
     settings = NodeSettings(
-        str(data.resolve()) if data else "", partition, max_epsilon, tuple(backbone or ())
+        data=str(data.resolve()) if data else "",
+        partition=partition,
+        max_epsilon=max_epsilon,
+        allow=tuple(backbone or ()),
+        task=task,
+        text=text,
+        text_pair=text_pair,
+        label=label,
+        kind=kind,
+        labels=tuple(name.strip() for name in labels.split(",")) if labels else (),
+        examples=_number(examples or "exact"),
+        delta=delta,
+        max_vector=max_vector,
     )
     described = node.Node(superlink, key.resolve(), ca.resolve(), state.resolve(), settings, worker)
     node.up(described, log_json)
 
 
+def _check_privacy(max_epsilon: float | None, delta: float | None, examples: str | None) -> None:
+    """Check the options about privacy; raise UserError."""
+    if max_epsilon is None:
+        if delta is not None:
+            raise UserError(f"--delta {delta:g}: is the delta of --max-epsilon, which is missing")
+        return
+    if not 0 < max_epsilon < math.inf:
+        raise UserError(f"--max-epsilon {max_epsilon:g}: expected a number above 0")
+    if delta is not None and not 0 < delta < 1:
+        raise UserError(f"--delta {delta:g}: expected a number between 0 and 1")
+    if examples is None:
+        raise UserError(
+            "--examples is missing: with --max-epsilon give a number near that of your examples, "
+            "which the server learns in its place, such as --examples 3000 (or exact, or rounded)"
+        )
+
+
+def _number(examples: str) -> str | int:
+    """Return --examples as a number, if it is one."""
+    if examples in ("exact", "rounded"):
+        return examples
+    if examples.isascii() and examples.isdecimal() and 1 <= int(examples) <= _MOST_EXAMPLES:
+        return int(examples)
+    raise UserError(
+        f"--examples {examples}: expected exact, rounded or a number from 1 to {_MOST_EXAMPLES:,}"
+    )
+
+
 @app.command()
 def status(
-    state: Annotated[Path, typer.Option(help="The folder given to 'fedpeft node up'.")],
+    state: Annotated[Path, typer.Option(help="The node's state folder.")],
     quick: Annotated[
-        bool, typer.Option("--quick", help="Leave out the privacy, which takes seconds to add up.")
+        bool, typer.Option("--quick", help="Omit the privacy spent, which takes seconds.")
     ] = False,
     as_json: AsJson = False,
 ) -> None:
-    """Show whether a node is up, its last message, and the privacy spent; exit code 1 if down.
+    """Show whether a node is up, its last message and the privacy spent.
+
+    The exit code is 1 if the node is down.
 
     Example: fedpeft node status --state /var/lib/fedpeft
     """
@@ -89,24 +119,28 @@ def status(
 
     described = {**describe_node(state), "privacy": None if quick else _spent(state)}
     if as_json:
-        print(json.dumps(described, indent=2, allow_nan=False))
+        print_json(described)
     else:
         _print(described)
     if not described["up"]:
-        sys.exit(1)  # the answer itself, no error to explain
+        sys.exit(1)
 
 
 def _spent(state: Path) -> dict[str, Any]:
-    """Return what each unit's charges in the node's ledger compose to."""
-    from clients.state import ledger_path
-    from fedpeft.cli.privacy.ledger import describe_ledger
-    from fedpeft.privacy.ledgerfile import read_ledger
+    """Return the privacy loss of each unit in the node's ledger."""
+    from clients.folder import NodeFolder
+    from fedpeft.privacy.ledger_store import read_ledger
 
-    path = ledger_path(state)
-    if not path.exists():
-        return {}
-    spent: dict[str, Any] = describe_ledger(path, read_ledger(path), None)["spent"]
-    return spent
+    path = NodeFolder(state).ledger
+    return ledger_totals(read_ledger(path), None) if path.exists() else {}
+
+
+def _connection(tunnel: dict[str, Any] | None) -> str:
+    if tunnel is None:
+        return ", connecting"
+    if tunnel["connected"]:
+        return f", connected to the server since {tunnel['since']}"
+    return f", NOT connected since {tunnel['since']}: {tunnel['problem']}"
 
 
 def _print(described: dict[str, Any]) -> None:
@@ -115,20 +149,19 @@ def _print(described: dict[str, Any]) -> None:
     if described["up"]:
         print(f"up {since}")
     else:
-        print(f"not all of it runs, {since}" if pid else "down; 'fedpeft node up' starts it")
+        print(f"partly up {since}" if pid else "down; 'fedpeft node up' starts it")
     for name, child in described["children"].items() if pid else ():
-        doing = f"runs (pid {child['pid']})" if child["pid"] else "does not run"
+        status = f"runs (pid {child['pid']})" if child["pid"] else "does not run"
         if name == "worker" and child["pid"] and described["worker"] == "away":
-            doing += ", but does not listen yet"
+            status += ", but does not listen yet"
+        if name == "tunnel" and child["pid"]:
+            status += _connection(described["tunnel"])
         restarts = f"; restarts: {child['restarts']}" if child["restarts"] else ""
-        print(f"{name} {doing}{restarts}")
+        print(f"{name} {status}{restarts}")
     if last := described["last_message"]:
-        ago = datetime.now(UTC) - datetime.fromisoformat(last["time"])
-        print(
-            f"last message {ago.total_seconds():.0f} s ago: {last['message']} (run {last['run']})"
-        )
+        print(f"last message {ago(last['time'])}: {last['message']} (run {last['run']})")
     if described["privacy"] == {}:
         print("no privacy was spent")
-    for unit, spent in (described["privacy"] or {}).items():
-        bound = "no bound" if spent["epsilon"] is None else f"epsilon <= {spent['epsilon']:.4g}"
-        print(f"spent per {unit}: {bound} at delta {spent['delta']:.3g}")
+    for unit, total in (described["privacy"] or {}).items():
+        bound = "no bound" if total["epsilon"] is None else f"epsilon <= {total['epsilon']:.4g}"
+        print(f"spent per {unit}: {bound} at delta {total['delta']:.3g}")

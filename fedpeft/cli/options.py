@@ -1,13 +1,37 @@
-"""Options that several commands share."""
+"""Options and arguments that several commands share."""
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Annotated
 
 import typer
 
+from fedpeft.errors import UserError
+
+ExperimentFile = Annotated[
+    Path | None, typer.Argument(help="Experiment file (TOML); if omitted, the default settings.")
+]
 Overrides = Annotated[
     list[str] | None,
     typer.Option("-s", "--set", metavar="KEY=VALUE", help="Set one key, e.g. -s local.lr=3e-3."),
 ]
+FromRound = Annotated[
+    int | None,
+    typer.Option(
+        metavar="N",
+        help="With --resume: continue after round N, one of the last two, and drop later rounds.",
+    ),
+]
+FinishedRun = Annotated[
+    Path, typer.Argument(help="Run folder of a finished run, or a vector file.")
+]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
+LogJson = Annotated[bool, typer.Option("--log-json", help="Print the log as JSON.")]
+ServerState = Annotated[Path, typer.Option("--state", help="The server's state folder.")]
+
+
+def check_from_round(from_round: int | None, resume: bool) -> None:
+    """Raise UserError if ``--from-round`` is given without ``--resume``."""
+    if from_round is not None and not resume:
+        raise UserError(f"--from-round {from_round} needs --resume")

@@ -1,4 +1,4 @@
-"""``fedpeft predict``: what a finished run says of texts."""
+"""``fedpeft predict``: predict with a finished run."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedpeft.cli.options import FinishedRun
 from fedpeft.errors import UserError
 from fedpeft.files import write_atomic
 
@@ -23,21 +24,23 @@ _FORMATS = (".tsv", ".csv", ".jsonl")
 
 
 def predict(
-    run: Annotated[Path, typer.Argument(help="Folder of a finished run, or a vector's file.")],
+    run: FinishedRun,
     file: Annotated[Path, typer.Argument(help="Texts: .tsv, .csv, .jsonl or .parquet.")],
     out: Annotated[
-        Path | None, typer.Option(help="A new .tsv, .csv or .jsonl file; none = print TSV.")
+        Path | None, typer.Option(help="New .tsv, .csv or .jsonl file; default: print TSV.")
     ] = None,
     text: Annotated[
-        str, typer.Option(help="Column of the texts; default: the task's own, or 'text'.")
+        str, typer.Option(help="Column of the texts; default: the task's column, or 'text'.")
     ] = "",
     text_pair: Annotated[
-        str, typer.Option(help="Column of second texts; default: the task's own, or 'text_pair'.")
+        str,
+        typer.Option(help="Column of second texts; default: the task's column, or 'text_pair'."),
     ] = "",
 ) -> None:
-    """Predict labels, scores or tags for the texts of a file, row by row.
+    """Predict a label, score or tags for each row of a file of texts.
 
-    Labels come with all probabilities; tags with their own, in JSONL.
+    Prints one row per text, or writes them to --out. Rows include the probabilities of all labels;
+    for tags, JSONL includes the probability of each tag.
 
     Example: fedpeft predict runs/first new.tsv --out predicted.jsonl
     """
@@ -49,32 +52,33 @@ def predict(
 
         trained = Trained.read(run)
         examples = read_texts(trained, file, text, text_pair)
-        found = predict(trained, examples, lambda done: report(done, len(examples)))
-    silent = sum(each.value.count(None) for each in found if isinstance(each.value, list))
-    if silent:
+        predictions = predict(trained, examples, lambda done: report(done, len(examples)))
+    missing = sum(p.value.count(None) for p in predictions if isinstance(p.value, list))
+    if missing:
         print(
-            f"{silent} words have no tag (null): cut off at task.max_length = "
-            f"{trained.experiment.task.max_length} tokens, or no token of their own",
+            f"{missing} words have no tag (null): beyond task.max_length = "
+            f"{trained.experiment.task.max_length} tokens, or without a token",
             file=sys.stderr,
         )
     if out is None:
-        sys.stdout.write(as_table(found, trained.labels, tabs=True))
+        sys.stdout.write(as_table(predictions, trained.labels, tabs=True))
     else:
-        _write(out, found, trained.labels)
-        print(f"written: {out} ({len(found)} rows)")
+        _write(out, predictions, trained.labels)
+        print(f"written: {out} ({len(predictions)} rows)")
 
 
-def as_table(found: Sequence[Prediction], labels: Sequence[str], tabs: bool) -> str:
-    """Return predictions as TSV or CSV with a header, a line each.
+def as_table(predictions: Sequence[Prediction], labels: Sequence[str], tabs: bool) -> str:
+    """Return predictions as TSV or CSV with a header and one line per text.
 
-    A TSV file has no quoting, as GLUE's, so tabs and line ends in labels become blanks. Tags
-    stand between blanks, ``null`` where nothing was predicted.
+    TSV has no quoting, as in GLUE's files, so tabs and line breaks in labels become spaces. Tags
+    are separated by spaces; ``null`` is a missing tag.
     """
-    chances = list(labels) if found and isinstance(found[0].probabilities, dict) else []
-    rows = [["prediction", *(f"p({label})" for label in chances)]]
-    for each in found:
-        shares = each.probabilities if isinstance(each.probabilities, dict) else {}
-        rows.append([_cell(each.value), *(f"{shares[label]:.6g}" for label in chances)])
+    first = predictions[0].probabilities if predictions else None
+    listed = list(labels) if isinstance(first, dict) else []
+    rows = [["prediction", *(f"p({label})" for label in listed)]]
+    for prediction in predictions:
+        chances = prediction.probabilities if isinstance(prediction.probabilities, dict) else {}
+        rows.append([_cell(prediction.value), *(f"{chances[label]:.6g}" for label in listed)])
     if tabs:
         return "".join("\t".join(" ".join(c.split()) for c in row) + "\n" for row in rows)
     text = io.StringIO()
@@ -82,16 +86,16 @@ def as_table(found: Sequence[Prediction], labels: Sequence[str], tabs: bool) -> 
     return text.getvalue()
 
 
-def as_lines(found: Sequence[Prediction]) -> str:
+def as_lines(predictions: Sequence[Prediction]) -> str:
     """Return predictions as JSONL: ``{"prediction": ..., "probabilities": {label: ...}}``.
 
-    For tags both are lists, an item a word.
+    For tags, both are lists with one item per word.
     """
     lines = []
-    for each in found:
-        line: dict[str, Any] = {"prediction": each.value}
-        if each.probabilities is not None:
-            line["probabilities"] = each.probabilities
+    for prediction in predictions:
+        line: dict[str, Any] = {"prediction": prediction.value}
+        if prediction.probabilities is not None:
+            line["probabilities"] = prediction.probabilities
         lines.append(json.dumps(line, ensure_ascii=False, allow_nan=False) + "\n")
     return "".join(lines)
 
@@ -103,26 +107,27 @@ def _cell(value: str | float | list[str | None]) -> str:
 
 
 def _check_out(out: Path) -> None:
-    """Raise UserError for a file that cannot be written, before anything is loaded."""
+    """Raise UserError for a file that cannot be written."""
     if out.suffix not in _FORMATS:
-        raise UserError(f"--out {out}: unknown kind of file; valid: {', '.join(_FORMATS)}")
+        raise UserError(f"--out {out}: unknown file type; valid: {', '.join(_FORMATS)}")
     if out.exists():
-        raise UserError(f"--out {out}: is there already; choose another")
+        raise UserError(f"--out {out}: the file exists already; choose another")
     if not out.parent.is_dir():
-        raise UserError(f"--out {out}: no folder '{out.parent}'; make it first")
+        raise UserError(f"--out {out}: no folder '{out.parent}'; create it first")
 
 
-def _write(out: Path, found: Sequence[Prediction], labels: Sequence[str]) -> None:
+def _write(out: Path, predictions: Sequence[Prediction], labels: Sequence[str]) -> None:
     lines, tabs = out.suffix == ".jsonl", out.suffix == ".tsv"
+    content = as_lines(predictions) if lines else as_table(predictions, labels, tabs)
     try:
-        write_atomic(out, as_lines(found) if lines else as_table(found, labels, tabs))
+        write_atomic(out, content)
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None
 
 
 @contextmanager
 def _progress() -> Iterator[Callable[[int, int], None]]:
-    """Show on stderr how far it is, if a person is looking; it is gone afterwards."""
+    """Show the progress on stderr if it is a terminal."""
     from rich.console import Console
     from rich.progress import Progress
 

@@ -1,4 +1,4 @@
-"""``fedpeft report``: draw what a study found."""
+"""``fedpeft report``: write the report of a study."""
 
 from __future__ import annotations
 
@@ -12,9 +12,10 @@ import typer
 def report(
     folder: Annotated[Path, typer.Argument(metavar="STUDY_DIR", help="Study folder.")],
 ) -> None:
-    """Write a study's report: one HTML page that needs no network, and PNG and SVG figures.
+    """Write a study's report: one HTML page that needs no network, with PNG and SVG figures.
 
-    It holds what is finished so far, so it can also be made while the study runs.
+    It contains the cells finished so far, so it also works while the study runs. Prints the
+    number of finished cells and the path of the page.
 
     Example: fedpeft report runs/studies/noniid-small
     """
@@ -22,6 +23,6 @@ def report(
 
     page, content = write_report(folder)
     for line in content.damaged:
-        print(f"damaged, left out: {line}; `fedpeft study run` runs it again", file=sys.stderr)
-    print(f"{len(content.found)} of {content.size} cells finished")
-    print(f"report: {page}, its figures: {folder / FIGURES}")
+        print(f"damaged, omitted: {line}; `fedpeft study run` runs it again", file=sys.stderr)
+    print(f"{len(content.finished)} of {content.size} cells finished")
+    print(f"report: {page}, figures: {folder / FIGURES}")

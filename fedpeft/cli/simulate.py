@@ -1,4 +1,4 @@
-"""``fedpeft simulate``: run a federation on this machine."""
+"""``fedpeft simulate``: run a simulated federation on this machine."""
 
 from __future__ import annotations
 
@@ -8,68 +8,79 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpeft.cli.options import Overrides
-from fedpeft.cli.running import default_folder, print_result
-from fedpeft.config import Experiment
+from fedpeft.cli.options import ExperimentFile, FromRound, Overrides, check_from_round
+from fedpeft.cli.printing import headline, plain_console
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 
 if TYPE_CHECKING:
     from rich.console import Console
 
 
 def simulate(
-    experiment: Annotated[
-        Path | None, typer.Argument(help="Experiment file (TOML); none = the defaults.")
-    ] = None,
+    experiment: ExperimentFile = None,
     overrides: Overrides = None,
     out: Annotated[
-        Path | None, typer.Option(help="Run folder; default runs/TASK-METHOD-TIME.")
+        Path | None, typer.Option(help="Run folder; default: runs/TASK-METHOD-TIME.")
     ] = None,
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with the run in --out.")] = False,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
+    from_round: FromRound = None,
     profile: Annotated[
         bool,
-        typer.Option("--profile", help="Write where the time went, and a trace; local engine."),
+        typer.Option("--profile", help="Write the time of each phase, and a trace; local engine."),
     ] = False,
 ) -> None:
     """Run a simulated federation and write its run folder.
 
+    Prints a line per round, the score, the bytes sent, the privacy spent, and the run folder.
+
     Example: fedpeft simulate -s backbone=minilm -s method.d=512 --out runs/first
     """
+    from fedpeft.vectorfile import EXPERIMENT
+    from simulations.results import default_folder
+
+    check_from_round(from_round, resume)
     if resume and out is None:
-        raise UserError("--resume needs --out, the folder of the run to go on with")
-    if resume and experiment is None:
-        kept = out / "experiment.toml" if out else None
-        experiment = kept if kept and kept.is_file() else None
+        raise UserError("--resume needs --out, the folder of the run to continue")
+    if resume and experiment is None and out and (out / EXPERIMENT).is_file():
+        experiment = out / EXPERIMENT
     settings = Experiment.read(experiment, overrides or ())
-    _run(settings, out or default_folder(settings), resume, profile)
+    _run(settings, out or default_folder(settings), resume, from_round, profile)
 
 
-def _run(experiment: Experiment, out: Path, resume: bool, profile: bool) -> None:
-    from rich.console import Console
+def _run(
+    experiment: Experiment, out: Path, resume: bool, from_round: int | None, profile: bool
+) -> None:
+    from simulations.results import print_result
 
-    console = Console(highlight=False, markup=False)
+    console = plain_console()
     with console.status("loading backbone and data"):
-        from simulations import plots, run
+        from simulations import plots, simulation
         from simulations.display import Display
         from simulations.profile import profiled, require_local
+        from simulations.results import print_result
 
         if profile:
             require_local(experiment)
-        folder, runtime = run.prepare(experiment, out, resume)
-    layout, federation = runtime.trainable.shared, experiment.federation
+        folder, runtime = simulation.prepare(experiment, out, resume)
+    layout, federation = runtime.parameters.shared, experiment.federation
     console.print(
-        f"{experiment.task.name} · {experiment.method.name} on {experiment.backbone} · "
-        f"{federation.clients} clients, {experiment.clients_per_round} a round · "
-        f"{layout.size:,} numbers each way ({layout.head_size:,} of them the head)",
+        headline(
+            experiment,
+            f"{federation.clients} clients, {experiment.clients_per_round} a round",
+            f"{layout.size:,} numbers each way ({layout.head_size:,} of them the head)",
+        ),
         soft_wrap=True,
     )
-    with folder.locked(), run.quiet():
-        folder.checkpoint()  # drops what was written after it, before the display looks
+    with folder.locked(), simulation.quiet():
+        if from_round is not None:
+            folder.rewind(from_round)
+        folder.checkpoint()  # drops later lines before the display starts
         with (
             Display(folder, federation.rounds, runtime.task.info.metric, console),
             profiled(folder.path) if profile else nullcontext() as seconds,
         ):
-            result = run.simulate(folder, experiment)
+            result = simulation.simulate(folder, experiment)
     if experiment.output.plots:
         plots.draw_run(folder, runtime)
     print_result(console, result, folder, federation.rounds)
@@ -79,6 +90,6 @@ def _run(experiment: Experiment, out: Path, resume: bool, profile: bool) -> None
 
 def _print_profile(console: Console, seconds: dict[str, float]) -> None:
     """Print the seconds and shares of a run's phases."""
-    whole = sum(seconds.values())
-    for name, each in seconds.items():
-        console.print(f"{name:<14}{each:10.2f} s{each / whole:8.1%}", highlight=False)
+    total = sum(seconds.values())
+    for phase, duration in seconds.items():
+        console.print(f"{phase:<14}{duration:10.2f} s{duration / total:8.1%}")

@@ -1,4 +1,4 @@
-"""``fedpeft study``: run the cells of a study, see how far it is, search for settings."""
+"""``fedpeft study``: run the cells of a study, search for settings, show the status."""
 
 from __future__ import annotations
 
@@ -9,21 +9,22 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedpeft.cli.options import AsJson, Overrides
+from fedpeft.cli.printing import plain_console, print_json
 from fedpeft.errors import Interrupted, RunFailed, UserError
 
 if TYPE_CHECKING:
+    from simulations.study.execution import Pool
     from simulations.study.folder import StudyFolder
     from simulations.study.plan import Plan
-    from simulations.study.running import Pool
 
-app = typer.Typer(no_args_is_help=True, help="Many runs from one file.")
+app = typer.Typer(no_args_is_help=True, help="Run many experiments from one file.")
 _File = Annotated[Path, typer.Argument(help="Study file (TOML).")]
-_Out = Annotated[Path | None, typer.Option(help="Study folder; default runs/studies/NAME.")]
-_Jobs = Annotated[int, typer.Option(min=1, help="Runs side by side, each in its process.")]
-_Resume = Annotated[bool, typer.Option("--resume", help="Go on with the study in its folder.")]
+_Out = Annotated[Path | None, typer.Option(help="Study folder; default: runs/studies/NAME.")]
+_Jobs = Annotated[int, typer.Option(min=1, help="Number of parallel runs, one process each.")]
+_Resume = Annotated[bool, typer.Option("--resume", help="Continue the study in its folder.")]
 _On = Annotated[
     Literal["local", "ray"],
-    typer.Option(help="This machine, or a Ray cluster that shares the study's folder."),
+    typer.Option(help="This machine, or a Ray cluster that shares the study folder."),
 ]
 
 
@@ -36,10 +37,10 @@ def run(
     resume: _Resume = False,
     on: _On = "local",
 ) -> None:
-    """Run a study: its search, if it has one, and all its cells; then write its table.
+    """Run a study: its search, if any, and all its cells; then write its table.
 
-    A run that fails does not stop the others. With --resume finished runs stay, and all others
-    go on where they were.
+    Prints the number of finished cells and their scores. A failed run does not stop the others.
+    --resume keeps finished runs and continues the others.
 
     Example: fedpeft study run simulations/studies/noniid-small.toml --jobs 2
     """
@@ -55,9 +56,9 @@ def search(
     resume: _Resume = False,
     on: _On = "local",
 ) -> None:
-    """Run only a study's search: trials on examples cut from the training set, never on dev.
+    """Run only the search of a study: trials scored on held-out training examples, never on dev.
 
-    `fedpeft study run --resume` takes what it found.
+    Prints the best settings; `fedpeft study run --resume` uses them.
 
     Example: fedpeft study search simulations/studies/communication-small.toml --jobs 2
     """
@@ -68,17 +69,18 @@ def search(
 def status(
     folder: Annotated[Path, typer.Argument(help="Study folder.")], as_json: AsJson = False
 ) -> None:
-    """Say how far a study is, and what failed.
+    """Show the progress of a study: finished cells, scores, best settings and failed runs.
 
     Example: fedpeft study status runs/studies/noniid-small
     """
-    import json
-
     from simulations.study.folder import StudyFolder
     from simulations.study.status import printed, status_of
 
-    found = status_of(StudyFolder.open(folder))
-    print(json.dumps(found, indent=2) if as_json else printed(found))
+    described = status_of(StudyFolder.open(folder))
+    if as_json:
+        print_json(described)
+    else:
+        print(printed(described))
 
 
 def _run(
@@ -90,22 +92,23 @@ def _run(
     on: str,
     search_only: bool,
 ) -> None:
-    from rich.console import Console
-
     from simulations.study.display import StudyDisplay
+    from simulations.study.execution import run_study, searched
     from simulations.study.file import read
     from simulations.study.folder import StudyFolder
     from simulations.study.plan import Plan
-    from simulations.study.running import run_study, searched
+    from simulations.study.preflight import check_cells
 
     study, text = read(file)
     out = out or Path("runs/studies") / file.stem
     if resume and not overrides:
         overrides = StudyFolder.open(out).asked()["set"]
     if search_only and not study.search:
-        raise UserError(f"{file}: has no [search]; `fedpeft study run` runs its cells")
+        raise UserError(f"{file}: no [search]; use `fedpeft study run`")
     try:
         plan = Plan(study, tuple(overrides))
+        trials = [trial.cell for trial in plan.trials]
+        check_cells(StudyFolder(out), trials if search_only else [*trials, *plan.first_cells])
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
     if on == "ray":
@@ -113,22 +116,23 @@ def _run(
 
         require_ray("--on ray")
     folder = StudyFolder.create(out, text, resume, str(file), overrides)
-    console = Console(highlight=False, markup=False)
+    console = plain_console()
     console.print(_headline(plan), soft_wrap=True)
     pool = _pool(folder, jobs, on)
     try:
         with folder.locked(), StudyDisplay(folder, jobs, console) as display:
             if search_only:
-                failed = searched(folder, plan, pool, display)[1]
+                outcomes = searched(folder, plan, pool, display)[1]
             else:
-                failed = run_study(folder, plan, pool, display).failed
+                outcomes = run_study(folder, plan, pool, display)
     except KeyboardInterrupt:
         command = "search" if search_only else "run"
         again = f"fedpeft study {command} {file} --out {out} --jobs {jobs} --resume"
-        raise Interrupted(f"what is finished stays; `{again}` goes on") from None
+        raise Interrupted(f"finished runs are kept; `{again}` continues") from None
     _print_end(folder, search_only)
-    if failed:
-        raise RunFailed(f"without a result: {len(failed)} of the study's runs; try --resume")
+    if outcomes.failed:
+        advice = "try --resume" if outcomes.retry else "correct the causes above first"
+        raise RunFailed(f"{len(outcomes.failed)} runs of the study have no result; {advice}")
 
 
 def _headline(plan: Plan) -> str:
@@ -144,7 +148,7 @@ def _pool(folder: StudyFolder, jobs: int, on: str) -> Pool:
         from simulations.study.ray import run_on_ray
 
         return partial(run_on_ray, count=jobs)
-    from simulations.study.workers import run_jobs
+    from simulations.study.pool import run_jobs
 
     return partial(run_jobs, count=jobs, log=folder.path / LOG)
 

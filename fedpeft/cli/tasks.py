@@ -1,30 +1,26 @@
-"""``fedpeft tasks``: what can be learned."""
+"""``fedpeft tasks``: list the tasks."""
 
 from __future__ import annotations
 
-import json
-
 from fedpeft.cli.options import AsJson
+from fedpeft.cli.printing import plain_console, plain_table, print_json
 
 
 def tasks(as_json: AsJson = False) -> None:
-    """List the tasks.
+    """List the tasks with their texts, predictions and metrics.
+
+    Prints a table with one row per task.
 
     Example: fedpeft tasks
     """
-    from rich.console import Console
-    from rich.table import Table
-
     from fedpeft.tasks import available_tasks
 
     infos = available_tasks()
     if as_json:
         keys = ("name", "kind", "labels", "pair", "metric", "best", "description")
-        print(json.dumps([{key: getattr(info, key) for key in keys} for info in infos], indent=2))
+        print_json([{key: getattr(info, key) for key in keys} for info in infos])
         return
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for title in ("task", "text", "predicts", "metric", "about"):
-        table.add_column(title, no_wrap=title != "about")
+    table = plain_table(("task", "text", "predicts", "metric", "about"), wrapped=("about",))
     for info in infos:
         predicts = {
             "classes": f"{len(info.labels)} classes" if info.labels else "any classes",
@@ -34,4 +30,4 @@ def tasks(as_json: AsJson = False) -> None:
         text = "pair" if info.pair else "single"
         about = info.description + (f" (best possible {info.best:g})" if info.best else "")
         table.add_row(info.name, text, predicts, info.metric, about)
-    Console().print(table)
+    plain_console().print(table)

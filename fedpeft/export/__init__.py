@@ -1,4 +1,4 @@
-"""A finished run for other programs: a plain transformers model, a peft adapter, the vector."""
+"""Export of a finished run as a plain transformers model, a peft adapter, or a vector file."""
 
 from __future__ import annotations
 
@@ -19,33 +19,31 @@ _FOLDERS: dict[str, Callable[[Trained, Path], None]] = {"hf": save_plain, "peft"
 
 
 def default_target(run: Path, kind: Format) -> Path:
-    """Return where an export goes if nobody says: into the run's folder, or beside the file."""
+    """Return the default path of an export: in the run's folder, or beside the vector file."""
     folder = run if run.is_dir() else run.parent
     return folder / ("export-vector.safetensors" if kind == "vector" else f"export-{kind}")
 
 
 def check_target(out: Path, kind: Format) -> None:
-    """Raise UserError if something is in the way; an empty folder is not, where one is made."""
+    """Raise UserError if the target exists; an empty folder is allowed for a folder export."""
     if kind != "vector" and out.is_dir() and not any(out.iterdir()):
         return
     if out.exists():
-        what = "a folder" if out.is_dir() else "a file"
-        state = "not empty" if out.is_dir() and any(out.iterdir()) else "there already"
-        raise UserError(f"--out {out}: {what} that is {state}; choose another")
+        what = "folder" if out.is_dir() else "file"
+        raise UserError(f"--out {out}: the {what} exists already; choose another")
 
 
 def export(trained: Trained, kind: Format, out: Path) -> None:
-    """Write a run in another format, whole or not at all.
+    """Write a run in another format; an export that fails leaves nothing behind.
 
     Args:
         trained: the run.
-        kind: "hf" and "peft" make a folder (``plain``, ``adapter``), "vector" a file
-            that ``Trained.read`` takes.
+        kind: "hf" and "peft" write a folder (``plain``, ``adapter``), "vector" a file that
+            ``Trained.read`` reads.
         out: the folder or file.
 
     Raises:
-        UserError: something is at ``out``, it cannot be written, or the method cannot be
-            expressed in the format.
+        UserError: ``out`` exists or cannot be written, or the format cannot express the method.
     """
     from safetensors import SafetensorError
 
@@ -57,6 +55,6 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
             return
         with whole_folder(out) as folder:
             _FOLDERS[kind](trained, folder)
-    except (OSError, SafetensorError) as error:  # the latter for a full disk, say
+    except (OSError, SafetensorError) as error:  # latter: a full disk, for example
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(f"--out {out}: cannot be written ({reason})") from None

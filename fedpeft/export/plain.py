@@ -1,17 +1,16 @@
-"""A run as a plain transformers model, which predicts the same without fedpeft.
+"""Export as a plain transformers model, which makes the same predictions without fedpeft.
 
-The modifications are merged into the weights. The head is linear, and what it reads decides:
+The modifications are merged into the weights. The linear head is stored according to its input:
 
-- tags: ``AutoModelForTokenClassification`` has such a head, so it is exact.
+- tags: ``AutoModelForTokenClassification`` has the same head; the export is exact.
 - representation "cls": the head of ``AutoModelForSequenceClassification`` is
   ``out(tanh(dense(h)))`` on the first token (BERT's pooler and classifier, RoBERTa's classifier).
-  With ``dense = e I`` and ``out = W / e`` it is linear but for ``tanh(y) = y - y^3 / 3 + ...``: a
-  relative error of (e h)^2 / 3, with e = 2^-16 below 1e-8 up to |h| = 11, while a float32 has
-  6e-8. A power of two, so that multiplying by it rounds nothing. It needs the exponents of
-  float32 or bfloat16; in float16 e h is too small.
-- "mask" and "mean": no class of transformers reads these, so the encoder is written, the head
-  beside it (head.safetensors: weight [C, width], bias [C]), and a README with the lines that put
-  them together.
+  With ``dense = e I`` and ``out = W / e`` it is linear up to ``tanh(y) = y - y^3 / 3 + ...``: the
+  relative error is (e h)^2 / 3, for e = 2^-16 below 1e-8 up to |h| = 11, compared with 6e-8 of
+  float32. e is a power of two, so the product is exact. It needs the exponent range of float32 or
+  bfloat16; in float16 e h underflows.
+- "mask" and "mean": transformers has no class with this head. The export is the encoder, the head
+  in head.safetensors (weight [C, width], bias [C]), and a README with the code that joins them.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ from torch import Tensor
 from fedpeft.errors import UserError
 from fedpeft.export.readme import readme
 from fedpeft.methods import REGISTRY, method_class
-from fedpeft.model import Realised
 from fedpeft.modifications.fusing import fused_changes
+from fedpeft.parameters import Realised
 from fedpeft.trained import Trained
 
 if TYPE_CHECKING:
@@ -42,14 +41,14 @@ def save_plain(trained: Trained, folder: Path) -> None:
     """Write the model, its tokenizer and a README into a folder.
 
     Raises:
-        UserError: a method that is no change of weights.
+        UserError: the method cannot be merged into weights.
     """
     name = trained.experiment.method.name
     if not trained.model.method.fusable:
-        able = ", ".join(each for each in REGISTRY if method_class(each).fusable)
+        fusable = ", ".join(method for method in REGISTRY if method_class(method).fusable)
         raise UserError(
-            f"method '{name}' cannot be merged into the backbone's weights, which --format hf "
-            f"needs; those that can: {able}; --format vector works for all"
+            f"method '{name}' cannot be merged into the backbone's weights; --format hf works for "
+            f"{fusable}; --format vector works for all"
         )
     realised = realise(trained)
     changes = fused_changes(trained.model.method.shape.family, realised.modifications)
@@ -59,7 +58,7 @@ def save_plain(trained: Trained, folder: Path) -> None:
 
 
 def realise(trained: Trained) -> Realised:
-    """Return the run's modifications and head, G = 1, without gradients."""
+    """Return the run's modifications and head, with G = 1 and without gradients."""
     model = trained.model
     with torch.no_grad():
         vectors = torch.as_tensor(trained.vector, device=model.backbone.device, dtype=model.dtype)
@@ -69,12 +68,12 @@ def realise(trained: Trained) -> Realised:
 def plain_model(
     trained: Trained, realised: Realised, changes: Mapping[str, Tensor]
 ) -> PreTrainedModel:
-    """Return a fresh transformers model in float32 on the CPU, the backbone's not touched.
+    """Return a new transformers model, float32 on the CPU; the run's backbone is not changed.
 
     Args:
         trained: the run.
-        realised: its head is built in where a class of transformers has a place for it.
-        changes: what to add to the backbone's weights, by their names.
+        realised: its head is included if transformers has a model class with this head.
+        changes: tensors to add to the backbone's weights, by the weights' names.
     """
     from transformers import (
         AutoModel,
@@ -82,51 +81,51 @@ def plain_model(
         AutoModelForTokenClassification,
     )
 
-    what, config, backbone = trained.reads, _config(trained), trained.model.backbone.model
+    reads, config, backbone = trained.reads, _config(trained), trained.model.backbone.model
     weights = {
-        name: plain(weight + changes[name] if name in changes else weight)
+        name: portable(weight + changes[name] if name in changes else weight)
         for name, weight in backbone.named_parameters()
     }
-    if what in ("mask", "mean"):
+    if reads in ("mask", "mean"):
         model = AutoModel.from_config(config, dtype=torch.float32, add_pooling_layer=False)
     else:
-        tags = what == "tags"
-        kind = AutoModelForTokenClassification if tags else AutoModelForSequenceClassification
-        model = kind.from_config(config, dtype=torch.float32)
+        tags = reads == "tags"
+        auto = AutoModelForTokenClassification if tags else AutoModelForSequenceClassification
+        model = auto.from_config(config, dtype=torch.float32)
         prefix = model.base_model_prefix
         weights = {f"{prefix}.{name}": weight for name, weight in weights.items()}
-        weights |= _head_weights(what, prefix, *head_of(realised))
+        weights |= _head_weights(reads, prefix, *_head(realised))
     model.load_state_dict(weights)
     return model.eval()
 
 
 def save_surroundings(trained: Trained, realised: Realised, folder: Path) -> None:
-    """Write what a model needs beside it: the tokenizer, and a head it has no place for."""
+    """Write the tokenizer, and the head if the model does not include it."""
     from safetensors.torch import save_file
 
     tokenizer = copy.deepcopy(trained.model.backbone.tokenizer)
-    tokenizer.backend_tokenizer.no_truncation()  # what calls have left in it
+    tokenizer.backend_tokenizer.no_truncation()  # reset the options of earlier calls
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.model_max_length = trained.experiment.task.max_length
     tokenizer.save_pretrained(folder)
     if trained.reads in ("mask", "mean"):
-        weight, bias = head_of(realised)
+        weight, bias = _head(realised)
         save_file({"weight": weight, "bias": bias}, folder / HEAD)
 
 
-def head_of(realised: Realised) -> tuple[Tensor, Tensor]:
+def _head(realised: Realised) -> tuple[Tensor, Tensor]:
     """Return the head's weight [C, width] and bias [C]."""
-    return plain(realised.head_weight[0]), plain(realised.head_bias[0])
+    return portable(realised.head_weight[0]), portable(realised.head_bias[0])
 
 
-def plain(tensor: Tensor) -> Tensor:
-    """Return a tensor as it is saved: float32, on the CPU, with memory of its own."""
+def portable(tensor: Tensor) -> Tensor:
+    """Return a contiguous float32 copy on the CPU."""
     return tensor.detach().to("cpu", torch.float32).contiguous().clone()
 
 
-def _head_weights(what: str, prefix: str, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
-    """Return the weights of transformers' own head that compute ours, see the module."""
-    if what == "tags":
+def _head_weights(reads: str, prefix: str, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
+    """Return the weights that make transformers' head equal to the run's, see the module."""
+    if reads == "tags":
         return {"classifier.weight": weight, "classifier.bias": bias}
     dense, out = {
         "bert": ("bert.pooler.dense", "classifier"),
@@ -142,9 +141,9 @@ def _head_weights(what: str, prefix: str, weight: Tensor, bias: Tensor) -> dict[
 
 
 def _config(trained: Trained) -> Any:
-    """Return the backbone's configuration, with the labels and without our attention."""
+    """Return the backbone's configuration with the labels and the default attention."""
     config = copy.deepcopy(trained.model.backbone.model.config)
-    config._attn_implementation = None
+    config._attn_implementation = None  # fedpeft's attention is unknown to other programs
     config.dtype = torch.float32
     if trained.kind == "score":
         config.num_labels, config.problem_type = 1, "regression"

@@ -1,4 +1,4 @@
-"""The README of an export, with the lines of plain transformers that predict as the run does."""
+"""The README of an export, with code for plain transformers that predicts like the run."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def outputs(text, text_pair=None):
     count, at = len(inputs["input_ids"]), inputs.char_to_token(len(text) + 1)
     before = alone.char_to_token(0)  # special tokens at the start, and at the end
     after = len(alone["input_ids"]) - before - 1
-    # Longer texts are cut on the longer side of the mask first, each side at its end.
+    # Truncate the longer side of the mask first, each side at its end.
     left, right, room = at - before, count - at - 1 - after, {max_length} - before - after - 1
     stay = min(right, max(room - left, room // 2))
     left = min(left, room - stay)
@@ -49,7 +49,7 @@ def outputs(text, text_pair=None):
 """,
     "tags": """
 def outputs(words):
-    \"\"\"Return the logits of every word, each [C]; None for one that is cut off.\"\"\"
+    \"\"\"Return the logits [C] of every word; None for a truncated word.\"\"\"
     options = {{"truncation": True, "max_length": {max_length}, "return_tensors": "pt"}}
     inputs = tokenizer([{space}word for word in words], is_split_into_words=True, **options)
     first = {{}}  # a word's tag is that of its first token
@@ -64,27 +64,28 @@ def outputs(words):
 
 _TEXT = """# {task}: {method} on {backbone}
 
-Written by `fedpeft export --format {kind}` {version}; fedpeft is not needed to use it.
+Written by `fedpeft export --format {kind}` {version}; using it does not require fedpeft.
 {note}
 ```python
 {code}```
 
-{said}
+{meaning}
 """
 
 _TANH = """
-The head is linear. The class of transformers has a tanh inside its own, so the layer before it
-multiplies by 2^-16 and the one behind it by 2^16: the tanh of so small a number is the number, to
-the precision of float32. Do not load it in float16, whose numbers do not get so small.
+The head is linear, but the transformers class has a tanh between its two layers. The first layer
+therefore multiplies by 2^-16 and the second by 2^16: for values this small, tanh is the identity to
+the precision of float32. Do not load the model in float16, where these values underflow.
 """
 
 
 def readme(trained: Trained, kind: str) -> str:
     """Return the README of an export of kind "hf" or "peft"."""
     experiment = trained.experiment
-    said = "`outputs` gives the score."
+    meaning = "`outputs` returns the score."
     if trained.kind != "score":
-        said = "The outputs stand for: " + ", ".join(f"`{label}`" for label in trained.labels) + "."
+        labels = ", ".join(f"`{label}`" for label in trained.labels)
+        meaning = f"The labels, in the order of the outputs: {labels}."
     return _TEXT.format(
         task=experiment.task.name,
         method=experiment.method.name,
@@ -93,27 +94,27 @@ def readme(trained: Trained, kind: str) -> str:
         version=__version__,
         note=_TANH if trained.reads == "cls" else "",
         code=_loading(trained, kind) + _reading(trained),
-        said=said,
+        meaning=meaning,
     )
 
 
 def base_name(trained: Trained) -> str:
-    """Return what transformers loads the backbone by: a hub name, or a folder."""
+    """Return the hub name or folder that transformers loads the backbone from."""
     backbone = trained.model.backbone
     return str(backbone.model.name_or_path) if backbone.name == "minilm" else backbone.name
 
 
 def _loading(trained: Trained, kind: str) -> str:
     name, outside = _CLASSES[trained.reads], trained.reads in ("mask", "mean")
-    # Without its pooler: nothing reads it, and an exported encoder has none.
+    # The pooler is unused, and an exported encoder has none.
     options = ", add_pooling_layer=False" if outside else ""
     lines = ["import torch", f"from transformers import {name}, AutoTokenizer", ""]
     if outside:
         lines.insert(1, "from safetensors.torch import load_file")
-    lines.append('folder = "."  # this one')
+    lines.append('folder = "."  # the folder of this file')
     if kind == "peft":
         lines.insert(1, "from peft import PeftModel")
-        outputs = "" if outside else f", num_labels={trained.model.classes}"
+        outputs = "" if outside else f", num_labels={trained.model.head.classes}"
         lines.append(f"base = {name}.from_pretrained({base_name(trained)!r}{outputs}{options})")
         lines.append("model = PeftModel.from_pretrained(base, folder).eval()")
     else:
@@ -126,7 +127,7 @@ def _loading(trained: Trained, kind: str) -> str:
 
 def _reading(trained: Trained) -> str:
     tokenizer = trained.model.backbone.tokenizer
-    # As in fedpeft.tasks.tokens.by_word: a byte-level tokenizer marks a word by a space.
+    # As in fedpeft.tasks.tokens.by_word: byte-level tokenizers mark a word by a space.
     space = "" if tokenizer.tokenize(" a") == tokenizer.tokenize("a") else '" " + '
     return _READ[trained.reads].format(
         outputs="the score" if trained.kind == "score" else "the logits",

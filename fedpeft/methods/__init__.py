@@ -1,4 +1,4 @@
-"""The registry of methods: a method is one file here and one line below."""
+"""Registry of methods. To add a method, add a file to this folder and a line to REGISTRY."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Any
 from fedpeft.errors import UserError, nearest, plain_message
 
 if TYPE_CHECKING:
+    from fedpeft.backbones.shapes import BackboneShape
     from fedpeft.methods.base import Method
-    from fedpeft.settings import MethodSettings
-    from fedpeft.sites import BackboneShape
+    from fedpeft.methods.settings import MethodSettings
 
-# Imported when first used: methods import torch, and the command line must start fast.
+# Imported on first use: methods import torch, which slows the start of the command line.
 REGISTRY = {
     "linear": "fedpeft.methods.linear:Linear",
     "slash": "fedpeft.methods.slash:Slash",
@@ -40,7 +40,7 @@ def method_class(name: str) -> type[Method[Any]]:
     """Return the class of a method.
 
     Raises:
-        UserError: no such method.
+        UserError: unknown method.
     """
     if not isinstance(name, str) or name not in REGISTRY:
         raise UserError(f"method.name = '{name}': unknown method{nearest(str(name), REGISTRY)}")
@@ -49,10 +49,10 @@ def method_class(name: str) -> type[Method[Any]]:
 
 
 def settings_for(values: Mapping[str, Any]) -> MethodSettings:
-    """Check a method's settings, ``{"name": "slash", "d": 1024}``, and fill in its defaults.
+    """Validate a method's settings, ``{"name": "slash", "d": 1024}``, and fill in defaults.
 
     Raises:
-        UserError: unknown method, a setting it does not have, a value outside its range.
+        UserError: unknown method, unknown setting, or a value out of range.
     """
     from pydantic import ValidationError
 
@@ -60,24 +60,24 @@ def settings_for(values: Mapping[str, Any]) -> MethodSettings:
     settings = method_class(name).Settings
     unknown = [key for key in values if key not in settings.model_fields]
     if unknown:
-        own = [key for key in settings.model_fields if key != "name"]
-        has = f"it has: {', '.join(own)}" if own else "it has none"
+        keys = [key for key in settings.model_fields if key != "name"]
+        has = f"it has: {', '.join(keys)}" if keys else "it has none"
         raise UserError(f"unknown key 'method.{unknown[0]}': not a setting of {name}; {has}")
     try:
         return settings.model_validate({**values, "name": name})
     except ValidationError as error:
-        first, *others = error.errors()
-        key = first["loc"][0]  # what follows names a variant of its type: each has its own message
-        messages = [each["msg"] for each in (first, *others) if each["loc"][0] == key]
+        errors = error.errors()
+        key = errors[0]["loc"][0]  # the rest of loc is a variant of a union; each has a message
+        messages = [variant["msg"] for variant in errors if variant["loc"][0] == key]
         expected = ", or ".join(dict.fromkeys(plain_message(message) for message in messages))
-        raise UserError(f"method.{key} = {first['input']!r}: expected {expected}") from None
+        raise UserError(f"method.{key} = {errors[0]['input']!r}: expected {expected}") from None
 
 
 def default_lr(name: str) -> float:
-    """Return the local learning rate a method uses when none is given."""
+    """Return a method's default local learning rate."""
     return method_class(name).lr
 
 
 def build_method(settings: MethodSettings, shape: BackboneShape, seed: int) -> Method[Any]:
-    """Return the method of these settings on a backbone of this shape."""
+    """Return the method with these settings on a backbone of this shape."""
     return method_class(settings.name)(settings, shape, seed)

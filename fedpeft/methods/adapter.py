@@ -1,7 +1,7 @@
-"""What all adapters share: bottlenecks with biases at some sites of every block.
+"""Base of adapters: bottlenecks with biases at some sites of every block.
 
-He et al. 2022, equation 4: h <- h + s f(x W_down) W_up, with f = ReLU; where x comes from and
-which h changes is what tells adapters apart (their table 1).
+He et al. 2022, equation 4: h <- h + s ReLU(x W_down) W_up. Adapters differ in which
+representation h changes and where x is read (table 1).
 """
 
 from __future__ import annotations
@@ -14,38 +14,36 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.methods.base import Method
+from fedpeft.methods.base import Method, normal
+from fedpeft.methods.settings import MOST, MethodSettings
 from fedpeft.modifications import Bottleneck, Modification
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
-
-STD = 0.02  # He et al. 2022, released code
 
 
 class AdapterSettings(MethodSettings):
     """Settings of an adapter."""
 
-    bottleneck: int = Field(64, ge=1, description="width m of the bottleneck")
+    bottleneck: int = Field(64, ge=1, le=MOST, description="width m of the bottleneck")
 
 
 SettingsT = TypeVar("SettingsT", bound=AdapterSettings)
 
 
 class Adapter(Method[SettingsT]):
-    """Bottlenecks at ``places``: pairs of the site that changes and what is read."""
+    """Bottlenecks at ``places``: h <- h + s (ReLU(x W_down + b_down) W_up + b_up)."""
 
     @property
     @abstractmethod
     def places(self) -> tuple[tuple[str, str], ...]:
-        """Pairs (site, what ``Modification.reads`` says) in every block."""
+        """Pairs (site that changes, ``Modification.reads``) in every block."""
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites that change."""
+        """See Method."""
         return tuple(site for site, _ in self.places)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return down [m, width], up [width, m] and their biases for every block and site."""
+        """Return W_down [m, width], W_up [width, m] and their biases for every block and site."""
         width, middle = self.shape.width, self.settings.bottleneck
         shapes = {
             "down": (middle, width),
@@ -61,20 +59,17 @@ class Adapter(Method[SettingsT]):
         }
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw weights N(0, 0.02), biases 0: close to the identity."""
-        return {
-            name: np.zeros(shape) if name.endswith("bias") else generator.normal(0, STD, shape)
-            for name, shape in self.parameters().items()
-        }
+        """Draw weights from N(0, 0.02^2), biases 0: close to the identity."""
+        return normal(generator, self.parameters())
 
     def scale(self, parameters: Mapping[str, Tensor], layer: int) -> float | Tensor:
-        """Return s: a number, or a trained one [G, 1]."""
+        """Return s: a fixed number, or a trained one, [G, 1]."""
         return 1.0
 
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return the bottlenecks."""
+        """Return one bottleneck per block and site."""
         return [
             self._bottleneck(parameters, layer, site, reads)
             for layer in range(self.shape.layers)

@@ -1,4 +1,4 @@
-"""The protocol of a method: names its parameters and turns them into modifications."""
+"""Method: the protocol that names parameters and turns them into modifications."""
 
 from __future__ import annotations
 
@@ -10,26 +10,27 @@ from typing import ClassVar, Generic, TypeVar
 import numpy as np
 from torch import Tensor
 
+from fedpeft.backbones.shapes import BackboneShape
+from fedpeft.methods.settings import MethodSettings
 from fedpeft.modifications import Modification
 from fedpeft.projection import Stream
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
-from fedpeft.sites import BackboneShape
 
 SettingsT = TypeVar("SettingsT", bound=MethodSettings)
 
 
 class Method(ABC, Generic[SettingsT]):
-    """A method on a backbone of a given shape. Holds no parameters and no weights.
+    """A method on a backbone of a given shape; holds neither parameters nor weights.
 
     Attributes:
         lr: default local learning rate: the paper's order of magnitude, then the best of three in a
             small search (MiniLM, 1,000 SST-2 training phrases, another 1,000 held out, 2 epochs).
-        source: the paper it follows.
-        fusable: whether all of it can be merged into the backbone's weights.
-        grouped: whether several task vectors can share a batch; not if whole weights change.
-        tokens: how many tokens it adds to a text that take a position of the backbone's.
-        around_mask: the setting for which it needs ``representation = "mask"``, if it does.
+        source: the paper's section it follows.
+        fusable: whether every modification can be merged into the backbone's weights.
+        grouped: whether several task vectors can share a batch; False if whole weights change.
+        sites: the sites that change, in the order of a block.
+        tokens: number of tokens it adds to a text that use positions of the backbone.
+        around_mask: the setting that requires ``representation = "mask"``; "" if there is none.
     """
 
     Settings: ClassVar[type[MethodSettings]]
@@ -52,15 +53,15 @@ class Method(ABC, Generic[SettingsT]):
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return the shape of each trainable parameter, in the order of the task vector."""
 
-    @abstractmethod
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the parameters every client starts from."""
+        """Return the parameters that every client starts from; zeros by default."""
+        return {name: np.zeros(shape) for name, shape in self.parameters().items()}
 
     @abstractmethod
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Turn parameters into modifications, row by row.
+        """Return the modifications that the parameters describe.
 
         Args:
             parameters: ``name -> [G, *shape]``.
@@ -71,15 +72,28 @@ class Method(ABC, Generic[SettingsT]):
         """
 
     def projections(self) -> Sequence[Stream]:
-        """Return the fixed projections that ``realise`` needs."""
+        """Return the fixed projections that ``realise`` applies."""
         return []
 
     def read_offset(self, prompts: int) -> int:
-        """Return by how much the position that the head reads moves behind ``prompts`` tokens."""
+        """Return how far ``prompts`` tokens in front of a text move the position the head reads."""
         return prompts
 
 
+def normal(
+    generator: np.random.Generator, shapes: Mapping[str, tuple[int, ...]], std: float = 0.02
+) -> dict[str, np.ndarray]:
+    """Draw parameters from N(0, std^2); names that end in "bias" are zeros.
+
+    The default is He et al. 2022, released code.
+    """
+    return {
+        name: np.zeros(shape) if name.endswith("bias") else generator.normal(0, std, shape)
+        for name, shape in shapes.items()
+    }
+
+
 def kaiming(generator: np.random.Generator, shape: tuple[int, ...]) -> np.ndarray:
-    """Draw a matrix [outputs, inputs] Kaiming-uniform with a = sqrt 5: bound 1 / sqrt(inputs)."""
+    """Draw a matrix [outputs, inputs], Kaiming-uniform with a = sqrt(5): bound 1 / sqrt(inputs)."""
     bound = 1 / sqrt(shape[-1])
     return generator.uniform(-bound, bound, shape)

@@ -1,17 +1,16 @@
-"""BitFit: train the biases and nothing else (Ben Zaken et al. 2022, arXiv 2106.10199)."""
+"""BitFit: train only the biases (Ben Zaken et al. 2022, arXiv 2106.10199)."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import numpy as np
 from torch import Tensor
 
 from fedpeft.methods.base import Method
+from fedpeft.methods.settings import MethodSettings
 from fedpeft.modifications import Modification, Shift
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
 
 BLOCK = ("q", "k", "v", "attn_out", "attn_norm", "ffn_mid", "ffn_out", "ffn_norm")
 
@@ -23,10 +22,10 @@ class BitFitSettings(MethodSettings):
 
 
 class BitFit(Method[BitFitSettings]):
-    """A shift at every bias of the encoder, 0 at the start.
+    """Add a trained change z to every bias of the encoder: ``W x + b + z``.
 
-    The key's bias cannot change anything: a softmax does not see what is added to all of its
-    arguments. The paper counts it, and so does this.
+    z = 0 at the start. The bias of the keys has no effect, because a softmax ignores a constant
+    added to all of its arguments. The paper counts it, so it is trained here too.
     """
 
     Settings = BitFitSettings
@@ -36,7 +35,7 @@ class BitFit(Method[BitFitSettings]):
     sites = ("embed_norm", *BLOCK)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return what is added to each bias, [its size]."""
+        """Return the change of each bias, with the bias's shape."""
         wide = {"ffn_mid": self.shape.intermediate}
         return {
             "embed_norm": (self.shape.width,),
@@ -47,14 +46,10 @@ class BitFit(Method[BitFitSettings]):
             },
         }
 
-    def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Zeros."""
-        return {name: np.zeros(shape) for name, shape in self.parameters().items()}
-
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return the shifts."""
+        """Return one shift per bias."""
         return [
             Shift("embed_norm", 0, parameters["embed_norm"]),
             *(

@@ -1,8 +1,4 @@
-"""Compacter: adapters of Kronecker products with one shared rule (Karimi Mahabadi et al. 2021).
-
-Sections 3 and 4: every adapter matrix is W = sum_i A_i (x) (s_i t_i), the n matrices A_i [n, n]
-shared by all adapters, s_i and t_i low-rank and its own.
-"""
+"""Compacter: adapters made of Kronecker products (Karimi Mahabadi et al. 2021, sections 3, 4)."""
 
 from __future__ import annotations
 
@@ -15,12 +11,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedpeft.backbones.families import FAMILIES
+from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.errors import UserError
 from fedpeft.methods.base import Method
+from fedpeft.methods.settings import MOST, MethodSettings
 from fedpeft.modifications import Bottleneck, Modification, NormChange
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
-from fedpeft.sites import FAMILIES, BackboneShape
 
 RULE_STD = 0.01  # released code: phm_init_range; variance 1e-4
 
@@ -29,17 +26,25 @@ class CompacterSettings(MethodSettings):
     """Settings of Compacter."""
 
     name: Literal["compacter"]
-    n: int = Field(4, ge=1, description="number n of Kronecker products in a matrix")
-    rank: int = Field(1, ge=1, description="rank of each product's second factor")
-    reduction: int = Field(32, ge=1, description="width of the backbone / width of the bottleneck")
-    plus_plus: bool = Field(False, description="Compacter++: only after the FFN")
+    n: int = Field(4, ge=1, le=MOST, description="number n of Kronecker products per matrix")
+    rank: int = Field(
+        1, ge=1, le=MOST, description="rank of s_i t_i, the second factor of each product"
+    )
+    reduction: int = Field(
+        32, ge=1, le=MOST, description="width of the backbone / width of the bottleneck"
+    )
+    plus_plus: bool = Field(False, description="Compacter++: no adapter after the attention")
     layer_norms: bool = Field(
-        False, description="train the LayerNorms too, as the paper does in its comparison"
+        False, description="also train the LayerNorms, as the paper's comparison does"
     )
 
 
 class Compacter(Method[CompacterSettings]):
-    """Adapters where Houlsby et al. put them, with GELU."""
+    """Insert adapters whose matrices are Kronecker sums: ``W = sum_i A_i (x) (s_i t_i)``.
+
+    The adapters are where Houlsby et al. put them, with GELU: h <- h + GELU(h W_down) W_up. The n
+    matrices A_i [n, n] are shared by all adapters; the low-rank factors s_i and t_i are not.
+    """
 
     Settings = CompacterSettings
     lr = 3e-3
@@ -60,7 +65,7 @@ class Compacter(Method[CompacterSettings]):
 
     @property
     def _norms(self) -> list[tuple[str, int]]:
-        """Site and block of each trained LayerNorm."""
+        """(site, block) of each trained LayerNorm."""
         if not self.settings.layer_norms:
             return []
         blocks = range(self.shape.layers)
@@ -71,18 +76,14 @@ class Compacter(Method[CompacterSettings]):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The adapters', and the LayerNorms' if they are trained, in the order of a block."""
+        """See Method."""
         changed = {*self._adapted, *(site for site, _ in self._norms)}
         return tuple(site for site in FAMILIES[self.shape.family] if site in changed)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return the rule [n, n, n], and factors and biases of every adapter."""
-        n, rank, width, middle = (
-            self.settings.n,
-            self.settings.rank,
-            self.shape.width,
-            self.bottleneck,
-        )
+        """Return the rule A [n, n, n], and the factors and biases of every adapter."""
+        n, rank = self.settings.n, self.settings.rank
+        width, middle = self.shape.width, self.bottleneck
         shapes = {
             "down_left": (n, middle // n, rank),
             "down_right": (n, rank, width // n),
@@ -91,31 +92,29 @@ class Compacter(Method[CompacterSettings]):
             "up_right": (n, rank, middle // n),
             "up_bias": (width,),
         }
-        found: dict[str, tuple[int, ...]] = {"rule": (n, n, n)}
+        parameters: dict[str, tuple[int, ...]] = {"rule": (n, n, n)}
         for layer in range(self.shape.layers):
             for site in self._adapted:
-                found |= {f"{layer}.{site}.{name}": shape for name, shape in shapes.items()}
+                parameters |= {f"{layer}.{site}.{name}": shape for name, shape in shapes.items()}
         for site, layer in self._norms:
-            found |= {f"{layer}.{site}.gain": (width,), f"{layer}.{site}.bias": (width,)}
-        return found
+            parameters |= {f"{layer}.{site}.gain": (width,), f"{layer}.{site}.bias": (width,)}
+        return parameters
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw the rule with deviation 0.01, the factors Glorot-uniform; all else is 0."""
-        found = {}
+        """Draw the rule from N(0, 0.01^2) and the factors Glorot-uniform; the rest is 0."""
+        values = super().initial(generator)
         for name, shape in self.parameters().items():
             if name == "rule":
-                found[name] = generator.normal(0, RULE_STD, shape)
+                values[name] = generator.normal(0, RULE_STD, shape)
             elif name.endswith(("left", "right")):
                 bound = sqrt(2) * sqrt(6 / (shape[1] + shape[2]))  # gain sqrt 2: released code
-                found[name] = generator.uniform(-bound, bound, shape)
-            else:
-                found[name] = np.zeros(shape)
-        return found
+                values[name] = generator.uniform(-bound, bound, shape)
+        return values
 
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return the adapters with their matrices written out, and the LayerNorms' changes."""
+        """Return the adapters with materialized matrices, and the changes of the LayerNorms."""
 
         def adapter(layer: int, site: str) -> Bottleneck:
             at = f"{layer}.{site}"

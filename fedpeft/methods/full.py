@@ -1,21 +1,16 @@
-"""Full fine-tuning: every weight of the encoder is trained, the baseline of every comparison.
-
-As everywhere here there is no dropout. What is trained is the change from the pretrained weights,
-so ``local.weight_decay`` draws towards them, not towards 0.
-"""
+"""Full fine-tuning: train every weight of the encoder, without dropout."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import numpy as np
 from torch import Tensor
 
 from fedpeft.methods.base import Method
+from fedpeft.methods.settings import MethodSettings
 from fedpeft.modifications import Modification, WeightChange
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
 
 
 class FullSettings(MethodSettings):
@@ -25,7 +20,11 @@ class FullSettings(MethodSettings):
 
 
 class Full(Method[FullSettings]):
-    """W + change for every weight W; a change is 0 at the start and what travels."""
+    """Add a trained change D to every weight of the encoder: ``W + D``.
+
+    D = 0 at the start. D is what travels, and ``local.weight_decay`` pulls the weights to their
+    pretrained values.
+    """
 
     Settings = FullSettings
     lr = 5e-5
@@ -38,12 +37,8 @@ class Full(Method[FullSettings]):
         """Return the shape of every weight of the backbone."""
         return dict(self.shape.weights)
 
-    def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Zeros."""
-        return {name: np.zeros(shape) for name, shape in self.parameters().items()}
-
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return the change of every weight."""
+        """Return one change per weight."""
         return [WeightChange("weights", 0, name, parameters[name]) for name in self.shape.weights]

@@ -1,4 +1,4 @@
-"""The adapter of Houlsby et al. 2019 (arXiv 1902.00751, section 2.1): two in every block."""
+"""Adapter of Houlsby et al. 2019 (arXiv 1902.00751, section 2.1)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,10 @@ class HoulsbySettings(AdapterSettings):
 
 
 class Houlsby(Adapter[HoulsbySettings]):
-    """h <- h + f(h) after the attention and after the FFN, each before residual and LayerNorm."""
+    """Insert a bottleneck after attention and FFN: ``h <- h + ReLU(h W_down) W_up``.
+
+    Both are before the residual connection.
+    """
 
     Settings = HoulsbySettings
     lr = 1e-3

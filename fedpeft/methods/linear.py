@@ -1,17 +1,16 @@
-"""Linear probing: only the head is trained, the baseline of every comparison."""
+"""Linear probing: train only the head."""
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from typing import Literal
 
-import numpy as np
 from torch import Tensor
 
 from fedpeft.methods.base import Method
+from fedpeft.methods.settings import MethodSettings
 from fedpeft.modifications import Modification
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
 
 
 class LinearSettings(MethodSettings):
@@ -21,28 +20,20 @@ class LinearSettings(MethodSettings):
 
 
 class Linear(Method[LinearSettings]):
-    """No modification at all."""
+    """Train only the head, ``y = W h + b``; the backbone does not change."""
 
     Settings = LinearSettings
     lr = 1e-2
     source = "Gupta et al. 2023, table 2"
     fusable = True
-
-    @property
-    def sites(self) -> tuple[str, ...]:
-        """None."""
-        return ()
+    sites = ()
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """No parameters besides the head."""
-        return {}
-
-    def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Nothing to draw."""
+        """Return no parameters besides the head's."""
         return {}
 
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """No modifications."""
+        """Return no modifications."""
         return []

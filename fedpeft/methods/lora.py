@@ -1,4 +1,4 @@
-"""LoRA: low-rank changes of a block's matrices (Hu et al. 2021, section 4.1)."""
+"""LoRA: low-rank changes of weight matrices (Hu et al. 2021, arXiv 2106.09685)."""
 
 from __future__ import annotations
 
@@ -9,63 +9,70 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.methods.base import Method, kaiming
+from fedpeft.methods.settings import MOST, Blocks, MatrixSites, MethodSettings, chosen_blocks
 from fedpeft.modifications import LowRank, Modification
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MatrixSites, MethodSettings
-from fedpeft.sites import BackboneShape
 
 
 class LoRASettings(MethodSettings):
     """Settings of LoRA."""
 
     name: Literal["lora"]
-    rank: int = Field(1, ge=1, description="rank r of each change")
+    rank: int = Field(1, ge=1, le=MOST, description="rank r of each change")
     alpha: float = Field(8.0, gt=0, description="the change is scaled by alpha / r")
-    # The paper's choice, section 4.2.
     sites: MatrixSites = Field(
-        ("q", "v"), description="matrices that change, some of q, k, v, o and ffn (both of its)"
+        ("q", "v"),  # section 4.2
+        description="matrices to change, some of q, k, v, o, ffn (both matrices of the FFN)",
     )
+    layers: Blocks = Field("all", description="blocks to change: all | upper half | 6-11 | 0,5")
 
 
 class LoRA(Method[LoRASettings]):
-    """h = W x + (alpha / r) B A x; B = 0 makes it the identity at the start."""
+    """Add a low-rank change to weight matrices: ``h = W x + (alpha / r) B A x``.
+
+    B = 0 at the start, so training starts from the pretrained backbone.
+    """
 
     Settings = LoRASettings
     lr = 1e-3
     source = "Hu et al. 2021, section 4.1"
     fusable = True
 
+    def __init__(self, settings: LoRASettings, shape: BackboneShape, seed: int):
+        super().__init__(settings, shape, seed)
+        self.layers = chosen_blocks(settings.layers, shape.layers)
+
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites of the settings, in the order of a block."""
+        """See Method."""
         return tuple(matrices(self.settings.sites, self.shape))
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return A [r, inputs] and B [outputs, r] of every matrix."""
-        return low_rank_shapes(self.settings.sites, self.settings.rank, self.shape)
+        return low_rank_shapes(self.settings.sites, self.settings.rank, self.shape, self.layers)
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw A Kaiming-uniform (a = sqrt 5, i.e. bound 1 / sqrt(inputs)), B = 0."""
-        found = {}
-        for name, shape in self.parameters().items():
-            is_down = name.endswith("A")
-            found[name] = kaiming(generator, shape) if is_down else np.zeros(shape)
-        return found
+        """Draw A Kaiming-uniform (a = sqrt(5)); B = 0."""
+        return {
+            name: kaiming(generator, shape) if name.endswith("A") else np.zeros(shape)
+            for name, shape in self.parameters().items()
+        }
 
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return one low-rank change for every matrix."""
+        """Return one low-rank change per matrix."""
         scale = self.settings.alpha / self.settings.rank
-        return low_rank_changes(parameters, self.sites, self.shape.layers, scale)
+        return low_rank_changes(parameters, self.sites, self.layers, scale)
 
 
 def matrices(sites: Sequence[str], shape: BackboneShape) -> dict[str, tuple[int, int]]:
     """Return (inputs, outputs) of the matrix at each site, in the order of a block."""
     width, middle = shape.width, shape.intermediate
     square = (width, width)
-    of_name = {
+    by_name = {
         "q": {"q": square},
         "k": {"k": square},
         "v": {"v": square},
@@ -74,32 +81,32 @@ def matrices(sites: Sequence[str], shape: BackboneShape) -> dict[str, tuple[int,
     }
     return {
         site: sizes
-        for name, each in of_name.items()
+        for name, group in by_name.items()
         if name in sites
-        for site, sizes in each.items()
+        for site, sizes in group.items()
     }
 
 
 def low_rank_shapes(
-    sites: Sequence[str], rank: int, shape: BackboneShape
+    sites: Sequence[str], rank: int, shape: BackboneShape, layers: Sequence[int]
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of A [r, inputs] and B [outputs, r] for every block and site."""
     return {
-        f"{layer}.{site}.{name}": each
-        for layer in range(shape.layers)
+        f"{layer}.{site}.{name}": matrix
+        for layer in layers
         for site, (inputs, outputs) in matrices(sites, shape).items()
-        for name, each in (("A", (rank, inputs)), ("B", (outputs, rank)))
+        for name, matrix in (("A", (rank, inputs)), ("B", (outputs, rank)))
     }
 
 
 def low_rank_changes(
-    parameters: Mapping[str, Tensor], sites: Sequence[str], layers: int, scale: float
+    parameters: Mapping[str, Tensor], sites: Sequence[str], layers: Sequence[int], scale: float
 ) -> list[Modification]:
-    """Return the changes of named A and B."""
+    """Return the changes that A and B of every block and site describe."""
     return [
         LowRank(
             site, layer, parameters[f"{layer}.{site}.A"], parameters[f"{layer}.{site}.B"], scale
         )
-        for layer in range(layers)
+        for layer in layers
         for site in sites
     ]

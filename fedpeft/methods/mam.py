@@ -1,7 +1,4 @@
-"""MAM, mix-and-match: a prefix and a scaled parallel adapter at the FFN (He et al. 2022, 4.6).
-
-The prefix itself is trained; the released code makes it by an MLP, which would travel (``prefix``).
-"""
+"""MAM, the mix-and-match adapter of He et al. 2022 (section 4.6)."""
 
 from __future__ import annotations
 
@@ -12,29 +9,37 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.methods.base import Method
 from fedpeft.methods.prefix import Prefix, PrefixSettings
 from fedpeft.methods.scaled_parallel_adapter import (
     ScaledParallelAdapter,
     ScaledParallelAdapterSettings,
 )
+from fedpeft.methods.settings import MOST, MethodSettings
 from fedpeft.modifications import Modification
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
-from fedpeft.sites import BackboneShape
 
 
 class MAMSettings(MethodSettings):
     """Settings of MAM."""
 
     name: Literal["mam"]
-    length: int = Field(16, ge=1, description="length l of the prefix (paper: 30; GLUE 16)")
-    bottleneck: int = Field(16, ge=1, description="width m of the adapter (paper: 512; GLUE 16)")
-    scale: float = Field(2.0, gt=0, description="s of the adapter (paper: 4; GLUE 2)")
+    length: int = Field(
+        16, ge=1, le=MOST, description="length l of the prefix (paper: 30; GLUE 16)"
+    )
+    bottleneck: int = Field(
+        16, ge=1, le=MOST, description="width m of the adapter (paper: 512; GLUE 16)"
+    )
+    scale: float = Field(2.0, gt=0, description="scale s of the adapter (paper: 4; GLUE 2)")
 
 
 class MAM(Method[MAMSettings]):
-    """Both, side by side."""
+    """Combine ``softmax(q [P_k, K]^T) [P_v, V]`` with ``h <- h + s ReLU(x W_down) W_up``.
+
+    That is prefix tuning and a scaled parallel adapter at the FFN. The prefix is trained directly;
+    the released code trains an MLP that generates it, whose weights clients would have to send.
+    """
 
     Settings = MAMSettings
     lr = 1e-3
@@ -53,7 +58,7 @@ class MAM(Method[MAMSettings]):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The sites of both."""
+        """See Method."""
         return tuple(site for part in self._parts for site in part.sites)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
@@ -61,7 +66,7 @@ class MAM(Method[MAMSettings]):
         return {name: shape for part in self._parts for name, shape in part.parameters().items()}
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw both."""
+        """Draw the parameters of both."""
         return {
             name: value for part in self._parts for name, value in part.initial(generator).items()
         }

@@ -1,4 +1,4 @@
-"""The multi-head parallel adapter of He et al. 2022 (section 3.3): an adapter in every head."""
+"""Multi-head parallel adapter of He et al. 2022 (section 3.3)."""
 
 from __future__ import annotations
 
@@ -9,22 +9,26 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.methods.adapter import STD
-from fedpeft.methods.base import Method
+from fedpeft.methods.base import Method, normal
+from fedpeft.methods.settings import MOST, MethodSettings
 from fedpeft.modifications import HeadsBottleneck, Modification
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
 
 
 class MultiheadAdapterSettings(MethodSettings):
     """Settings of the multi-head parallel adapter."""
 
     name: Literal["multihead_parallel_adapter"]
-    length: int = Field(30, ge=1, description="width l of each head's bottleneck (paper: 200, 30)")
+    length: int = Field(
+        30, ge=1, le=MOST, description="width l of each head's bottleneck (paper: 200, 30)"
+    )
 
 
 class MultiheadAdapter(Method[MultiheadAdapterSettings]):
-    """head_i + ReLU(q_i P_k^T) P_v: prefix tuning with ReLU in place of the gated softmax."""
+    """Add a bottleneck to every attention head: ``h_i <- h_i + ReLU(q_i P_k^T) P_v``.
+
+    This is prefix tuning with ReLU in place of the gated softmax.
+    """
 
     Settings = MultiheadAdapterSettings
     lr = 1e-3
@@ -32,7 +36,7 @@ class MultiheadAdapter(Method[MultiheadAdapterSettings]):
     sites = ("heads",)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return P_k and P_v of all heads side by side, [l, width], of every block."""
+        """Return P_k and P_v of every block, with all heads side by side, [l, width]."""
         shape = (self.settings.length, self.shape.width)
         return {
             f"{layer}.{name}": shape
@@ -41,13 +45,13 @@ class MultiheadAdapter(Method[MultiheadAdapterSettings]):
         }
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw N(0, 0.02), as for the other adapters."""
-        return {name: generator.normal(0, STD, shape) for name, shape in self.parameters().items()}
+        """Draw from N(0, 0.02^2), as the other adapters do."""
+        return normal(generator, self.parameters())
 
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return one change for every block."""
+        """Return one change per block."""
         return [
             HeadsBottleneck(
                 "heads",

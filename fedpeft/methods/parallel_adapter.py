@@ -1,4 +1,4 @@
-"""The parallel adapter of He et al. 2022 (section 3.3): reads what its sub-layer reads."""
+"""Parallel adapter of He et al. 2022 (section 3.3): reads the input of its sub-layer."""
 
 from __future__ import annotations
 
@@ -7,17 +7,21 @@ from typing import Literal, TypeVar
 from pydantic import Field
 
 from fedpeft.methods.adapter import Adapter, AdapterSettings
+from fedpeft.methods.settings import MOST
 
 #: Sub-layer -> (site that changes, site that is read).
 PLACES = {"attention": ("heads", "attn_in"), "ffn": ("ffn_out", "attn_norm")}
 
 
 class ParallelSettings(AdapterSettings):
-    """What the parallel adapters have in common."""
+    """Settings that the parallel adapters share."""
 
-    bottleneck: int = Field(16, ge=1, description="width m of the bottleneck (paper: 512; GLUE 16)")
+    bottleneck: int = Field(
+        16, ge=1, le=MOST, description="width m of the bottleneck (paper: 512; GLUE 16)"
+    )
     position: Literal["attention", "ffn"] = Field(
-        "ffn", description="ffn: beside the FFN | attention: beside it, before its output matrix"
+        "ffn",
+        description="sub-layer in parallel: ffn | attention (before its output matrix)",
     )
 
 
@@ -31,16 +35,19 @@ SettingsT = TypeVar("SettingsT", bound=ParallelSettings)
 
 
 class Parallel(Adapter[SettingsT]):
-    """h <- h + s f(x), x = the input of the sub-layer whose output is h."""
+    """h <- h + s ReLU(x W_down) W_up, where h is the output of a sub-layer and x its input."""
 
     @property
     def places(self) -> tuple[tuple[str, str], ...]:
-        """One place in every block."""
+        """See Adapter."""
         return (PLACES[self.settings.position],)
 
 
 class ParallelAdapter(Parallel[ParallelAdapterSettings]):
-    """The parallel adapter with s = 1."""
+    """Insert a bottleneck parallel to a sub-layer: ``h <- h + ReLU(x W_down) W_up``.
+
+    x is the sub-layer's input, h its output.
+    """
 
     Settings = ParallelAdapterSettings
     lr = 3e-3

@@ -1,4 +1,4 @@
-"""The adapter of Pfeiffer et al. 2021 (arXiv 2005.00247, section 3): one after every FFN."""
+"""Adapter of Pfeiffer et al. 2021 (arXiv 2005.00247, section 3)."""
 
 from __future__ import annotations
 
@@ -14,9 +14,10 @@ class PfeifferSettings(AdapterSettings):
 
 
 class Pfeiffer(Adapter[PfeifferSettings]):
-    """LN(u + x) becomes LN(u + x + f(LN(u + x))), the block's own LayerNorm both times.
+    """Insert a bottleneck f after the FFN: ``LN(u + x)`` becomes ``LN(u + x + f(LN(u + x)))``.
 
-    u is the FFN's output and x its residual.
+    f(h) = ReLU(h W_down) W_up; u is the FFN's output, x its residual, and LN the block's pretrained
+    LayerNorm both times.
     """
 
     Settings = PfeifferSettings

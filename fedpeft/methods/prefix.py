@@ -1,7 +1,4 @@
-"""Prefix tuning: trained keys and values in front of the text's, in every block.
-
-Li and Liang 2021 (arXiv 2101.00190). Positions do not shift, and every token attends the prefix.
-"""
+"""Prefix tuning of Li and Liang 2021 (arXiv 2101.00190)."""
 
 from __future__ import annotations
 
@@ -12,29 +9,34 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.methods.adapter import STD
-from fedpeft.methods.base import Method
+from fedpeft.methods.base import Method, normal
+from fedpeft.methods.settings import MOST, MethodSettings
 from fedpeft.modifications import Modification
 from fedpeft.modifications.prompts import KeyValuePrefix
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
 
 
 class PrefixSettings(MethodSettings):
     """Settings of prefix tuning."""
 
     name: Literal["prefix"]
-    length: int = Field(32, ge=1, description="length l of the prefix (paper: 200; GLUE 32)")
+    length: int = Field(
+        32, ge=1, le=MOST, description="length l of the prefix (paper: 200; GLUE 32)"
+    )
     hidden: int = Field(
         0,
         ge=0,
-        description="width of the MLP that makes the prefix (papers: 800); 0 = none, the prefix "
-        "itself is trained; all of the MLP would travel",
+        le=MOST,
+        description="width of an MLP that generates the prefix (papers: 800); 0 = train the prefix "
+        "directly; with an MLP, clients send all of its weights",
     )
 
 
 class Prefix(Method[PrefixSettings]):
-    """softmax(q [P_k, K]^T) [P_v, V] in every head."""
+    """Prepend l trained keys and values in every head: ``softmax(q [P_k, K]^T) [P_v, V]``.
+
+    The positions of the text do not shift, and every token attends to the prefix.
+    """
 
     Settings = PrefixSettings
     lr = 1e-2
@@ -42,7 +44,7 @@ class Prefix(Method[PrefixSettings]):
     sites = ("kv",)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return P_k and P_v [l, width] of every block, or the embedding and MLP that make them."""
+        """Return P_k and P_v [l, width] of every block, or the MLP that generates them."""
         length, width, hidden = self.settings.length, self.shape.width, self.settings.hidden
         if not hidden:
             return {
@@ -60,26 +62,23 @@ class Prefix(Method[PrefixSettings]):
         }
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw N(0, 0.02), biases 0."""
-        return {
-            name: np.zeros(shape) if name.endswith("bias") else generator.normal(0, STD, shape)
-            for name, shape in self.parameters().items()
-        }
+        """Draw from N(0, 0.02^2); biases are 0."""
+        return normal(generator, self.parameters())
 
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return the prefix of every block."""
-        made = self._by_mlp(parameters) if self.settings.hidden else parameters
+        """Return one prefix per block."""
+        prefix = self._by_mlp(parameters) if self.settings.hidden else parameters
         return [
             KeyValuePrefix(
-                "kv", layer, made[f"{layer}.prefix_keys"], made[f"{layer}.prefix_values"]
+                "kv", layer, prefix[f"{layer}.prefix_keys"], prefix[f"{layer}.prefix_values"]
             )
             for layer in range(self.shape.layers)
         ]
 
     def _by_mlp(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """embedding -> hidden -> tanh -> keys and values of all blocks."""
+        """Return the keys and values of all blocks: out(tanh(hidden(embedding)))."""
         inner = parameters["embedding"] @ parameters["hidden.weight"].transpose(-1, -2)
         inner = (inner + parameters["hidden.bias"][:, None]).tanh()  # [G, l, hidden]
         flat = inner @ parameters["out.weight"].transpose(-1, -2) + parameters["out.bias"][:, None]

@@ -1,8 +1,8 @@
-"""Prompt tuning: n trained embeddings at the input, in front of the text or around the mask.
+"""Prompt tuning: trained embeddings at the input.
 
-In front: prompt tuning (Lester et al. 2021, arXiv 2104.08691), the WARP_n of Gupta et al. 2023.
-Around the mask that the head reads: WARP (Hambardzumyan et al. 2021, arXiv 2101.00121), whose
-templates also put some at the ends of the text.
+With ``placement = "start"`` this is Lester et al. 2021 (arXiv 2104.08691), which Gupta et al. 2023
+call WARP_n. With "template" it is WARP (Hambardzumyan et al. 2021, arXiv 2101.00121), whose
+templates also have embeddings at the ends of the text.
 """
 
 from __future__ import annotations
@@ -14,30 +14,31 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.methods.base import Method
+from fedpeft.backbones.shapes import BackboneShape
+from fedpeft.methods.base import Method, normal
+from fedpeft.methods.settings import MOST, MethodSettings
 from fedpeft.modifications import Modification
 from fedpeft.modifications.prompts import MaskTemplate, Prompt
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
-from fedpeft.sites import BackboneShape
-
-STD = 0.02  # as BERT's own embeddings
 
 
 class PromptSettings(MethodSettings):
     """Settings of prompt tuning."""
 
     name: Literal["prompt"]
-    length: int = Field(20, ge=1, description="number n of trained embeddings")
+    length: int = Field(20, ge=1, le=MOST, description="number n of trained embeddings")
     placement: Literal["start", "template"] = Field(
         "start",
-        description="start: before the text, without position | template: around the mask that "
-        "is read, starting as mask tokens (needs representation = mask)",
+        description="start: before the text, without positions | template: around the mask token "
+        "that the head reads, initialized to its embedding (needs representation = mask)",
     )
 
 
 class PromptTuning(Method[PromptSettings]):
-    """n embeddings; with placement ``template`` what is trained is their change from <mask>'s."""
+    """Add n trained embeddings to the input: ``[p_1, ..., p_n, text]``, or around the mask token.
+
+    With placement "template" the trained parameters are the changes from the mask's embedding.
+    """
 
     Settings = PromptSettings
     lr = 1e-2
@@ -51,7 +52,7 @@ class PromptTuning(Method[PromptSettings]):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The embeddings behind their LayerNorm, or the word embeddings before it."""
+        """The embeddings after their LayerNorm, or the word embeddings before it."""
         return ("words",) if self.around_mask else ("embeddings",)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
@@ -59,14 +60,15 @@ class PromptTuning(Method[PromptSettings]):
         return {"prompt": (self.settings.length, self.shape.width)}
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw N(0, 0.02), or zeros: a template starts from the mask's embedding."""
-        shape = self.parameters()["prompt"]
-        return {"prompt": np.zeros(shape) if self.around_mask else generator.normal(0, STD, shape)}
+        """Draw from N(0, 0.02^2), like BERT's embeddings; zeros for a template."""
+        if self.around_mask:
+            return super().initial(generator)
+        return normal(generator, self.parameters())
 
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return the one prompt."""
+        """Return one prompt."""
         kind = MaskTemplate if self.around_mask else Prompt
         (site,) = self.sites
         return [kind(site, 0, parameters["prompt"])]

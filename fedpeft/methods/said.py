@@ -1,11 +1,4 @@
-"""SAID: all weights change along a random subspace, scaled layer by layer.
-
-Structure-aware intrinsic dimension (Aghajanyan et al. 2021, arXiv 2012.13255, section 3):
-W_i = W_i0 + lambda_i P(theta)_i, with P a Fastfood projection, theta in R^(d - m) and one lambda
-for each of the m layers (here the embeddings and every block). As in their code, the columns of a
-weight's projection have length 1; unlike there, it is made of blocks as long as theta, not of one
-block as long as the weight.
-"""
+"""SAID, structure-aware intrinsic dimension (Aghajanyan et al. 2021, arXiv 2012.13255)."""
 
 from __future__ import annotations
 
@@ -17,13 +10,13 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from fedpeft.backbones.shapes import BackboneShape, layer_of
 from fedpeft.errors import UserError
 from fedpeft.methods.base import Method
+from fedpeft.methods.settings import MOST, MethodSettings
 from fedpeft.modifications import Modification, WeightChange
 from fedpeft.projection.fastfood import Fastfood
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
-from fedpeft.sites import BackboneShape, layer_of
 
 
 class SAIDSettings(MethodSettings):
@@ -31,12 +24,18 @@ class SAIDSettings(MethodSettings):
 
     name: Literal["said"]
     d: int = Field(
-        1024, ge=2, le=1_000_000, description="trained numbers in all: theta and the lambdas"
+        1024, ge=2, le=MOST, description="number of trained parameters: theta and lambda"
     )
 
 
 class SAID(Method[SAIDSettings]):
-    """theta = 0 at the start, lambda = 1: the identity."""
+    """Change every weight along a random subspace: ``W_i = W_i0 + lambda_i P_i theta``.
+
+    P_i is a Fastfood projection, theta in R^(d - m), with one lambda for each of the m layers (the
+    embeddings and every block). At the start theta = 0 and lambda = 1. The columns of P_i have
+    length 1, as in the paper's code; that code uses one Fastfood block as long as the weight, this
+    uses blocks as long as theta.
+    """
 
     Settings = SAIDSettings
     lr = 1e-2
@@ -50,12 +49,12 @@ class SAID(Method[SAIDSettings]):
         self.layers = shape.layers + 1
         if settings.d <= self.layers:
             raise UserError(
-                f"method.d = {settings.d}: {self.layers} of them scale layers; expected more"
+                f"method.d = {settings.d}: {self.layers} parameters scale layers; expected more"
             )
         self._free = settings.d - self.layers
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return theta [d - m] and the lambdas [m]."""
+        """Return theta [d - m] and lambda [m]."""
         return {"theta": (self._free,), "lambda": (self.layers,)}
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
@@ -63,7 +62,7 @@ class SAID(Method[SAIDSettings]):
         return {"theta": np.zeros(self._free), "lambda": np.ones(self.layers)}
 
     def projections(self) -> list[Fastfood]:
-        """Return one projection for each weight."""
+        """Return one projection per weight."""
         return [
             Fastfood(self.seed, f"said/{name}", prod(shape), self._free)
             for name, shape in self.shape.weights.items()
@@ -72,7 +71,7 @@ class SAID(Method[SAIDSettings]):
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return the change of every weight; columns of its projection have length 1."""
+        """Return one change per weight."""
         changes: list[Modification] = []
         weights = self.shape.weights.items()
         for (name, shape), project in zip(weights, projections, strict=True):

@@ -1,4 +1,4 @@
-"""The scaled parallel adapter of He et al. 2022 (section 3.3): LoRA's scale and first values."""
+"""Scaled parallel adapter of He et al. 2022 (section 3.3), with LoRA's scale and start."""
 
 from __future__ import annotations
 
@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from fedpeft.methods.adapter import Adapter
 from fedpeft.methods.base import kaiming
 from fedpeft.methods.parallel_adapter import Parallel, ParallelSettings
 
@@ -17,32 +18,37 @@ class ScaledParallelAdapterSettings(ParallelSettings):
     """Settings of the scaled parallel adapter."""
 
     name: Literal["scaled_parallel_adapter"]
-    scale: float = Field(2.0, gt=0, description="s (paper: 4; GLUE 2), or its first value")
-    train_scale: bool = Field(False, description="train one s for every block")
+    scale: float = Field(2.0, gt=0, description="scale s, or its initial value (paper: 4; GLUE 2)")
+    train_scale: bool = Field(False, description="train one s per block")
 
 
 class ScaledParallelAdapter(Parallel[ScaledParallelAdapterSettings]):
-    """s multiplies the whole up-projection, bias included; the identity at the start."""
+    """Insert a scaled bottleneck parallel to a sub-layer: ``h <- h + s ReLU(x W_down) W_up``.
+
+    x is the sub-layer's input, h its output; s also scales the bias of W_up. W_up = 0 at the start,
+    so training starts from the pretrained backbone.
+    """
 
     Settings = ScaledParallelAdapterSettings
     lr = 3e-3
     source = "He et al. 2022, section 3.3"
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return the adapters', and s [1] of every block if it is trained."""
+        """Return the adapters' parameters, and s [1] of every block if trained."""
         scales = [f"{layer}.scale" for layer in range(self.shape.layers)]
         trained = dict.fromkeys(scales if self.settings.train_scale else [], (1,))
         return {**super().parameters(), **trained}
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw down Kaiming-uniform; up and biases are 0."""
-        found = {}
+        """Draw W_down Kaiming-uniform; W_up and biases are 0."""
+        values = super(Adapter, self).initial(generator)
         for name, shape in self.parameters().items():
-            last = name.rpartition(".")[2]
-            first = self.settings.scale if last == "scale" else 0.0
-            found[name] = kaiming(generator, shape) if last == "down" else np.full(shape, first)
-        return found
+            if name.endswith(".down"):
+                values[name] = kaiming(generator, shape)
+            elif name.endswith(".scale"):
+                values[name] = np.full(shape, self.settings.scale)
+        return values
 
     def scale(self, parameters: Mapping[str, Tensor], layer: int) -> float | Tensor:
-        """Return s."""
+        """See Adapter."""
         return parameters[f"{layer}.scale"] if self.settings.train_scale else self.settings.scale

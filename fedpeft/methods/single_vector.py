@@ -1,4 +1,4 @@
-"""What SLaSh and JR-WARP share: one trained vector z and random projections of it."""
+"""Base of SLaSh and JR-WARP: one trained vector z and fixed random projections of it."""
 
 from __future__ import annotations
 
@@ -8,31 +8,31 @@ from typing import Literal, TypeVar
 import numpy as np
 
 from fedpeft.methods.base import Method
+from fedpeft.methods.settings import MethodSettings
 from fedpeft.projection import Distribution
-from fedpeft.settings import MethodSettings
 
 Init = Literal["normal", "uniform", "zeros", "identity"]
 SettingsT = TypeVar("SettingsT", bound=MethodSettings)
 
 
 class SingleVector(Method[SettingsT]):
-    """Trains z in R^d; z and every projection come from one distribution of variance 1/d.
+    """Train z in R^d; z and every projection have entries of variance 1/d.
 
-    The bound that Gupta et al. 2023, appendix B.2, print for the uniform one contradicts that
-    variance; the released code keeps the variance, and so does this.
+    The bound in Gupta et al. 2023, appendix B.2, for the uniform distribution contradicts this
+    variance; this follows the released code, which has it.
     """
 
     d: int
     init: Init
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return the one vector z, [d]."""
+        """Return z [d]."""
         return {"z": (self.d,)}
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw z with variance 1/d, or zeros; ``identity`` keeps the normal one."""
+        """Draw z with variance 1/d, normal for ``identity``; or zeros."""
         if self.init == "zeros":
-            return {"z": np.zeros(self.d)}
+            return super().initial(generator)
         if self.init == "uniform":
             bound = sqrt(3 / self.d)
             return {"z": generator.uniform(-bound, bound, self.d)}
@@ -40,5 +40,5 @@ class SingleVector(Method[SettingsT]):
 
     @property
     def distribution(self) -> Distribution:
-        """The distribution of the projections."""
+        """Distribution of the projections."""
         return self.init if self.init in ("uniform", "identity") else "normal"

@@ -1,7 +1,4 @@
-"""SLaSh: shift every layer's activations by projections of one vector (Gupta et al. 2023).
-
-Section 2: layer l gets the shift z_l = W_l z, W_l fixed and random, z in R^d trained.
-"""
+"""SLaSh: shift activations by projections of one vector (Gupta et al. 2023, section 2)."""
 
 from __future__ import annotations
 
@@ -12,15 +9,15 @@ from typing import Annotated, Literal
 from pydantic import Field
 from torch import Tensor
 
+from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.errors import UserError
+from fedpeft.methods.settings import MOST, Blocks, MethodSettings, chosen_blocks
 from fedpeft.methods.single_vector import Init, SingleVector
 from fedpeft.modifications import Modification, Shift
 from fedpeft.projection import Projection
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import Blocks, MethodSettings
-from fedpeft.sites import BackboneShape
 
-#: Where the paper adds the shift, as one of our sites.
+#: Site of each position in the paper.
 SITES = {"output": "ffn_out", "intermediate": "ffn_mid", "attention": "attn_norm"}
 
 
@@ -28,24 +25,30 @@ class SlashSettings(MethodSettings):
     """Settings of SLaSh."""
 
     name: Literal["slash"]
-    d: Annotated[int, Field(ge=1, le=1_000_000)] | Literal["max"] = Field(
-        1024, description="length of the trained vector z; max = as many as are shifted"
+    d: Annotated[int, Field(ge=1, le=MOST)] | Literal["max"] = Field(
+        1024, description="length of the trained vector z; max = number of shifted activations"
     )
     position: Literal["output", "intermediate", "attention"] = Field(
         "output",
-        description="output: before the block's last LayerNorm | intermediate: before GELU | "
-        "attention: after the attention's LayerNorm",
+        description="where to shift: output (before the block's last LayerNorm) | intermediate "
+        "(before GELU) | attention (after the attention's LayerNorm)",
     )
-    layers: Blocks = Field("all", description="blocks that are shifted, from 0: all | 6-11 | 0,5")
+    layers: Blocks = Field(
+        "all", description="blocks to shift, counted from 0: all | upper half | 6-11 | 0,5"
+    )
     init: Init = Field(
         "normal",
-        description="z and W: normal | uniform; zeros: z = 0, W normal; "
-        "identity: W = I (d = width), z normal",
+        description="distribution of z and W: normal | uniform | zeros (z = 0, W normal) | "
+        "identity (W = I, d = width, z normal)",
     )
 
 
 class Slash(SingleVector[SlashSettings]):
-    """Shift W_l z at one site of every block; identity at the start only with ``init = zeros``."""
+    """Shift the activations of every block l by a projection of one vector: ``h <- h + W_l z``.
+
+    z in R^d is trained, W_l is fixed and random. Training starts from the pretrained backbone only
+    with ``init = "zeros"``.
+    """
 
     Settings = SlashSettings
     lr = 5e-3
@@ -54,7 +57,7 @@ class Slash(SingleVector[SlashSettings]):
 
     def __init__(self, settings: SlashSettings, shape: BackboneShape, seed: int):
         super().__init__(settings, shape, seed)
-        self.layers = _chosen(settings.layers, shape.layers)
+        self.layers = chosen_blocks(settings.layers, shape.layers)
         self.init = settings.init
         self._width = shape.intermediate if settings.position == "intermediate" else shape.width
         shifted = len(self.layers) * self._width
@@ -72,11 +75,11 @@ class Slash(SingleVector[SlashSettings]):
 
     @property
     def sites(self) -> tuple[str, ...]:
-        """The site of ``position``."""
+        """See Method."""
         return (SITES[self.settings.position],)
 
     def projections(self) -> list[Projection]:
-        """Return W_l of every block, entries of unit variance; ``realise`` divides by sqrt d."""
+        """Return W_l of every block, with entries of unit variance."""
         (site,) = self.sites
         return [
             Projection(self.seed, f"slash/{site}/{layer}", self._width, self.d, self.distribution)
@@ -87,22 +90,10 @@ class Slash(SingleVector[SlashSettings]):
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
         """Return the shift W_l z of every block."""
-        # W has variance 1/d; the identity is used as it is.
+        # Entries get variance 1/d; the identity is not scaled.
         scale = 1.0 if self.init == "identity" else 1 / sqrt(self.d)
         z, (site,) = parameters["z"] * scale, self.sites
         return [
             Shift(site, layer, project(z))
             for layer, project in zip(self.layers, projections, strict=True)
         ]
-
-
-def _chosen(layers: Blocks, count: int) -> list[int]:
-    """Return the chosen ones of a backbone's blocks."""
-    if layers == "all":
-        return list(range(count))
-    chosen = sorted(set(layers))
-    if chosen[-1] >= count:
-        raise UserError(
-            f"method.layers: {chosen[-1]} is no block of this backbone; expected 0 to {count - 1}"
-        )
-    return chosen

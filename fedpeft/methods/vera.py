@@ -1,4 +1,4 @@
-"""VeRA: fixed random low-rank matrices, scaled by trained vectors (Kopiczko et al. 2024)."""
+"""VeRA of Kopiczko et al. 2024 (arXiv 2310.11454)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,27 @@ from pydantic import Field
 from torch import Tensor
 
 from fedpeft.methods.base import Method
+from fedpeft.methods.settings import MOST, MethodSettings
 from fedpeft.modifications import Modification, ScaledLowRank
 from fedpeft.projection import Projection
 from fedpeft.projection.operators import Operator
-from fedpeft.settings import MethodSettings
 
 
 class VeRASettings(MethodSettings):
     """Settings of VeRA."""
 
     name: Literal["vera"]
-    rank: int = Field(256, ge=1, description="rank r of the shared matrices (paper: 256 or 1024)")
-    d_initial: float = Field(0.1, gt=0, description="first value of the inner vectors")
+    rank: int = Field(
+        256, ge=1, le=MOST, description="rank r of the shared matrices (paper: 256 or 1024)"
+    )
+    d_initial: float = Field(0.1, gt=0, description="initial value of d, the inner vectors")
 
 
 class VeRA(Method[VeRASettings]):
-    """h = W x + diag(b) B diag(d) A x on query and value, equation 2; b = 0 at the start.
+    """Scale a fixed random low-rank change by vectors: ``h = W x + diag(b) B diag(d) A x``.
 
-    A and B are shared by all blocks, Kaiming-uniform (section 3.2): variance 2 / inputs.
+    Equation 2, on query and value. A and B are shared by all blocks, Kaiming-uniform with variance
+    2 / inputs (section 3.2). b = 0 at the start.
     """
 
     Settings = VeRASettings
@@ -47,14 +50,14 @@ class VeRA(Method[VeRASettings]):
         }
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Return d filled with ``d_initial``, b = 0."""
+        """Return d filled with ``d_initial`` and b = 0."""
         return {
             name: np.full(shape, self.settings.d_initial if name.endswith("d") else 0.0)
             for name, shape in self.parameters().items()
         }
 
     def projections(self) -> list[Projection]:
-        """Return A [r, width] and B [width, r], entries of unit variance."""
+        """Return A [r, width] and B [width, r], with entries of unit variance."""
         rank, width = self.settings.rank, self.shape.width
         return [
             Projection(self.seed, "vera/down/0", rank, width, "uniform"),
@@ -64,7 +67,7 @@ class VeRA(Method[VeRASettings]):
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return one change for query and value of every block; d takes A's and B's scale."""
+        """Return one change per block and site; d absorbs the scale of A and B."""
         down, up = projections
         scale = sqrt(2 / self.shape.width) * sqrt(2 / self.settings.rank)
         return [

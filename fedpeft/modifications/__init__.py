@@ -1,17 +1,17 @@
 """Modifications of hidden states with a leading group axis.
 
-The batch is ordered in G groups of B rows; row g of every tensor below changes the rows of
-group g. In the terms of He et al. (2022, section 3): a modification is a modified representation
-(``site``), an insertion (``reads``), a functional form (the class) and a composition (what
-``apply`` does with the change). ``hooks`` applies them, ``fusing`` merges into the weights those
-that say how.
+The batch is ordered in G groups of B rows; row g of each tensor below changes the rows of group g.
+In the terms of He et al. (2022, section 3), a modification is a modified representation (``site``),
+an insertion (``reads``), a functional form (the class) and a composition (what ``apply`` does with
+the change). ``hooks`` applies modifications; ``fusing`` merges those with ``weight_changes`` into
+the weights.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, fields, replace
-from typing import TYPE_CHECKING, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 from torch import Tensor
@@ -20,7 +20,7 @@ from torch.nn import functional
 from fedpeft.projection.operators import Operator
 
 if TYPE_CHECKING:
-    from fedpeft.tasks.batching import Batch
+    from fedpeft.batches.batch import Batch
 
 ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
     "relu": functional.relu,
@@ -32,11 +32,15 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 class Modification:
     """One change at one site of one layer.
 
-    ``reads`` says what the change is computed from: ``input`` = what the site's module gets
-    (parallel), ``self`` = the representation that is changed (sequential), ``normed`` = a
-    LayerNorm's input, normalised, without gain and bias; ``output`` = what the module would make
-    of the representation unchanged (sites on the input side); else the name of another site of
-    the block. ``adds_tokens`` says whether texts get longer.
+    Attributes:
+        adds_tokens: whether texts get longer.
+        site: name of the site.
+        layer: index of the block; 0 for the embeddings and for whole weights.
+        reads: what the change is computed from: ``input`` = the input of the site's module
+            (parallel); ``self`` = the representation that is changed (sequential); ``normed`` = a
+            LayerNorm's input, normalized, without gain and bias; ``output`` = the module's output
+            for the unchanged representation (sites on the input side); or the name of another site
+            of the block.
     """
 
     adds_tokens: ClassVar[bool] = False
@@ -49,20 +53,21 @@ class Modification:
 
         Args:
             hidden: the site's representation, [G * B, T, width].
-            source: what ``reads`` names, [G * B, T, its width].
+            source: the representation that ``reads`` names, [G * B, T, its width].
         """
         raise TypeError(f"{type(self).__name__} does not change a hidden state")
 
     def prepare(self, batch: Batch, mask_id: int) -> tuple[Modification, Batch]:
-        """Return this modification for a batch, and the batch as the backbone must see it.
+        """Return this modification for a batch, and the batch with any added tokens.
 
-        The batch comes back longer if tokens are added to its texts. ``mask_id`` is the token id
-        of the mask, -1 if there is none.
+        Args:
+            batch: the texts.
+            mask_id: token id of the mask, -1 if the tokenizer has none.
         """
         return self, batch
 
     def weight_changes(self, module: str) -> dict[str, Tensor] | None:
-        """Return what to add to weights by name to have the same effect; None = impossible.
+        """Return changes of weights with the same effect, by name; None = impossible.
 
         Args:
             module: path of the site's module.
@@ -70,8 +75,9 @@ class Modification:
         return None
 
     def map(self, change: Callable[[Tensor], Tensor]) -> Self:
-        """Return a copy with ``change`` done to each tensor."""
-        return replace(self, **{name: change(tensor) for name, tensor in self.tensors().items()})
+        """Return a copy with ``change`` applied to each tensor."""
+        changed: dict[str, Any] = {name: change(value) for name, value in self.tensors().items()}
+        return replace(self, **changed)
 
     def tensors(self) -> dict[str, Tensor]:
         """Return the tensors by field name; each has the leading axis G."""
@@ -81,18 +87,18 @@ class Modification:
 
 @dataclass(frozen=True)
 class Shift(Modification):
-    """h + value: a constant for every token."""
+    """h + value: the same shift for all tokens of a group."""
 
     value: Tensor  # [G, width]
     reads: str = field(default="self", kw_only=True)
 
     def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
-        """See Modification; the same shift for all tokens of a group."""
+        """See Modification."""
         groups, width = self.value.shape
         return (hidden.view(groups, -1, width) + self.value[:, None]).view_as(hidden)
 
     def weight_changes(self, module: str) -> dict[str, Tensor] | None:
-        """A shift of a module's output is a change of its bias."""
+        """Return the change of the module's bias."""
         return {f"{module}.bias": self.value}
 
 
@@ -111,7 +117,7 @@ class NormChange(Modification):
         return hidden + (grouped * self.gain[:, None] + self.bias[:, None]).view_as(hidden)
 
     def weight_changes(self, module: str) -> dict[str, Tensor] | None:
-        """The LayerNorm's own weights."""
+        """Return the changes of the LayerNorm's gain and bias."""
         return {f"{module}.weight": self.gain, f"{module}.bias": self.bias}
 
 
@@ -130,7 +136,7 @@ class LowRank(Modification):
         return hidden + self.scale * (inner @ self.up.transpose(1, 2)).view_as(hidden)
 
     def weight_changes(self, module: str) -> dict[str, Tensor] | None:
-        """W + scale * B A."""
+        """Return the change of W, scale * B A."""
         return {f"{module}.weight": self.scale * (self.up @ self.down)}
 
 
@@ -150,7 +156,7 @@ class ScaledLowRank(Modification):
         return hidden + (self.up(low) * self.outer[:, None]).view_as(hidden)
 
     def weight_changes(self, module: str) -> dict[str, Tensor] | None:
-        """W + diag(b) B diag(d) A."""
+        """Return the change of W, diag(b) B diag(d) A."""
         down, up = self.down.matrix(), self.up.matrix()
         return {f"{module}.weight": self.outer[:, :, None] * up * self.inner[:, None] @ down}
 
@@ -200,11 +206,11 @@ class HeadsBottleneck(Modification):
 
 @dataclass(frozen=True)
 class WeightChange(Modification):
-    """W + value for a weight of the backbone, by name; G = 1 only."""
+    """W + value for a weight of the backbone; G = 1 only."""
 
     name: str
     value: Tensor  # [1, *shape]
 
     def weight_changes(self, module: str) -> dict[str, Tensor] | None:
-        """The weight itself; ``module`` is not needed."""
+        """Return the change; ``module`` is not needed."""
         return {self.name: self.value}

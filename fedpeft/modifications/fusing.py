@@ -1,4 +1,4 @@
-"""Merging modifications into the backbone's weights, and taking them out again."""
+"""Merge modifications into the backbone's weights."""
 
 from __future__ import annotations
 
@@ -8,28 +8,28 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor, nn
 
+from fedpeft.backbones.families import FAMILIES
 from fedpeft.modifications import Modification
-from fedpeft.sites import FAMILIES
 
 
 def fused_changes(family: str, modifications: Sequence[Modification]) -> dict[str, Tensor]:
-    """Return what to add to each weight, by its name, for one task vector (G = 1).
+    """Return the change of each weight, by name, for one task vector (G = 1).
 
     Raises:
-        ValueError: a modification that is no change of weights.
+        ValueError: G > 1, or a modification has no equivalent change of weights.
     """
     total: dict[str, Tensor] = {}
     for modification in modifications:
         site = FAMILIES[family].get(modification.site)
         module = site.module(modification.layer) if site else ""
-        # What goes into a module is not in its weights.
-        inside = site is None or site.side == "output"
-        changes = modification.weight_changes(module) if inside else None
+        # A change of a module's input cannot be merged into the module's weights.
+        mergeable = site is None or site.side == "output"
+        changes = modification.weight_changes(module) if mergeable else None
         if changes is None:
             raise ValueError(f"{type(modification).__name__} is no change of the weights")
         for name, group in changes.items():
             if len(group) != 1:
-                raise ValueError(f"one task vector can be merged, not {len(group)}")
+                raise ValueError(f"expected one task vector to merge, got {len(group)}")
             change = group[0]
             total[name] = total[name] + change if name in total else change
     return total
@@ -37,7 +37,7 @@ def fused_changes(family: str, modifications: Sequence[Modification]) -> dict[st
 
 @contextmanager
 def fused(model: nn.Module, family: str, modifications: Sequence[Modification]) -> Iterator[None]:
-    """Merge modifications into the model while the context is open; then its own bits are back.
+    """Merge modifications into the model while the context is open, then restore its weights.
 
     Raises:
         ValueError: see ``fused_changes``.
@@ -48,7 +48,7 @@ def fused(model: nn.Module, family: str, modifications: Sequence[Modification]) 
     try:
         with torch.no_grad():
             for name, change in changes.items():
-                weights[name] += change
+                weights[name].add_(change)
         yield
     finally:
         with torch.no_grad():

@@ -1,4 +1,4 @@
-"""Modifications that put trained tokens beside the text's: prompts, templates, prefixes."""
+"""Modifications that add trained tokens to a text: prompts, templates, prefixes."""
 
 from __future__ import annotations
 
@@ -10,13 +10,13 @@ import torch
 from torch import Tensor
 from torch.nn import functional
 
+from fedpeft.batches.batch import Batch
 from fedpeft.modifications import Modification
-from fedpeft.tasks.batching import Batch
 
 
 @dataclass(frozen=True)
 class Prompt(Modification):
-    """k embeddings put in front of the embedding output (site ``embeddings``, layer 0)."""
+    """k embeddings inserted before the embedding output (site ``embeddings``, layer 0)."""
 
     adds_tokens = True
     value: Tensor  # [G, k, width]
@@ -30,20 +30,20 @@ class Prompt(Modification):
         return torch.cat([prompt.reshape(-1, length, width).to(hidden.dtype), hidden], dim=1)
 
     def prepare(self, batch: Batch, mask_id: int) -> tuple[Modification, Batch]:
-        """The prompt is attended; it has no token ids, and positions stay as they are."""
+        """Extend the attention mask; the prompt has no token ids, and positions do not change."""
         mask = functional.pad(batch.attention_mask, (self.value.shape[1], 0), value=1)
         return self, replace(batch, attention_mask=mask, packing=None)
 
 
 @dataclass(frozen=True)
 class PromptShift(Modification):
-    """h + value at the k prompt positions, which stand in front of the text."""
+    """h + value at the k prompt positions, which come before the text."""
 
     value: Tensor  # [G, k, width]
     reads: str = field(default="self", kw_only=True)
 
     def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
-        """See Modification; tokens behind the prompt stay as they are."""
+        """See Modification; the text's tokens do not change."""
         groups, length, width = self.value.shape
         grouped = hidden.view(groups, -1, hidden.shape[1], width)
         prompt = grouped[:, :, :length] + self.value[:, None]
@@ -52,29 +52,29 @@ class PromptShift(Modification):
 
 @dataclass(frozen=True)
 class MaskTemplate(Modification):
-    """n further mask tokens around the one that is read, each with its own change (site ``words``).
+    """n more mask tokens around the one that is read, each with a trained change (site ``words``).
 
-    WARP's template (Hambardzumyan et al. 2021): the first half stands in front of the mask, the
-    rest behind it. ``value`` is added to the mask token's embedding, so 0 is WARP's start.
+    WARP's template (Hambardzumyan et al. 2021): the first half comes before the mask, the rest
+    after it. ``value`` is added to the mask token's embedding, so WARP starts from 0.
     """
 
     adds_tokens = True
     value: Tensor  # [G, n, width]
-    # Of a batch: which of the n a token is, one-hot [N, T', n]. In a tuple, so that it is none of
-    # ``tensors()``, which are trained and have the leading axis G.
+    # Which of the n each token of a batch is, one-hot [N, T', n]. A tuple, so that ``tensors()``,
+    # which are trained and have the leading axis G, do not contain it.
     slots: tuple[Tensor, ...] = ()
     reads: str = field(default="self", kw_only=True)
 
     def prepare(self, batch: Batch, mask_id: int) -> tuple[Modification, Batch]:
-        """Put the mask tokens into the texts; the one that is read moves."""
+        """Insert the mask tokens into the texts, and move the position that is read."""
         count, tokens = self.value.shape[1], batch.input_ids.shape[1]
         if mask_id < 0:
-            raise ValueError("the backbone's tokenizer has no mask token to put a template around")
+            raise ValueError("the backbone's tokenizer has no mask token, which a template needs")
         left = count // 2
         read = batch.read[:, None]
         at = torch.arange(tokens + count, device=read.device)[None]  # [1, T']
         new = (at >= read) & (at <= read + count) & (at != read + left)
-        origin = at - (at - read).clamp(0, count)  # the token of the text that stood there
+        origin = at - (at - read).clamp(0, count)  # index of the text's token
         number = (at - read - (at > read + left).long()).clamp(0, count - 1)
         slots = functional.one_hot(number, count) * new[:, :, None]
         longer = replace(
@@ -96,9 +96,10 @@ class MaskTemplate(Modification):
 
 @dataclass(frozen=True)
 class KeyValuePrefix(Modification):
-    """l keys and values in front of the text's own, at every head (Li and Liang 2021).
+    """l keys and values before those of the text, at every head (Li and Liang 2021).
 
-    The attention itself takes them (site ``kv``): a softmax is not a change of its output.
+    An argument of the attention (site ``kv``): its softmax cannot be written as a change of its
+    output.
     """
 
     keys: Tensor  # [G, l, width]
@@ -108,7 +109,7 @@ class KeyValuePrefix(Modification):
 def prefixes_of(
     modifications: Sequence[Modification],
 ) -> tuple[list[Modification], dict[str, Any]]:
-    """Return the modifications that hooks apply, and the rest as the attention's argument."""
+    """Return the modifications for hooks, and the prefixes as arguments of the attention."""
     hooked = [m for m in modifications if not isinstance(m, KeyValuePrefix)]
-    found = {m.layer: (m.keys, m.values) for m in modifications if isinstance(m, KeyValuePrefix)}
-    return hooked, {"prefixes": found} if found else {}
+    prefixes = {m.layer: (m.keys, m.values) for m in modifications if isinstance(m, KeyValuePrefix)}
+    return hooked, {"prefixes": prefixes} if prefixes else {}

@@ -1,6 +1,11 @@
-"""Differential privacy: what a client or the server does to numbers, and what that costs.
+"""Differential privacy: mechanisms, their accounting, and records of the privacy spent.
 
-``accounting`` turns mechanisms into epsilon and back, ``ledger`` keeps what was spent, ``noise``
-draws, ``example`` is DP-SGD on one client's examples, ``updates`` protects whole clients, ``plan``
-is what an experiment asks for, ``statement`` what a result says. Nothing here knows Flower.
+- ``dpsgd``: DP-SGD on one client's examples; ``whole_weights``: its gradients for methods that
+  change whole weights.
+- ``updates``: privacy of whole clients.
+- ``noise``: random numbers for both.
+- ``plan``: the mechanism and delta that an experiment asks for.
+- ``accounting``: the epsilon of mechanisms, and the noise for an epsilon; ``bounds``: PRV and RDP.
+- ``ledger``: a client's charges, stored by ``ledger_store``.
+- ``statement``: the privacy section of a result.
 """

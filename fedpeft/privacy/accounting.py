@@ -1,8 +1,9 @@
-"""What mechanisms cost together, and how much noise a cost needs.
+"""Accounting: the epsilon of composed mechanisms, and the noise that keeps within an epsilon.
 
-Everything is a Poisson-subsampled Gaussian mechanism; neighbours differ by one more example (or
-client), accounted in the direction of its removal, which is the worse one. The accountant is PRV,
-with RDP where PRV cannot be computed or gives the looser bound: see ``bounds``.
+All mechanisms are Poisson-subsampled Gaussian mechanisms. Neighboring data sets differ by one
+added example (or client); the direction accounted for is its removal, which has the larger
+epsilon. The accountant is PRV; RDP is used where PRV cannot be computed or gives the looser bound
+(see ``bounds``).
 """
 
 from __future__ import annotations
@@ -21,15 +22,15 @@ _MOST_NOISE = 1e6  # multiplier up to which calibrate searches
 
 @dataclass(frozen=True)
 class Mechanism:
-    """The Poisson-subsampled Gaussian mechanism, run some times.
+    """A number of steps of the Poisson-subsampled Gaussian mechanism.
 
     Args:
         noise_multiplier: standard deviation of the noise over the L2 sensitivity; 0 = no privacy.
         sampling_rate: in (0, 1]; 1 = the plain Gaussian mechanism.
-        steps: how often it runs.
+        steps: number of times the mechanism runs.
 
     Raises:
-        UserError: a value out of its range.
+        UserError: a value is out of its range.
     """
 
     noise_multiplier: float
@@ -44,13 +45,13 @@ class Mechanism:
 
 @dataclass(frozen=True)
 class Spent:
-    """What mechanisms cost together.
+    """The privacy loss of composed mechanisms.
 
     Args:
         epsilon: an upper bound; infinite without noise, 0 if nothing ran.
-        epsilon_error: the upper bound minus the accountant's estimate; 0 where it has none.
-        delta: at which epsilon holds.
-        accountant: "prv" | "rdp", which gave the bound.
+        epsilon_error: the upper bound minus the accountant's estimate; 0 for RDP, which has none.
+        delta: the delta at which epsilon holds.
+        accountant: the accountant that gave the bound, "prv" | "rdp".
     """
 
     epsilon: float
@@ -62,19 +63,19 @@ class Spent:
 def spent(
     mechanisms: Iterable[Mechanism], delta: float, epsilon_error: float | None = None
 ) -> Spent:
-    """Return what mechanisms cost together, in whatever order they ran.
+    """Return the privacy loss of mechanisms that ran in any order.
 
     Guarantee: epsilon is an upper bound, the smaller one of PRV's and RDP's.
 
-    A call takes 0.1 to 0.5 s (1 s with 16 different mechanisms), and nothing when asked again.
-    The PRV's error is 0.5 % of epsilon, but as much as its grid of 2^18 points needs if that is
-    more: 1 % at epsilon 26 with 10^5 steps, 5 % at 6 with 10^6. A fixed error would cost minutes
-    at epsilon 100 and be everything that there is at 0.01. The error in delta is delta / 1000.
+    A call takes 0.1 to 0.5 s (1 s with 16 different mechanisms); results are cached. PRV's error
+    in epsilon is 0.5 % of epsilon, or what a grid of 2^18 points requires if that is more: 1 % at
+    epsilon 26 with 10^5 steps, 5 % at epsilon 6 with 10^6 steps. A fixed error would take minutes
+    at epsilon 100 and would exceed epsilon at 0.01. The error in delta is delta / 1000.
 
     Args:
-        mechanisms: equal ones are run as one with all their steps.
+        mechanisms: those with equal noise and sampling rate are merged, adding their steps.
         delta: in (0, 1).
-        epsilon_error: of the PRV, instead of the one above.
+        epsilon_error: PRV's error in epsilon, instead of the one above.
 
     Raises:
         UserError: delta is not in (0, 1), or epsilon_error is not positive.
@@ -83,8 +84,9 @@ def spent(
     if epsilon_error is not None:
         _expect("epsilon_error", epsilon_error, epsilon_error > 0, "above 0")
     steps: Counter[tuple[float, float]] = Counter()
-    for each in mechanisms:
-        steps[float(each.noise_multiplier), float(each.sampling_rate)] += int(each.steps)
+    for mechanism in mechanisms:
+        key = float(mechanism.noise_multiplier), float(mechanism.sampling_rate)
+        steps[key] += int(mechanism.steps)
     runs = tuple((sigma, q, count) for (sigma, q), count in sorted(steps.items()) if count)
     return _compose(runs, float(delta), epsilon_error)
 
@@ -97,31 +99,32 @@ def calibrate(
     steps: int,
     epsilon_error: float | None = None,
 ) -> float:
-    """Return the smallest noise multiplier that keeps within an epsilon, as ``spent`` bounds it.
+    """Return the smallest noise multiplier whose epsilon, as bounded by ``spent``, is in budget.
 
-    Guarantee: ``spent`` of the result is at most ``epsilon``, and that of a multiplier smaller by
-    1 % is more. It has four significant digits, the last one rounded up. Takes 0.1 to 2 s.
+    Guarantee: ``spent`` of the result is at most ``epsilon``; ``spent`` of a multiplier that is
+    1 % smaller is above it. The result has four significant digits, rounded up. A call takes 0.1
+    to 2 s; results are cached.
 
     Args:
-        epsilon: the most that may be spent.
+        epsilon: the largest epsilon allowed.
         delta: in (0, 1).
         sampling_rate: in (0, 1].
-        steps: how often the mechanism runs, at least once.
+        steps: number of times the mechanism runs, at least 1.
         epsilon_error: see ``spent``.
 
     Raises:
-        UserError: a value out of its range, or an epsilon that no noise reaches.
+        UserError: a value is out of its range, or no noise reaches this epsilon.
     """
     _expect("epsilon", epsilon, epsilon > 0, "above 0")
     _expect("delta", delta, 0 < delta < 1, "in (0, 1)")
     _expect("steps", steps, steps >= 1, "from 1 up")
-    Mechanism(1.0, sampling_rate, steps)  # refuses a wrong rate
+    Mechanism(1.0, sampling_rate, steps)  # checks the rate
 
     def excess(log_sigma: float) -> float:
-        """Return log(spent / epsilon): nearly a line, so that few evaluations find its root."""
+        """Return log(spent / epsilon): almost linear, so the root takes few evaluations."""
         run = Mechanism(math.exp(log_sigma), sampling_rate, steps)
         ratio = spent([run], delta, epsilon_error).epsilon / epsilon
-        return math.log(min(max(ratio, 1e-3), 1e3))  # finite for the root finder
+        return math.log(min(max(ratio, 1e-3), 1e3))  # the root finder needs finite values
 
     from scipy.optimize import brentq
 
@@ -129,47 +132,47 @@ def calibrate(
     low = high + min(excess(high), 0.0) - 0.01  # epsilon falls about as 1 / sigma, or faster
     while excess(low) <= 0:
         if low < math.log(LEAST_NOISE):
-            raise UserError(f"epsilon = {epsilon:g}: expected one that needs noise; take a smaller")
+            raise UserError(f"epsilon = {epsilon:g}: needs no noise; choose a smaller epsilon")
         high, low = low, low - 0.1
     sigma = math.exp(brentq(excess, low, high, xtol=2e-4, rtol=1e-9))
-    last = 10.0 ** (math.floor(math.log10(sigma)) - 3)  # of four digits
-    digits = math.ceil(sigma / last)
+    unit = 10.0 ** (math.floor(math.log10(sigma)) - 3)  # value of the fourth significant digit
+    digits = math.ceil(sigma / unit)
     while True:
-        rounded = float(f"{digits * last:.4g}")
+        rounded = float(f"{digits * unit:.4g}")
         run = Mechanism(rounded, sampling_rate, steps)
         if spent([run], delta, epsilon_error).epsilon <= epsilon:
             return rounded
         digits += 1
 
 
-def _expect(name: str, value: float, right: bool, expected: str) -> None:
-    if not (right and math.isfinite(value)):
+def _expect(name: str, value: float, valid: bool, expected: str) -> None:
+    if not (valid and math.isfinite(value)):
         raise UserError(f"{name} = {value:g}: expected a number {expected}")
 
 
 @lru_cache(maxsize=4096)
 def _compose(runs: Runs, delta: float, epsilon_error: float | None) -> Spent:
-    """Return the better bound. Ten clients with the same numbers ask for the same one."""
+    """Return the smaller bound; cached, because clients with equal data ask for the same one."""
     if not runs:
         return Spent(0.0, 0.0, delta, "prv")
     rdp = rdp_bound(runs, delta)
-    by_prv = prv_bound(runs, delta, epsilon_error, rdp) if rdp < math.inf else None
-    if by_prv is None or by_prv[0] > rdp:
+    prv = prv_bound(runs, delta, epsilon_error, rdp) if rdp < math.inf else None
+    if prv is None or prv[0] > rdp:
         return Spent(rdp, 0.0, delta, "rdp")
-    upper, estimate = by_prv
+    upper, estimate = prv
     return Spent(upper, upper - estimate, delta, "prv")
 
 
 def _rdp_noise(epsilon: float, delta: float, sampling_rate: float, steps: int) -> float:
-    """Return a noise multiplier that RDP's bound allows, at most 5 % above the smallest."""
+    """Return a noise multiplier within epsilon by RDP's bound, at most 5 % above the smallest."""
     sigma, factor = 1.0, 2.0
     while factor > 1.05:
         while rdp_bound(((sigma, sampling_rate, steps),), delta) > epsilon:
             sigma *= factor
             if sigma > _MOST_NOISE:
                 raise UserError(
-                    f"epsilon = {epsilon:g}: expected one that noise can reach with {steps} steps "
-                    f"at delta {delta:g}; take a larger epsilon"
+                    f"epsilon = {epsilon:g}: cannot be reached with {steps} steps at delta "
+                    f"{delta:g}; choose a larger epsilon"
                 )
         factor = math.sqrt(factor)
         while sigma > LEAST_NOISE and (

@@ -1,8 +1,8 @@
 """Upper bounds of epsilon for Poisson-subsampled Gaussian mechanisms, by PRV and by RDP.
 
-PRV: Gopi, Lee & Wutschitz 2021 (arXiv 2106.02848), with the parts of prv-accountant. RDP: Mironov,
-Talwar & Zhang 2019 (arXiv 1908.10530), with Opacus's divergences. Both are about the removal of an
-example, whose epsilon is the larger one.
+PRV: Gopi, Lee & Wutschitz 2021 (arXiv 2106.02848), built on prv-accountant. RDP: Mironov, Talwar &
+Zhang 2019 (arXiv 1908.10530), with Opacus's divergences. Both bound the removal of an example,
+which has the larger epsilon.
 """
 
 from __future__ import annotations
@@ -16,16 +16,16 @@ if TYPE_CHECKING:
     from prv_accountant.discrete_privacy_random_variable import DiscretePrivacyRandomVariable
     from prv_accountant.domain import Domain
 
-#: Noise multipliers below it are taken for none.
+#: Noise multipliers below this count as no noise.
 LEAST_NOISE = 1e-3
-#: Grid points of the PRV, all different mechanisms together: 0.3 to 0.5 s on one core.
-_POINTS = 2**18 - 8  # with those at the ends a power of two
-#: Share of epsilon that the PRV's error should be, where the points suffice for it.
+#: Grid points of PRV, summed over the different mechanisms: 0.3 to 0.5 s on one core.
+_POINTS = 2**18 - 8  # a power of two with the points at the ends
+#: PRV's error relative to epsilon, if the grid has enough points for it.
 _ERROR = 0.005
-_DELTA_ERROR = 1e-3  # of delta, as Gopi et al. choose it
-_MOST_EPSILON = 350.0  # reach of the PRV's grid; e to twice of it is still a float64
-_MOST_DIFFERENT = 16  # mechanisms in one PRV; with more the grid of each is too coarse
-#: Whole orders only: the series of the others cancels. Opacus's binomials end at 1029.
+_DELTA_ERROR = 1e-3  # relative to delta, as in Gopi et al.
+_MOST_EPSILON = 350.0  # limit of PRV's grid; exp of twice this still fits in a float64
+_MOST_DIFFERENT = 16  # mechanisms in one PRV; the grids of more would be too coarse
+#: Integer orders only: the series for other orders cancels. Opacus's binomials end at 1029.
 _ORDERS = (*range(2, 64), 72, 80, 96, 112, 128, 160, 192, 256, 384, 512, 768, 1024)
 
 Runs = tuple[tuple[float, float, int], ...]  # (noise multiplier, sampling rate, steps), sorted
@@ -34,15 +34,15 @@ Runs = tuple[tuple[float, float, int], ...]  # (noise multiplier, sampling rate,
 def prv_bound(
     runs: Runs, delta: float, error: float | None, rdp: float
 ) -> tuple[float, float] | None:
-    """Return PRV's upper bound and estimate, or None where they would be wrong, or take too long.
+    """Return PRV's (upper bound, estimate), or None if it is inaccurate or takes too long.
 
-    As PRVAccountant does it (Gopi et al. 2021, theorem 5.5 and remark 5.6), from the same parts
-    except for the mean, see ``_discrete``.
+    The method of PRVAccountant (Gopi et al. 2021, theorem 5.5 and remark 5.6), except for the mean
+    (see ``_discrete``).
 
     Args:
         runs: at least one.
-        delta: of which a thousandth is the error.
-        error: in epsilon; None = 0.5 % of ``rdp``, or what the grid needs if that is more.
+        delta: in (0, 1); its error is a thousandth of it.
+        error: in epsilon; None = 0.5 % of ``rdp``, or what the grid requires if that is more.
         rdp: the bound by RDP, finite.
     """
     import numpy as np
@@ -58,13 +58,13 @@ def prv_bound(
     reach = max(rdp_bound(runs, delta_error / 4), *single) + 3
     if reach > _MOST_EPSILON:
         return None
-    scale = math.sqrt(total / 2 * math.log(12 / delta_error))  # error over distance of points
+    scale = math.sqrt(total / 2 * math.log(12 / delta_error))  # error over grid spacing
     finest = 2 * reach * scale * len(runs) / _POINTS
     error = error or max(_ERROR * rdp, finest)
-    if error < finest / 16:  # the caller's: at most 16 times the usual time and memory
+    if error < finest / 16:  # a caller's error may take 16 times the usual time and memory
         return None
-    # Widened to a power of two, since a transform's time depends on the factors of its length.
-    half = 2 ** math.ceil(math.log2(reach * scale / error + 2)) - 1.5  # in distances of points
+    # Widened to a power of two: the time of an FFT depends on the factors of its length.
+    half = 2 ** math.ceil(math.log2(reach * scale / error + 2)) - 1.5  # in grid spacings
     mesh = error / scale
     domain = Domain.create_aligned(-half * mesh, half * mesh, mesh)
     try:
@@ -72,18 +72,18 @@ def prv_bound(
             discrete = [_discrete(sigma, q, domain) for sigma, q, _ in runs]
             composed = Heterogeneous(discrete).compute_composition([run[2] for run in runs])
             _, estimate, upper = composed.compute_epsilon(delta, delta_error, error)
-    # No such delta on the grid, rounding errors near delta, and numbers out of range.
+    # Raised for a delta beyond the grid, rounding errors near delta, and overflow.
     except (RuntimeError, ValueError, FloatingPointError):
         return None
     return (max(upper, 0.0), max(estimate, 0.0)) if math.isfinite(upper) else None
 
 
 def _discrete(sigma: float, q: float, domain: Domain) -> DiscretePrivacyRandomVariable:
-    """Return one step's PRV on a grid, moved so that its mean is right (algorithm 2).
+    """Return one step's PRV on a grid, shifted to its exact mean (algorithm 2).
 
-    prv-accountant's own discretiser finds the mean by adaptive quadrature over the whole grid,
-    which misses narrow steps: at q = 0.134, sigma = 4.86 and 118,000 steps it is wrong by more
-    than three times the error in epsilon that the bound allows for, without a sign of it.
+    prv-accountant's discretizer computes the mean by adaptive quadrature over the whole grid and
+    misses narrow steps: at q = 0.134, sigma = 4.86 and 118,000 steps it is silently wrong by more
+    than three times the error in epsilon that the bound allows for.
     """
     import numpy as np
     from prv_accountant import PoissonSubsampledGaussianMechanism
@@ -102,8 +102,8 @@ def _discrete(sigma: float, q: float, domain: Domain) -> DiscretePrivacyRandomVa
 def _mean(sigma: float, q: float) -> float:
     """Return the mean of the PRV: KL(q N(1, sigma^2) + (1 - q) N(0, sigma^2) || N(0, sigma^2)).
 
-    By the trapezoidal rule, which converges exponentially for smooth functions that vanish at
-    both ends; beyond 12 sigma lies a mass of 1e-33.
+    Uses the trapezoidal rule, which converges exponentially for smooth functions that vanish at
+    both ends. The mass beyond 12 sigma is 1e-33.
     """
     import numpy as np
 
@@ -118,13 +118,13 @@ def _mean(sigma: float, q: float) -> float:
 
 
 def rdp_bound(runs: Runs, delta: float) -> float:
-    """Return RDP's upper bound, infinite without noise.
+    """Return RDP's upper bound of epsilon; infinite without noise.
 
-    The conversion is theorem 21 of Balle et al. 2020 (arXiv 1905.09982).
+    The conversion to epsilon is theorem 21 of Balle et al. 2020 (arXiv 1905.09982).
     """
     import numpy as np
 
-    if runs[0][0] < LEAST_NOISE:  # the smallest comes first
+    if runs[0][0] < LEAST_NOISE:  # sorted: the first is the smallest
         return math.inf
     orders = np.array(_ORDERS, dtype=float)
     divergence = sum(steps * _divergences(sigma, q) for sigma, q, steps in runs)
@@ -134,7 +134,7 @@ def rdp_bound(runs: Runs, delta: float) -> float:
 
 @lru_cache(maxsize=4096)
 def _divergences(sigma: float, q: float) -> np.ndarray:
-    """Return one step's Renyi divergence at each of the orders."""
+    """Return the Renyi divergence of one step at each order."""
     from opacus.accountants.analysis.rdp import compute_rdp
 
     return compute_rdp(q=q, noise_multiplier=sigma, steps=1, orders=list(_ORDERS))

@@ -1,7 +1,7 @@
-"""What a client has spent of its privacy, over rounds, restarts and runs.
+"""The privacy ledger: every mechanism charged on one set of examples, over rounds and runs.
 
-A ledger that was changed by anything but a charge is refused and never starts from zero. Its file
-is written in ``ledgerfile``.
+A ledger that was changed other than by a charge is refused; it is never reset to zero. The file
+format is in ``ledger_store``.
 """
 
 from __future__ import annotations
@@ -17,8 +17,9 @@ from typing import Literal
 
 from fedpeft.errors import UserError
 from fedpeft.privacy import accounting
-from fedpeft.privacy.accounting import Mechanism, Spent
-from fedpeft.privacy.ledgerfile import (
+from fedpeft.privacy.accounting import Mechanism
+from fedpeft.privacy.ledger_store import (
+    Attempt,
     Charge,
     Contents,
     LedgerDamaged,
@@ -30,51 +31,51 @@ from fedpeft.privacy.ledgerfile import (
     transaction,
 )
 
-__all__ = ["BudgetSpent", "LedgerDamaged", "PrivacyLedger", "Unit", "read_ledger"]
+__all__ = ["Attempt", "BudgetSpent", "LedgerDamaged", "PrivacyLedger", "Unit", "read_ledger"]
 
 
 class BudgetSpent(UserError):
     """The next charge would exceed the budget; nothing was written.
 
-    The text travels to the server, so it does not name the client's file.
+    The server receives the message, so it does not name the client's file.
     """
 
-    #: Tells a server why a client failed; Flower's own codes are small numbers.
+    #: Code of the Flower error message; Flower's own codes are small numbers.
     CODE = 1001
 
 
 class PrivacyLedger:
-    """A client's privacy ledger, to be charged before every training.
+    """A client's privacy ledger, charged before every training.
 
     Guarantee: when ``charge`` returns, the charge survives kill -9 and a loss of power (the file,
     its rollback journal and the folder are fsynced; the disk must keep what it acknowledged).
-    Training begins only afterwards, so the ledger is never below what was spent; a crash between
-    the two leaves it above. Charges of several processes compose: each sees all before it.
+    Training starts only afterwards, so the ledger is never below what was spent; a crash between
+    the two leaves it above. Charges of several processes compose: each includes all before it.
 
-    Nothing stays open between calls. The file must lie on a local disk (locks over networks are
-    unreliable) and is readable by its user only: made with mode 0600, in a new folder with mode
-    0700; a file with wider rights, such as a copy that was put back, gets 0600 as well.
+    The file is closed between calls. It must be on a local disk (locks over networks are
+    unreliable). Only its user can read it: a new file has mode 0600, a new folder 0700, and an
+    existing file with wider permissions, such as a restored copy, is set to 0600.
     """
 
     def __init__(self, path: Path, owner: str, data: str) -> None:
-        """Open the ledger of an owner's data, or make it if there is no file.
+        """Open the ledger of an owner's data, or create it if there is no file.
 
         Args:
             path: the file.
-            owner: whose data it is, such as ``"client 3"``.
-            data: SHA-256 of the training data, hex. A ledger is about ONE set of examples.
+            owner: the owner of the data, such as ``"client 3"``.
+            data: SHA-256 of the training data, hex. A ledger covers one set of examples.
 
         Raises:
-            LedgerDamaged: there is a file, but not what was written to it.
+            LedgerDamaged: the file was changed.
             UserError: it is the ledger of another owner or other data, or cannot be used.
         """
         self.path, self.owner, self.data = path, owner, data
-        # Asked first: a ledger that another process makes meanwhile may have a journal, too.
+        # Checked first: another process may create the ledger, with its journal, after this line.
         journal = Path(f"{path}-journal").exists()
         try:
             if not os.path.lexists(path):
                 if journal:
-                    raise LedgerDamaged(path, "it is gone, but its journal is there")
+                    raise LedgerDamaged(path, "it is missing, but its journal exists")
                 create(path, owner, data)
             status = path.stat()
             if stat.S_ISREG(status.st_mode) and status.st_mode & 0o077:
@@ -82,8 +83,8 @@ class PrivacyLedger:
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise UserError(f"privacy ledger '{path}': cannot be used ({reason})") from None
-        with self._held("DEFERRED"):
-            pass
+        with self._transaction("DEFERRED"):
+            pass  # checks the file
 
     def charge(
         self,
@@ -91,101 +92,111 @@ class PrivacyLedger:
         mechanism: Mechanism,
         delta: float,
         budget: float | None,
+        limit: tuple[float, float] | None = None,
         *,
         run: str,
-        round: int,
+        round_number: int,
         note: Mapping[str, str | float],
         draw: str | None = None,
-    ) -> Spent:
-        """Write down what is about to be spent, and return what is spent with it.
+        attempt: Attempt | None = None,
+    ) -> None:
+        """Record a mechanism before it runs.
 
         Args:
-            unit: whom the mechanism hides; the two units are composed apart.
-            mechanism: what will run.
-            delta: at which all charges of the unit are composed.
-            budget: the highest epsilon allowed afterwards; None = no limit.
+            unit: what the mechanism protects; the two units are composed separately.
+            mechanism: the mechanism that will run.
+            delta: the delta of the run, at which its budget holds.
+            budget: the largest epsilon allowed afterwards, at the smallest delta that the ledger
+                has charged for the unit: a later run with a larger delta would otherwise spend
+                more than the budget of an earlier one. None = no limit.
+            limit: (epsilon, delta) that the owner of the data allows over all runs; None = any.
             run: name of the run.
-            round: the round in it.
-            note: further facts about the mechanism (clipping, ...) for whoever reads the ledger.
-            draw: names the random numbers, where they are reproducible: whatever decides on them
-                and on what they are added to (seed, round, start vector). If the ledger holds the
-                same draw for the same unit, mechanism and note, then training gives the same bits
-                again; those were paid for, and to release them twice tells nothing more: no
+            round_number: number of the round in the run.
+            note: facts about the mechanism (clipping, ...) for readers of the ledger.
+            draw: identifies reproducible random numbers: everything that determines them and the
+                values they are added to (seed, round, start vector). If the ledger has a charge
+                with the same draw, unit, mechanism and note, then training returns the same bits
+                again. They are accounted for, and releasing them twice reveals no more, so no
                 charge is added. None = new random numbers, always charged.
+            attempt: the training that is charged. If it was interrupted after its charge, and
+                nothing of it has been released, no charge is added.
 
         Raises:
             BudgetSpent: epsilon would exceed the budget.
             LedgerDamaged: the file was changed.
-            UserError: a wrong delta, or the file cannot be written.
+            UserError: delta is not in (0, 1), or the file cannot be written.
         """
-        accounting.spent([], delta)  # refuses a wrong delta, which must not be written
-        after = None
-        with self._held("IMMEDIATE") as (connection, contents):
+        accounting.spent([], delta)  # raises for a wrong delta before anything is written
+        if limit is not None:
+            accounting.spent([], limit[1])
+        with self._transaction("IMMEDIATE") as (connection, contents):
             number = len(contents.charges) + 1
             time = datetime.now(UTC).isoformat(timespec="seconds")
-            charge = Charge(number, time, unit, mechanism, delta, run, round, {**note}, draw)
-            before = contents.mechanisms(unit)
-            if contents.repeats(charge):
-                return accounting.spent(before, delta)
-            if budget is not None:
-                after = self._within(budget, before, charge)
+            attempt = None if draw else attempt
+            facts = {**note, "attempt": attempt.key} if attempt else {**note}
+            charge = Charge(number, time, unit, mechanism, delta, run, round_number, facts, draw)
+            if contents.repeats(charge) or (attempt and contents.resumes(charge, attempt)):
+                return
+            self._require_limits(contents, charge, budget, limit)
             append(connection, contents, charge)
-            read_chain(connection, self.path)  # what cannot be read again must not be committed
+            read_chain(connection, self.path)  # commit only what can be read again
             connection.execute("COMMIT")
-        # Without a budget nothing needs the sum before the commit, so nobody waits for it.
-        return after or accounting.spent([*before, mechanism], delta)
-
-    def spent(self, unit: Unit, delta: float) -> Spent:
-        """Return what all charges of a unit compose to at ``delta``.
-
-        Raises:
-            LedgerDamaged: the file was changed.
-            UserError: a wrong delta, or the file cannot be read.
-        """
-        return accounting.spent(self.mechanisms(unit), delta)
 
     def charges(self, unit: Unit) -> list[Charge]:
-        """Return what was charged for a unit, in order.
+        """Return the charges of a unit, in order.
 
         Raises:
             LedgerDamaged: the file was changed.
             UserError: the file cannot be read.
         """
-        with self._held("DEFERRED") as (_, contents):
-            return [each for each in contents.charges if each.unit == unit]
+        with self._transaction("DEFERRED") as (_, contents):
+            return [charge for charge in contents.charges if charge.unit == unit]
 
-    def mechanisms(self, unit: Unit) -> list[Mechanism]:
-        """Return the mechanisms of ``charges``."""
-        return [each.mechanism for each in self.charges(unit)]
+    def _require_limits(
+        self,
+        contents: Contents,
+        charge: Charge,
+        budget: float | None,
+        limit: tuple[float, float] | None,
+    ) -> None:
+        """Raise BudgetSpent if a charge exceeds the run's budget or the owner's limit."""
+        before, limits = contents.mechanisms(charge.unit), [] if limit is None else [limit]
+        if budget is not None:
+            deltas = [known.delta for known in contents.charges if known.unit == charge.unit]
+            limits.append((budget, min(charge.delta, *deltas, charge.delta)))
+        for epsilon, delta in limits:
+            self._require(epsilon, delta, before, charge)
 
-    def _within(self, budget: float, before: list[Mechanism], charge: Charge) -> Spent:
-        """Return what a further charge would make it, if that is within the budget."""
-        after = accounting.spent([*before, charge.mechanism], charge.delta)
+    def _require(
+        self, budget: float, delta: float, before: list[Mechanism], charge: Charge
+    ) -> None:
+        """Raise BudgetSpent if a charge exceeds a budget of epsilon at a delta."""
+        after = accounting.spent([*before, charge.mechanism], delta)
         if after.epsilon <= budget:
-            return after
-        now = accounting.spent(before, charge.delta)
+            return
+        now = accounting.spent(before, delta)
         raise BudgetSpent(
             f"{self.owner} has spent epsilon {now.epsilon:.4g} (per {charge.unit}, delta "
-            f"{charge.delta:g}); round {charge.round} would make it {after.epsilon:.4g}, above the "
-            f"budget of {budget:g}"
+            f"{delta:g}); round {charge.round} would make it {after.epsilon:.4g}, above the budget "
+            f"of {budget:g}"
         )
 
     @contextmanager
-    def _held(
+    def _transaction(
         self, begin: Literal["DEFERRED", "IMMEDIATE"]
     ) -> Iterator[tuple[sqlite3.Connection, Contents]]:
-        """Give the ledger in a transaction, checked; without a COMMIT nothing changes."""
+        """Yield the checked contents in a transaction, which is rolled back without a COMMIT."""
         with transaction(self.path, "rw", begin) as connection:
             contents = read_chain(connection, self.path)
             if contents.owner != self.owner:
                 raise UserError(
-                    f"privacy ledger '{self.path}' is that of {contents.owner}, not of "
+                    f"privacy ledger '{self.path}' belongs to {contents.owner}, not to "
                     f"{self.owner}; choose another ledger file or folder"
                 )
             if contents.data != self.data:
-                # Without the digests: the line may travel, and short texts could be guessed.
+                # No digests: the message may be sent, and short texts could be guessed from them.
                 raise UserError(
-                    f"privacy ledger '{self.path}' is about other training data; go on with that, "
-                    f"or choose another ledger (what both have in common is then not added up)"
+                    f"privacy ledger '{self.path}' is about other training data; use that data, or "
+                    f"choose another ledger (which does not count what examples in both have spent)"
                 )
             yield connection, contents

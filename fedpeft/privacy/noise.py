@@ -1,4 +1,4 @@
-"""Where the randomness of differential privacy comes from: noise, and who is in a batch."""
+"""Random numbers for differential privacy: noise and Poisson samples."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ import numpy as np
 from fedpeft.randomness import generator
 
 #: Draws summed for one number. Holohan & Braghin 2021 (arXiv 2107.10138, section 4.2): with the
-#: sum of 2n draws an attacker of the floating-point attack (Mironov 2012) has to solve for all of
-#: them; n = 2 as in Opacus's secure mode.
+#: sum of 2n draws, the floating-point attack (Mironov 2012) has to solve for all of them; n = 2 as
+#: in Opacus's secure mode.
 _SUMMED = 4
-_PIECE = 2**16  # numbers at a time: `full` has millions
+_PIECE = 2**16  # numbers drawn at a time, to bound memory: `full` has millions
 
 
 class Noise(Protocol):
-    """Random numbers for one client (or the server) in one round."""
+    """A source of random numbers for one client (or the server) in one round."""
 
     def normal(self, size: int) -> np.ndarray:
         """Return independent standard normal numbers, float64 [size]."""
@@ -27,34 +27,34 @@ class Noise(Protocol):
 
 
 class SecureNoise:
-    """Numbers from the operating system's cryptographic generator: nobody can draw them again.
+    """Numbers from the operating system's cryptographic generator, which cannot be reproduced.
 
-    Guarantee: a uniform number is made of 52 bits of that generator; a normal one is
-    (u_1 + ... + u_4) / 2 of four normals, each the inverse distribution function of a uniform.
+    Guarantee: a uniform number consists of 52 bits of that generator. A normal number is
+    (n_1 + ... + n_4) / 2 of four normals, each the inverse distribution function of a uniform.
     """
 
     def normal(self, size: int) -> np.ndarray:
         """See Noise."""
         from scipy.special import ndtri
 
-        found = np.empty(size)
+        numbers = np.empty(size)
         for start in range(0, size, _PIECE):
-            piece = found[start : start + _PIECE]
+            piece = numbers[start : start + _PIECE]
             piece[:] = sum(ndtri(self.uniform(len(piece))) for _ in range(_SUMMED))
-        return np.divide(found, np.sqrt(_SUMMED), out=found)
+        return np.divide(numbers, np.sqrt(_SUMMED), out=numbers)
 
     def uniform(self, size: int) -> np.ndarray:
         """See Noise."""
         words = np.frombuffer(secrets.token_bytes(8 * size), dtype=np.uint64)
-        # 52 bits: with the half that keeps 0 and 1 out, all that float64 can hold.
+        # 52 bits and the 0.5 that excludes 0 and 1 fill the 53 bits of a float64.
         return ((words >> np.uint64(12)) + 0.5) / 2**52
 
 
 class SeededNoise:
-    """Reproducible numbers, for tests and studies: whoever knows the seed can take them off again.
+    """Reproducible numbers for tests and studies: anyone who knows the seed can remove the noise.
 
     Args:
-        generator: of ``fedpeft.randomness.generator``, with its own purpose.
+        generator: from ``fedpeft.randomness.generator``, with a purpose used for nothing else.
     """
 
     def __init__(self, generator: np.random.Generator):
@@ -69,15 +69,21 @@ class SeededNoise:
         return self._generator.random(size)
 
 
-def noise_of(reproducible: bool, seed: int, purpose: str, round: int = 0, client: int = 0) -> Noise:
-    """Return the source of one purpose in one round; secure unless it is to be reproducible."""
-    return SeededNoise(generator(seed, purpose, round, client)) if reproducible else SecureNoise()
+def noise_of(
+    reproducible: bool, seed: int, purpose: str, round_number: int = 0, client: int = 0
+) -> Noise:
+    """Return the noise source of one purpose in one round: seeded if reproducible, or secure."""
+    return (
+        SeededNoise(generator(seed, purpose, round_number, client))
+        if reproducible
+        else SecureNoise()
+    )
 
 
 def poisson(noise: Noise, count: int, rate: float) -> np.ndarray:
-    """Return a Poisson sample: the indices in [0, count), each taken with probability ``rate``.
+    """Return a Poisson sample: indices in [0, count), each included with probability ``rate``.
 
-    As Opacus's UniformWithReplacementSampler, which can only draw from torch: its generator
-    keeps 32 bits of a seed, few enough to try them all, and a sample has to stay secret.
+    Same as Opacus's UniformWithReplacementSampler, which requires a torch generator: these keep
+    32 bits of a seed, few enough to try all, but a sample must stay secret.
     """
     return np.flatnonzero(noise.uniform(count) < rate)

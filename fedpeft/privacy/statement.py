@@ -1,28 +1,32 @@
-"""What a result says about privacy: everything somebody needs to check the number.
+"""Privacy statements of a result: everything needed to check the epsilon.
 
-Each unit that is protected has one statement, a dictionary with the same keys everywhere.
+Each protected unit has one statement, a dictionary with the same keys everywhere.
 """
 
 from __future__ import annotations
 
-import json
 import math
-from collections import Counter
-from collections.abc import Mapping, Sequence
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Any, Literal, get_args
 
-from fedpeft.privacy.accounting import Spent
-from fedpeft.privacy.ledgerfile import Charge, Unit
+from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
+from fedpeft.privacy import accounting
+from fedpeft.privacy.accounting import Mechanism
+from fedpeft.privacy.ledger_store import Charge, Unit
+from fedpeft.privacy.plan import client_delta, example_delta
 
-_NUMBERS = ("sampling_rate", "clip", "noise_multiplier", "steps", "delta", "epsilon_error")
-_WORDS = ("mechanism", "unit", "neighbouring", "sampling", "clipping", "accountant")
-_LONGEST = 200  # characters of a word
+#: Limits of what a client may report.
+MAX_MECHANISMS, MAX_NOISE, MAX_STEPS = 100, 1e6, 10**9
+_ROUNDING = 1e-6  # relative difference of one epsilon computed on two machines
 
 _MECHANISMS = {
     ("example", "Poisson"): "DP-SGD (Abadi et al. 2016): Poisson-subsampled Gaussian",
     ("client", "Poisson"): "DP-FedAvg (McMahan et al. 2018): Poisson-subsampled Gaussian",
-    ("client", "none"): "local DP: a Gaussian of its own on each client's update, of noise "
-    "multiplier times 2 clip, the most that two updates differ by",
+    ("client", "none"): "local DP: Gaussian noise on each client's update, with noise multiplier "
+    "times 2 clip, the largest difference of two updates",
 }
 _NEIGHBOURING = {
     ("example", "Poisson"): "add or remove one example",
@@ -31,30 +35,89 @@ _NEIGHBOURING = {
 }
 
 
+@dataclass(frozen=True)
+class Composition:
+    """The charges of one unit in a ledger: all that a client reports about its privacy.
+
+    Attributes:
+        mechanisms: the different mechanisms with the sum of their steps, the one that ran last
+            at the end.
+        reproducible: whether the noise of any charge can be drawn again.
+    """
+
+    mechanisms: tuple[Mechanism, ...]
+    reproducible: bool
+
+    @classmethod
+    def of(cls, charges: Sequence[Charge]) -> Composition:
+        """Return the composition of the charges of one unit, at least one."""
+        steps: dict[tuple[float, float], int] = {}
+        for charge in charges:
+            mechanism = charge.mechanism
+            key = mechanism.noise_multiplier, mechanism.sampling_rate
+            steps[key] = steps.pop(key, 0) + mechanism.steps  # moves it to the end
+        mechanisms = tuple(Mechanism(*key, count) for key, count in steps.items())
+        return cls(mechanisms, any(charge.draw is not None for charge in charges))
+
+    def to_bytes(self) -> bytes:
+        """Return the composition for a message: float64 numbers, little-endian.
+
+        1 if the noise is reproducible, otherwise 0; then of each mechanism the noise multiplier,
+        the sampling rate and the steps.
+        """
+        runs = ((m.noise_multiplier, m.sampling_rate, m.steps) for m in self.mechanisms)
+        numbers = [self.reproducible, *(value for run in runs for value in run)]
+        return struct.pack(f"<{len(numbers)}d", *numbers)
+
+    @classmethod
+    def from_bytes(cls, data: bytes) -> Composition:
+        """Return the composition in a message, which is not trusted.
+
+        Raises:
+            ValueError: wrong length, or a value out of its range.
+        """
+        count, rest = divmod(len(data) - 8, 24)
+        if rest or not 1 <= count <= MAX_MECHANISMS:
+            raise ValueError(
+                f"the privacy statement does not hold 1 to {MAX_MECHANISMS} mechanisms"
+            )
+        reproducible, *values = struct.unpack(f"<{1 + 3 * count}d", data)
+        runs = list(zip(values[::3], values[1::3], values[2::3], strict=True))
+        for sigma, rate, steps in runs:
+            # Comparisons with NaN are false.
+            if not (0 <= sigma <= MAX_NOISE and 0 < rate <= 1 and 1 <= steps <= MAX_STEPS):
+                raise ValueError("a value of the privacy statement is out of range")
+        if reproducible not in (0, 1) or any(steps % 1 for _, _, steps in runs):
+            raise ValueError("a value of the privacy statement is not a whole number")
+        mechanisms = tuple(Mechanism(sigma, rate, int(steps)) for sigma, rate, steps in runs)
+        return cls(mechanisms, reproducible == 1)
+
+
 def statement(
-    charges: Sequence[Charge],
-    spent: Spent,
+    unit: Unit,
+    composition: Composition,
+    delta: float,
     clip: float,
     clipping: str,
     sampling: Literal["Poisson", "none"] = "Poisson",
 ) -> dict[str, Any]:
-    """Return a statement.
+    """Return the statement of one unit.
 
-    ``noise_multiplier`` and ``sampling_rate`` are those of the last charge, ``steps`` all steps so
-    far, and ``composition`` lists what epsilon is composed of: [multiplier, rate, steps].
+    ``noise_multiplier`` and ``sampling_rate`` are those of the last mechanism, ``steps`` is the sum
+    of all steps, and ``composition`` lists the composed mechanisms as [multiplier, rate, steps]. An
+    infinite epsilon becomes null.
 
     Args:
-        charges: those of one unit in a ledger, at least one.
-        spent: what they cost together; infinite is told as null.
-        clip: the L2 norm clipped to.
-        clipping: in what way.
-        sampling: "none" = every round uses everything.
+        unit: what is protected.
+        composition: the charges.
+        delta: the delta at which epsilon holds.
+        clip: the largest L2 norm after clipping.
+        clipping: the kind of clipping.
+        sampling: "none" = every round uses all data.
     """
-    last, unit = charges[-1].mechanism, charges[-1].unit
+    last, runs = composition.mechanisms[-1], composition.mechanisms
+    spent = accounting.spent(runs, delta)
     bounded = math.isfinite(spent.epsilon)
-    steps: Counter[tuple[float, float]] = Counter()
-    for each in (charge.mechanism for charge in charges):
-        steps[each.noise_multiplier, each.sampling_rate] += each.steps
     return {
         "mechanism": _MECHANISMS[unit, sampling],
         "unit": unit,
@@ -64,67 +127,73 @@ def statement(
         "clipping": clipping,
         "clip": clip,
         "noise_multiplier": last.noise_multiplier,
-        "steps": sum(steps.values()),
-        "composition": [[sigma, rate, count] for (sigma, rate), count in steps.items()],
-        "delta": spent.delta,
+        "steps": sum(run.steps for run in runs),
+        "composition": [[run.noise_multiplier, run.sampling_rate, run.steps] for run in runs],
+        "delta": delta,
         "epsilon": spent.epsilon if bounded else None,
         "epsilon_error": spent.epsilon_error if bounded else None,
         "accountant": spent.accountant,
-        # Whoever knows the seed takes reproducible noise off again, also that of earlier charges.
-        "releasable": bounded and all(charge.draw is None for charge in charges),
+        # Anyone who knows the seed can remove reproducible noise, including that of old charges.
+        "releasable": bounded and not composition.reproducible,
     }
 
 
-def read_statement(text: str, unit: str) -> dict[str, Any]:
-    """Return the statement of a unit in a client's reply; nothing in it is trusted.
+def read_statement(
+    data: bytes, unit: Unit, experiment: Experiment, examples: int
+) -> dict[str, Any]:
+    """Return the statement of a client that protects a unit itself.
 
-    Raises:
-        ValueError: it has not exactly a statement's keys, or a value that cannot be.
-    """
-    found = json.loads(text)
-    keys = {*_NUMBERS, *_WORDS, "epsilon", "releasable", "composition"}
-    if not isinstance(found, Mapping) or set(found) != keys or found["unit"] != unit:
-        raise ValueError("the privacy statement has not the keys of one")
-    unbounded = found["epsilon"] is None
-    for key in (*_NUMBERS, "epsilon"):
-        value = found[key]
-        if unbounded and value is None and key.startswith("epsilon"):
-            continue
-        if not _is_number(value) or (key in ("delta", "sampling_rate") and value > 1):
-            raise ValueError(f"{key} of the privacy statement cannot be")
-    if not all(_is_word(found[key]) for key in _WORDS):
-        raise ValueError("a word of the privacy statement is none")
-    if type(found["releasable"]) is not bool or (found["releasable"] and unbounded):
-        raise ValueError("the privacy statement would be released without an epsilon")
-    runs = found["composition"]
-    if not isinstance(runs, list) or not all(
-        isinstance(run, list) and len(run) == 3 and all(map(_is_number, run)) for run in runs
-    ):
-        raise ValueError("the composition of the privacy statement cannot be")
-    return dict(found)
-
-
-def _is_word(value: object) -> bool:
-    """Words are shown on terminals."""
-    return isinstance(value, str) and len(value) <= _LONGEST and value.isprintable()
-
-
-def _is_number(value: object) -> bool:
-    return type(value) in (int, float) and 0 <= value < 1e15  # type: ignore[operator]
-
-
-def so_far(before: dict[str, Any] | None, said: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    """Return ``{"epsilon", "privacy"}`` of a run: each unit's statement of the largest epsilon.
-
-    It has the largest delta of all, too: (e_i, d_i)-DP is (max e_i, max d_i)-DP for every client.
-    ``epsilon`` is that of examples, or of clients where only they are protected.
+    Only the composition comes from the client, and its last mechanism must be the experiment's.
+    Everything else follows from the experiment, and epsilon is computed here.
 
     Args:
-        before: the same of the rounds before, None before the first.
-        said: the statements of this round.
+        data: the composition in the client's reply, not trusted.
+        unit: what the client protects.
+        experiment: the run's experiment.
+        examples: the client's number of examples, from the handshake.
+
+    Raises:
+        ValueError: the composition is invalid, or its epsilon exceeds the experiment's budget.
     """
-    kept = (before or {}).get("privacy") or {}
-    known = [*(kept[unit] for unit in kept if kept[unit]), *said]
+    privacy, composition = experiment.privacy, Composition.from_bytes(data)
+    clipping: str
+    sampling: Literal["Poisson", "none"]
+    try:
+        if unit == "example":
+            epsilon, sigma = privacy.epsilon, privacy.noise_multiplier
+            rate, delta = (
+                experiment.local.batch_size / examples,
+                example_delta(experiment, examples),
+            )
+            clip, clipping, sampling = privacy.clip, privacy.clipping, "Poisson"
+        else:
+            epsilon, sigma, given = privacy.of_clients()
+            rate, delta = 1.0, client_delta(experiment.federation.clients, given)
+            clip, clipping, sampling = privacy.client_clip, "fixed", "none"
+    except UserError as error:
+        raise ValueError(str(error)) from None
+    last, budget = composition.mechanisms[-1], privacy.budget or epsilon
+    if last.sampling_rate != rate or sigma not in (None, last.noise_multiplier):
+        raise ValueError("the privacy statement is of another mechanism than the experiment's")
+    made = statement(unit, composition, delta, clip, clipping, sampling)
+    spent = math.inf if made["epsilon"] is None else made["epsilon"]
+    if budget and spent > budget * (1 + _ROUNDING):
+        raise ValueError(f"the privacy statement exceeds the budget of epsilon {budget:g}")
+    return made
+
+
+def so_far(before: dict[str, Any] | None, statements: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    """Return ``{"epsilon", "privacy"}`` of a run: each unit's statement of the largest epsilon.
+
+    It also has the largest delta: (e_i, d_i)-DP implies (max e_i, max d_i)-DP for every client.
+    ``epsilon`` is that of examples, or of clients if only clients are protected.
+
+    Args:
+        before: the result for the previous rounds; None before the first round.
+        statements: the statements of this round.
+    """
+    previous = (before or {}).get("privacy") or {}
+    known = [*(previous[unit] for unit in previous if previous[unit]), *statements]
     if not known:
         return {"epsilon": None, "privacy": None}
     units = {unit: _worst([s for s in known if s["unit"] == unit]) for unit in get_args(Unit)}
@@ -133,17 +202,20 @@ def so_far(before: dict[str, Any] | None, said: Sequence[dict[str, Any]]) -> dic
 
 
 def _worst(statements: Sequence[dict[str, Any]]) -> dict[str, Any] | None:
-    """Return the statement of the largest epsilon, releasable only if all are; None of none."""
+    """Return the statement of the largest epsilon, with the largest delta; None if empty.
+
+    It is releasable only if all statements are.
+    """
     if not statements:
         return None
 
-    def epsilon(said: dict[str, Any]) -> float:
-        return math.inf if said["epsilon"] is None else said["epsilon"]
+    def epsilon(statement: dict[str, Any]) -> float:
+        return math.inf if statement["epsilon"] is None else statement["epsilon"]
 
-    # Of equal ones the last: it has the most steps.
+    # Reversed: the last of equal ones has the most steps.
     largest: dict[str, Any] = max(reversed(statements), key=epsilon)
     return {
         **largest,
-        "delta": max(said["delta"] for said in statements),
-        "releasable": all(said["releasable"] for said in statements),
+        "delta": max(statement["delta"] for statement in statements),
+        "releasable": all(statement["releasable"] for statement in statements),
     }

@@ -1,11 +1,11 @@
 """Per-example gradients of the methods that change whole weights, through Opacus.
 
-Weights are too large for one copy per example, which is how every other method gets its gradients
-(``TaskModel.example_gradients``). But all that an example does to the weight of a linear layer, an
-embedding or a LayerNorm is in what the module was given and in the gradient of what it returned
-(Goodfellow 2015, arXiv 1510.01799). Opacus's grad samplers compute one from the other. Its
-``GradSampleModule`` is not used: it needs a second, trainable model in training mode, keeps all
-gradients a second time, and takes embeddings of positions, which a batch shares, for one example's.
+All other methods copy the modified parameters once per example (``TaskModel.example_gradients``);
+whole weights are too large for that. But an example's gradient of the weight of a linear layer,
+embedding or LayerNorm follows from the module's input and the gradient of its output (Goodfellow
+2015, arXiv 1510.01799); Opacus's grad samplers compute it. Opacus's ``GradSampleModule`` is not
+used: it needs a second, trainable model in training mode, stores all gradients twice, and treats
+position embeddings, which a batch shares, as those of one example.
 """
 
 from __future__ import annotations
@@ -23,20 +23,21 @@ from torch.func import functional_call
 from fedpeft.modifications import WeightChange
 
 if TYPE_CHECKING:
-    from fedpeft.model import Realised, TaskModel
-    from fedpeft.tasks.batching import Batch
+    from fedpeft.batches.batch import Batch
+    from fedpeft.model import TaskModel
+    from fedpeft.parameters import Realised
 
-#: Gets a realised tensor [1, *shape] and every example's gradient with respect to it [N, *shape].
+#: Called with a realised tensor [1, *shape] and each example's gradient of it [N, *shape].
 Receiver = Callable[[Tensor, Tensor], None]
 
 
 def example_gradients(model: TaskModel, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return (gradient [N, P] of each example's own loss, loss [N]), of any method.
+    """Return (gradient [N, P], loss [N]) of each example, for any method.
 
     Args:
         model: the task model.
-        vectors: task vectors [G, P]; one, if the method changes whole weights.
-        batch: N examples, in G groups; those of weight 0 have a gradient of 0.
+        vectors: task vectors [G, P]; G = 1 if the method changes whole weights.
+        batch: N examples in G groups; those of weight 0 have a gradient of 0.
 
     Raises:
         ValueError: several vectors with a method that changes whole weights.
@@ -47,15 +48,15 @@ def example_gradients(model: TaskModel, vectors: Tensor, batch: Batch) -> tuple[
 
 
 def weight_gradients(model: TaskModel, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-    """Return (gradient [N, P] of each example's own loss times its weight, loss [N]).
+    """Return (gradient [N, P] of each example's loss times its weight, loss [N]).
 
-    Beside the result, only the gradients of about one layer are in memory for all examples at once.
-    Nothing is kept after the call, and the backbone is as it was.
+    Memory: the result and the gradients of about one layer for all examples. The backbone does
+    not change.
 
     Args:
-        model: with a method all of whose modifications are changes of weights.
+        model: of a method whose modifications are all changes of weights.
         vectors: one task vector, [1, P].
-        batch: N examples, in one group.
+        batch: N examples in one group.
 
     Raises:
         ValueError: several task vectors.
@@ -64,17 +65,17 @@ def weight_gradients(model: TaskModel, vectors: Tensor, batch: Batch) -> tuple[T
     parameters = {name: part.requires_grad_() for name, part in parts.items()}
     realised = model.realise_parameters(parameters)
     gradients = vectors.new_zeros(len(batch.read), model.layout.size)
-    leaves, into = list(parameters.values()), list(model.layout.unpack(gradients).values())
+    leaves, outputs = list(parameters.values()), list(model.layout.unpack(gradients).values())
 
-    def receive(tensor: Tensor, found: Tensor) -> None:
-        # The vector-Jacobian product of ``realise``, of this one tensor only. Row by row: SAID on
-        # all rows at once takes twice the time and three times the memory. In full fine-tuning
-        # the tensor is the parameter itself, and a row comes back as it is, not copied.
-        for row, cotangent in enumerate(found.to(tensor.dtype)):  # autocast may have another
-            pulled = torch.autograd.grad(
+    def receive(tensor: Tensor, samples: Tensor) -> None:
+        # The vector-Jacobian product of ``realise`` for one tensor. Row by row: SAID takes twice
+        # the time and three times the memory on all rows at once. In full fine-tuning the tensor
+        # is the parameter itself, and autograd returns the row without a copy.
+        for row, cotangent in enumerate(samples.to(tensor.dtype)):  # autocast changes the dtype
+            products = torch.autograd.grad(
                 tensor, leaves, cotangent[None], retain_graph=True, allow_unused=True
             )
-            for part, gradient in zip(into, pulled, strict=True):
+            for part, gradient in zip(outputs, products, strict=True):
                 if gradient is not None:
                     part[row] += gradient[0]
 
@@ -90,7 +91,7 @@ def weight_gradients(model: TaskModel, vectors: Tensor, batch: Batch) -> tuple[T
 
 
 class _Within(nn.Module):
-    """Lets a whole computation, not only a forward pass, run while a backbone has other weights."""
+    """Run any computation under ``functional_call``, with other weights in the backbone."""
 
     def __init__(self, backbone: nn.Module) -> None:
         super().__init__()
@@ -107,21 +108,21 @@ def _backward(
     batch: Batch,
     receive: Receiver,
 ) -> Tensor:
-    """Hand every example's gradients to ``receive``, one tensor at a time; return losses [N].
+    """Pass each example's gradients to ``receive``, one tensor at a time; return losses [N].
 
-    ``origin`` gives the realised change [1, *shape] of each of the weights the backbone now has.
+    ``origin`` maps the backbone's current weights to their realised changes [1, *shape].
     """
     rows = len(batch.read)
     heads = (realised.head_weight, realised.head_bias)
-    copies = [each.detach().repeat_interleave(rows, 0).requires_grad_() for each in heads]
+    copies = [head.detach().repeat_interleave(rows, 0).requires_grad_() for head in heads]
     with _recorded(model.backbone.model, origin, rows) as calls:
         copied = replace(realised, modifications=[], head_weight=copies[0], head_bias=copies[1])
         losses = model.losses(model.outputs(copied, batch), batch)
     wanted = [*copies, *(call.output for call in calls)]
-    found = torch.autograd.grad((losses * batch.weights).sum(), wanted)
-    for head, gradient in zip(heads, found[:2], strict=True):
+    gradients = torch.autograd.grad((losses * batch.weights).sum(), wanted)
+    for head, gradient in zip(heads, gradients[:2], strict=True):
         receive(head, gradient)
-    for call, gradient in zip(calls, found[2:], strict=True):
+    for call, gradient in zip(calls, gradients[2:], strict=True):
         for tensor, samples in _samples(call, gradient).items():
             receive(origin[tensor], samples)
     return losses.detach()
@@ -129,24 +130,24 @@ def _backward(
 
 @dataclass(frozen=True)
 class _Call:
-    """One call of a module: what it was given and what it returned, [N, ...]."""
+    """One call of a module, with its input and output, [N, ...]."""
 
     module: nn.Module
-    given: Tensor
+    inputs: Tensor
     output: Tensor
 
 
 def _samples(call: _Call, gradient: Tensor) -> dict[Tensor, Tensor]:
-    """Return every example's gradient [N, *shape] of each of the module's weights.
+    """Return each example's gradient [N, *shape] of the module's weights.
 
-    ``gradient`` is that of the call's output, [N, ...].
+    ``gradient`` is the gradient of the call's output, [N, ...].
     """
     from opacus import GradSampleModule
 
     sampler = GradSampleModule.GRAD_SAMPLERS[type(call.module)]
-    samples = sampler(call.module, [call.given], gradient)
+    samples = sampler(call.module, [call.inputs], gradient)
     padding = getattr(call.module, "padding_idx", None)
-    if padding is not None:  # torch gives this row of an embedding no gradient, Opacus does
+    if padding is not None:  # as in torch, but not in Opacus
         samples[call.module.weight][:, padding] = 0
     return samples
 
@@ -155,13 +156,13 @@ def _samples(call: _Call, gradient: Tensor) -> dict[Tensor, Tensor]:
 def _recorded(
     backbone: nn.Module, weights: Mapping[Tensor, Tensor], rows: int
 ) -> Iterator[list[_Call]]:
-    """Record the calls of the modules that own some weights while the context is open."""
+    """Record the calls of the modules that hold any of ``weights``."""
     calls: list[_Call] = []
 
     def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
-        # BERT looks its positions up once for all examples, [1, T]; each needs its own gradient.
-        given, output = (each.expand(rows, *each.shape[1:]) for each in (inputs[0], output))
-        calls.append(_Call(module, given.detach(), output))
+        # BERT looks up positions once for all examples, [1, T]; every example needs a gradient.
+        first, output = (tensor.expand(rows, *tensor.shape[1:]) for tensor in (inputs[0], output))
+        calls.append(_Call(module, first.detach(), output))
         return output
 
     owners = [

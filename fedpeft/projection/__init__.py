@@ -1,13 +1,13 @@
-"""Fixed random projections that are the same to the bit on every machine.
+"""Fixed random projections, bit-identical on every machine.
 
-Clients never receive a projection: they make it from the seed. Entry (i, j) (row i = activation
-coordinate, column j = coordinate of z) is sample t = j * rows + i of a counter-based stream, so
-that device, system and library version cannot change it, and the projection of a smaller d is a
-prefix of a larger one.
+Clients never receive a projection; they generate it from the seed. Entry (i, j) (row i = activation
+coordinate, column j = coordinate of z) is sample t = j * rows + i of a counter-based stream. It is
+independent of device, system and library version, and the projection of a smaller d is a prefix of
+a larger one.
 
 The stream: Philox 4x64-10, key = first 16 bytes of SHA-256 of
-``fedpeft-projection-v1|{seed}|{name}``, counter 0; words are read little-endian as four 16-bit
-samples u, low half-word first; a table turns u into a number of unit variance:
+``fedpeft-projection-v1|{seed}|{name}``, counter 0. Words are read little-endian as four 16-bit
+samples u, low half-word first. A table maps u to a number of unit variance:
 normal ``float32(ndtri((u + 0.5) / 65536))``,
 uniform ``float32(((u + 0.5) / 65536 - 0.5) * sqrt(12))``.
 """
@@ -26,15 +26,15 @@ from fedpeft.randomness import philox
 
 Distribution = Literal["normal", "uniform", "identity"]
 
-_LEVELS = 65536  # one table entry for each 16-bit sample
-BLOCK = 16  # samples that one step of the counter gives: four words
-_CHUNK = 1 << 15  # samples whose words, places and numbers fit a core's cache beside the table
+_LEVELS = 65536  # one table entry per 16-bit sample
+BLOCK = 16  # samples per step of the counter: four words
+_CHUNK = 1 << 15  # samples whose words and numbers fit a core's cache beside the table
 _DIGEST_SAMPLES = 4096
 
 
 @dataclass(frozen=True)
 class Stream:
-    """A fixed linear map of ``columns`` numbers to ``rows``, drawn from the stream of its name."""
+    """A fixed linear map of ``columns`` numbers to ``rows``, drawn from the stream ``name``."""
 
     seed: int
     name: str
@@ -55,17 +55,17 @@ class Stream:
         return bits.state["state"]["key"]
 
     def _drawn_to(self, start: int, part: str = "") -> tuple[np.random.Philox, int]:
-        """Return the generator at the block that holds sample ``start``, and its place in it."""
+        """Return the generator at the block of sample ``start``, and the sample's offset in it."""
         bits = philox(f"fedpeft-projection-v1|{self.seed}|{self.name}{part}")
         blocks, skipped = divmod(start, BLOCK)
         bits.advance(blocks)
         return bits, skipped
 
     def beginning(self) -> bytes:
-        """Return bytes that differ when the map does: the tables and the start of each stream.
+        """Return bytes that identify the map: the tables and the start of each stream.
 
-        Later words come from the same integer arithmetic, and hashing gigabytes at each handshake
-        would buy nothing.
+        Later words come from the same integer arithmetic, so hashing gigabytes at each handshake
+        would detect nothing more.
         """
         count = min(_DIGEST_SAMPLES, self.rows * self.columns)
         return self.words(0, count).tobytes()
@@ -73,7 +73,7 @@ class Stream:
 
 @dataclass(frozen=True)
 class Projection(Stream):
-    """A dense matrix [rows, columns] named ``{method}/{site}/{layer}``, entries of unit variance.
+    """A dense matrix [rows, columns] named ``{method}/{site}/{layer}``, with unit variance.
 
     ``identity`` draws nothing and needs rows == columns.
     """
@@ -97,7 +97,7 @@ class Projection(Stream):
     def fill(self, start: int, entries: np.ndarray) -> None:
         """Write samples from ``start`` on into ``entries``, float32 [count].
 
-        numpy leaves the interpreter to others meanwhile, so threads can share the work.
+        numpy releases the GIL, so threads can share the work.
         """
         numbers = table(self.distribution)
         bits, skipped = self._drawn_to(start)
@@ -105,7 +105,7 @@ class Projection(Stream):
         while done < len(entries):
             count = min(_CHUNK - skipped, len(entries) - done)
             words = _draw(bits, skipped + count)[skipped:]
-            # No word is outside the table; "wrap" only spares numpy a copy of the result.
+            # All words are in the table; mode "wrap" saves numpy a copy of the result.
             np.take(numbers, words, out=entries[done : done + count], mode="wrap")
             done, skipped = done + count, 0
 
@@ -119,28 +119,27 @@ class Projection(Stream):
 
 @dataclass(frozen=True)
 class Selection(Stream):
-    """Each row has one of the columns: a matrix with a single 1 / sqrt(n_j) in every row.
+    """A matrix with a single entry 1 / sqrt(n_j) in every row, n_j = number of rows with column j.
 
-    n_j is how many rows have column j, so the map keeps lengths (Li et al. 2025,
-    arXiv 2506.00799, section 3). All columns are used, and equally often to within one, as in
-    the authors' later code: drawn independently, some would travel and change nothing.
+    The map preserves lengths (Li et al. 2025, arXiv 2506.00799, section 3). As in the authors'
+    later code, the n_j differ by at most one: independent draws would leave some columns unused.
     """
 
     def picked(self) -> np.ndarray:
-        """Return the column of every row, int64 [rows]; two samples a row put them in order."""
+        """Return the column of every row, int64 [rows]; two samples per row give a random order."""
         samples = self.words(0, 2 * self.rows).astype(np.int64).reshape(-1, 2)
         return (samples[:, 0] + (samples[:, 1] << 16)).argsort(kind="stable") % self.columns
 
 
 def _draw(bits: np.random.Philox, count: int) -> np.ndarray:
-    """Return the next samples, uint16 [count]; of the last word, samples may be left out."""
+    """Return the next samples, uint16 [count]; drop unused samples of the last word."""
     words = bits.random_raw(-(-count // 4))
     return words.astype("<u8", copy=False).view("<u2")[:count]
 
 
 @cache
 def table(distribution: Distribution) -> np.ndarray:
-    """Return the number of each 16-bit sample, float32 [65536], mean 0 and variance 1."""
+    """Return the number for each 16-bit sample, float32 [65536], mean 0 and variance 1."""
     middle = (np.arange(_LEVELS) + 0.5) / _LEVELS
     if distribution == "uniform":
         return ((middle - 0.5) * np.sqrt(12)).astype(np.float32)
@@ -150,7 +149,7 @@ def table(distribution: Distribution) -> np.ndarray:
 
 
 def digest(projections: Iterable[Stream]) -> str:
-    """Return a SHA-256 that differs when any entry of any projection could differ."""
+    """Return a SHA-256 that identifies the entries of all projections."""
     total = hashlib.sha256()
     for projection in projections:
         total.update(f"{projection}".encode())

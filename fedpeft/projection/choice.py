@@ -1,4 +1,4 @@
-"""Which operator puts a projection to work."""
+"""Select the operator that applies a projection."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _KINDS: dict[type[Stream], type[Operator]] = {
 def operator(
     projection: Stream, device: torch.device, dtype: torch.dtype, mode: Mode = "stored"
 ) -> Operator:
-    """Return a projection at work on tensors of a device and dtype."""
+    """Return the operator that applies a projection to tensors of a device and dtype."""
     if mode == "regenerated" and Fused.suits(projection, device, dtype):
         return Fused(projection, device)
     return _KINDS[type(projection)](projection, device, dtype, mode)

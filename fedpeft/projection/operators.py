@@ -1,9 +1,9 @@
-"""Projections at work on tensors: from memory, or made anew in every forward and backward pass.
+"""Operators that apply projections to tensors: stored, or regenerated in every pass.
 
-Both go through the same pieces in the same order, so they give the same numbers to the bit;
-``regenerated`` never holds more than a piece (a ``Selection`` is one piece). Pieces are made on the
-CPU and moved to the device. The exception is ``fused``: on CUDA the entries of a dense matrix are
-the same to the bit, and sums are not.
+Both modes use the same pieces in the same order, so their results are bit-identical;
+``regenerated`` holds one piece at a time (a ``Selection`` is one piece). Pieces are generated on
+the CPU and moved to the device. ``fused`` is an exception: on CUDA the entries of a dense matrix
+are bit-identical, and sums are not.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ class Operator(ABC):
 
     @abstractmethod
     def forward(self, z: Tensor) -> Tensor:
-        """The map, without a gradient of its own."""
+        """Apply the map, without autograd."""
 
     @abstractmethod
     def backward(self, gradient: Tensor) -> Tensor:
-        """The transposed map, [..., rows] -> [..., columns]."""
+        """Apply the transposed map, [..., rows] -> [..., columns], without autograd."""
 
     def matrix(self) -> Tensor:
-        """Return the matrix written out, [rows, columns]."""
+        """Return the dense matrix, [rows, columns]."""
         return self(torch.eye(self.columns, dtype=self.dtype, device=self._device)).T
 
     @abstractmethod
     def _make(self) -> Iterator[Any]:
-        """Make the pieces."""
+        """Generate the pieces."""
 
     def _pieces(self) -> Iterator[Any]:
         return iter(self._kept) if self._kept is not None else self._make()
@@ -62,7 +62,7 @@ class Operator(ABC):
 
 
 class _Apply(torch.autograd.Function):
-    """The map or its transpose: each is the other's gradient. Keeps nothing but the operator."""
+    """The map or its transpose, each the gradient of the other. Saves only the operator."""
 
     @staticmethod
     def forward(x: Tensor, operator: Operator, transposed: bool) -> Tensor:
@@ -75,21 +75,21 @@ class _Apply(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
-        # Under autocast the forward pass is in lower precision, and this one is not.
+        # Under autocast the forward pass has lower precision than this pass.
         gradient = gradient.to(ctx.operator.dtype)
-        found = _Apply.apply(gradient, ctx.operator, not ctx.transposed)
-        return found.to(ctx.dtype), None, None
+        pulled = _Apply.apply(gradient, ctx.operator, not ctx.transposed)
+        return pulled.to(ctx.dtype), None, None
 
     @staticmethod
     def vmap(
         info: Any, in_dims: tuple[int, None, None], x: Tensor, operator: Operator, transposed: bool
     ) -> tuple[Tensor, int]:
-        # Any leading axes will do, so a mapped one is one more, also for a kernel.
+        # The operators accept any leading axes, so the mapped axis is one more.
         return _Apply.apply(x.movedim(in_dims[0], 0), operator, transposed), 0
 
 
 class Dense(Operator):
-    """A matrix whose pieces are some of its columns."""
+    """A dense matrix whose pieces are ranges of columns."""
 
     _projection: Projection
 
@@ -107,12 +107,12 @@ class Dense(Operator):
         return torch.cat([gradient @ piece.T for _, piece in self._pieces()], dim=-1)
 
     def _make(self) -> Iterator[tuple[int, Tensor]]:
-        step = max(16, PIECE // self.rows // 16 * 16)  # pieces begin at the same alignment
+        step = max(16, PIECE // self.rows // 16 * 16)  # same alignment for all pieces
         for start in range(0, self.columns, step):
             count = min(step, self.columns - start)
-            # A piece made anew is written over the last one: freed blocks of this size would
-            # scatter over the heap. Autograd sees no piece, so none is needed again. numpy's
-            # memory, since torch's is aligned and scatters from pass to pass.
+            # A regenerated piece overwrites the last one, which autograd does not need: freed
+            # blocks of this size fragment the heap. Memory of numpy, because torch's is aligned
+            # and fragments too.
             if start == 0 or self._mode == "stored":
                 room = np.empty((count, self.rows), np.float32)
             threads.fill(self._projection, start, room[:count])
@@ -120,7 +120,7 @@ class Dense(Operator):
 
 
 class Select(Operator):
-    """One column, scaled, for every row."""
+    """One scaled column for every row."""
 
     _projection: Selection
 
@@ -142,7 +142,7 @@ class Select(Operator):
 
 
 class Transform(Operator):
-    """Fastfood on tensors; a piece is a number of blocks."""
+    """Fastfood; a piece is a range of blocks."""
 
     _projection: Fastfood
 
@@ -161,7 +161,7 @@ class Transform(Operator):
         return torch.cat(parts, dim=-1)[..., : self.rows]
 
     def backward(self, gradient: Tensor) -> Tensor:
-        """See Operator; H is symmetric, and a permutation's transpose puts back."""
+        """See Operator; H is symmetric, and a permutation's transpose is its inverse."""
         size, blocks = self._projection.size, self._projection.blocks
         padded = functional.pad(gradient, (0, blocks * size - self.rows))
         total, start = gradient.new_zeros((*gradient.shape[:-1], size)), 0
@@ -174,20 +174,21 @@ class Transform(Operator):
         return total[..., : self.columns]
 
     def _make(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
-        """Yield signs [b, n], the permutation's origins [b * n] and gains [b, n], kept small."""
-        made, step = self._projection, max(1, PIECE // self._projection.size)
-        for start in range(0, made.blocks, step):
-            stop = min(start + step, made.blocks)
-            origin = made.order(start, stop) + np.arange(stop - start)[:, None] * made.size
+        """Yield signs [b, n], origins of the permutation [b * n] and gains [b, n]."""
+        fastfood = self._projection
+        step = max(1, PIECE // fastfood.size)
+        for start in range(0, fastfood.blocks, step):
+            stop = min(start + step, fastfood.blocks)
+            origin = fastfood.order(start, stop) + np.arange(stop - start)[:, None] * fastfood.size
             yield (
-                torch.from_numpy(made.signs(start, stop).astype(np.int8)).to(self._device),
+                torch.from_numpy(fastfood.signs(start, stop).astype(np.int8)).to(self._device),
                 torch.from_numpy(origin.astype(np.int32)).flatten().to(self._device),
-                self._tensor(made.gains(start, stop)),
+                self._tensor(fastfood.gains(start, stop)),
             )
 
 
 def _inverse(order: Tensor) -> Tensor:
-    """Return the inverse of a permutation [n]; much faster than adding at its places."""
+    """Return the inverse of a permutation [n]; indexing by it is much faster than index_add."""
     inverse = torch.empty_like(order)
     inverse[order.long()] = torch.arange(len(order), dtype=order.dtype, device=order.device)
     return inverse
@@ -197,23 +198,23 @@ Sides = tuple[Tensor, Tensor]
 
 
 def hadamard_sides(size: int, device: torch.device, dtype: torch.dtype) -> Sides:
-    """Return the Hadamard matrices of a and b, Sylvester's, with a b = size, a power of two."""
+    """Return Sylvester's Hadamard matrices of sizes a and b, with a b = size, a power of two."""
     left = 1 << (size.bit_length() - 1) // 2
 
     def matrix(side: int) -> Tensor:
-        found = torch.ones(1, 1, dtype=dtype, device=device)
-        while len(found) < side:
-            found = torch.cat([torch.cat([found, found], 1), torch.cat([found, -found], 1)])
-        return found
+        h = torch.ones(1, 1, dtype=dtype, device=device)
+        while len(h) < side:
+            h = torch.cat([torch.cat([h, h], 1), torch.cat([h, -h], 1)])
+        return h
 
     return matrix(left), matrix(size // left)
 
 
 def hadamard(x: Tensor, sides: Sides) -> Tensor:
-    """Return H x along the last axis, [..., n]; H is not normalised.
+    """Return H x along the last axis, [..., n]; H is not normalized.
 
-    H of n = a b is the Kronecker product of H of a and H of b, so two small matrix products do
-    what log2(n) passes of butterflies would, with the same numbers up to rounding.
+    H of n = a b is the Kronecker product of H of a and H of b, so two small matrix products replace
+    the log2(n) passes of the fast transform, with the same result up to rounding.
     """
     one, two = sides
     return (one @ x.unflatten(-1, (len(one), len(two))) @ two).flatten(-2)

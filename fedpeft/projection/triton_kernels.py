@@ -1,9 +1,9 @@
-"""A projection that is made while it multiplies, as one CUDA kernel; imported where Triton is.
+"""CUDA kernel that generates a projection while it multiplies; requires Triton.
 
-A program owns a tile of the result: some groups by some numbers that are kept (rows in the forward
-pass, columns in the transposed one). It walks over its part of the axis that is summed, makes a
-tile of entries from the stream at each step, and multiplies. Nothing of the matrix is ever in the
-device's memory; of the table, 256 KB, the caches keep a copy.
+A program computes a tile of the result: groups by kept numbers (rows in the forward pass, columns
+in the transposed pass). It loops over its part of the summed axis, generates a tile of entries from
+the stream in each step, and multiplies. The matrix is never in the device's memory; the table of
+256 KB fits the caches.
 
 Philox 4x64-10: Salmon et al. 2011, "Parallel random numbers: as easy as 1, 2, 3".
 """
@@ -21,7 +21,7 @@ WEYL_1 = tl.constexpr(0xBB67AE8584CAA73B)
 
 @triton.jit
 def _words(block: tl.tensor, key_0: tl.tensor, key_1: tl.tensor) -> tuple[tl.tensor, ...]:
-    """Return the four 64-bit words of blocks of the stream, each of the blocks' shape."""
+    """Return the four 64-bit words of blocks of the stream, each with the blocks' shape."""
     first = block.to(tl.uint64) + 1  # numpy increments the counter before it draws a block
     second = tl.zeros_like(first)
     third = tl.zeros_like(first)
@@ -51,7 +51,7 @@ def _aligned(
 ) -> tl.tensor:
     """Return 16-bit samples [columns, ROWS]; rows and row_start are multiples of 16.
 
-    Then a block of the stream is 16 neighbours of one column, and none is drawn twice.
+    A block of the stream is then 16 neighbors in one column, and none is drawn twice.
     """
     near = (row_start // 16 + tl.arange(0, ROWS // 16)).to(tl.int64)
     block = column[:, None] * (rows // 16) + near[None, :]
@@ -70,7 +70,7 @@ def _ragged(
     key_1: tl.tensor,
     ROWS: tl.constexpr,
 ) -> tl.tensor:
-    """Return 16-bit samples [columns, ROWS], each from a block drawn for it alone: slower."""
+    """Return 16-bit samples [columns, ROWS], drawing one block per sample; slower."""
     row = (row_start + tl.arange(0, ROWS)).to(tl.int64)
     sample = column[:, None] * rows + row[None, :]
     first, second, third, fourth = _words(sample // 16, key_0, key_1)
@@ -85,12 +85,12 @@ def _ragged(
 def multiply(
     x: tl.tensor,  # [groups, columns], or [groups, rows] if TRANSPOSED
     key: tl.tensor,  # [2], the 64-bit words of the stream's key
-    table: tl.tensor,  # [65536], the number of each sample
+    table: tl.tensor,  # [65536], the number for each sample
     parts: tl.tensor,  # [splits, groups, rows], or [splits, groups, columns] if TRANSPOSED
     groups: tl.tensor,
     rows: tl.tensor,
     columns: tl.tensor,
-    steps: tl.tensor,  # tiles of the summed axis that one split walks over
+    steps: tl.tensor,  # tiles of the summed axis per split
     TRANSPOSED: tl.constexpr,
     ALIGNED: tl.constexpr,
     GROUPS: tl.constexpr,
@@ -119,10 +119,10 @@ def multiply(
             samples = _aligned(column, row_start, rows, key_0, key_1, ROWS)
         else:
             samples = _ragged(column, row_start, rows, key_0, key_1, ROWS)
-        entries = tl.load(table + samples.to(tl.int32))  # [COLUMNS, ROWS]; beyond the edge: x is 0
+        entries = tl.load(table + samples.to(tl.int32))  # [COLUMNS, ROWS]; x is 0 beyond the edge
         if TRANSPOSED:
             entries = tl.trans(entries)
-        # Not tf32, which would round the entries.
+        # tf32 would round the entries.
         total = tl.dot(tile, entries, total, input_precision="ieee")
     at_kept = kept_start + tl.arange(0, KEPT)
     place = (split * groups + group[:, None]) * kept + at_kept[None, :]

@@ -1,6 +1,6 @@
 """Tasks: named data sets with labels and a metric.
 
-A further family of tasks is a module with ``TASKS`` and ``load``, and one entry in ``_FAMILIES``.
+To add a family of tasks, add a module with ``TASKS`` and ``load`` and an entry in ``_FAMILIES``.
 """
 
 from __future__ import annotations
@@ -10,12 +10,21 @@ from collections.abc import Callable
 import numpy as np
 
 from fedpeft.errors import UserError, nearest
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.randomness import generator
-from fedpeft.settings import TaskSection
 from fedpeft.tasks import conll, custom, glue, synthetic
 from fedpeft.tasks.base import Examples, Kind, Task, TaskInfo
 
-__all__ = ["Examples", "Kind", "Task", "TaskInfo", "available_tasks", "described", "load_task"]
+__all__ = [
+    "Examples",
+    "Kind",
+    "Task",
+    "TaskInfo",
+    "available_tasks",
+    "checked_info",
+    "described",
+    "load_task",
+]
 
 _Load = Callable[[TaskInfo, TaskSection, int, str], Task]
 _FAMILIES = (synthetic, glue, conll, custom)
@@ -23,32 +32,49 @@ _REGISTRY = {info.name: (info, family.load) for family in _FAMILIES for info in 
 
 
 def available_tasks() -> list[TaskInfo]:
-    """Return what can be named in ``task.name``."""
+    """Return the tasks that ``task.name`` accepts."""
     return [info for info, _ in _REGISTRY.values()]
 
 
 def described(section: TaskSection) -> TaskInfo | None:
-    """Return what is known of a task without its data; None if its labels stand only there.
+    """Return a task's description without its data; None if only the data names the labels.
 
     Raises:
-        UserError: no such task.
+        UserError: unknown task.
     """
     info, _ = _registered(section.name)
     return custom.described(info, section) if section.name == "custom" else info
 
 
-def load_task(section: TaskSection, seed: int = 0, owner_column: str = "") -> Task:
-    """Return a task with its data.
+def checked_info(section: TaskSection, owner_column: str = "") -> TaskInfo:
+    """Return a task's description; check that its files exist.
 
-    Args:
-        section: the experiment's [task]; ``train_limit`` and ``eval_limit`` keep a random subset
-            that depends on the seed, in the order of the file. ``validation`` divides what
-            ``train_limit`` left.
-        seed: the experiment's.
-        owner_column: column that says whose example a row is, if that is wanted.
+    Tables of the user are read: a wrong column or label shows now.
 
     Raises:
-        UserError: no such task, or its data is not there or not right.
+        UserError: unknown task, or its data is missing, or a table is invalid.
+    """
+    info, _ = _registered(section.name)
+    if info in custom.TASKS:
+        return custom.load(info, section, 0, owner_column).info
+    for family in (glue, conll):
+        if info in family.TASKS:
+            family.files(info, section)
+    return info
+
+
+def load_task(section: TaskSection, seed: int = 0, owner_column: str = "") -> Task:
+    """Load a task with its data.
+
+    Args:
+        section: the [task] section. ``train_limit`` and ``eval_limit`` keep a random subset that
+            depends on the seed, in the order of the file. ``validation`` is held out after
+            ``train_limit``.
+        seed: the experiment's seed.
+        owner_column: column that names the owner of each example; "" = none.
+
+    Raises:
+        UserError: unknown task, or its data is missing or invalid.
     """
     info, load = _registered(section.name)
     task = load(info, section, seed, owner_column)
@@ -73,7 +99,7 @@ def _limit(examples: Examples, limit: int, random: np.random.Generator) -> Examp
 def _divide(
     examples: Examples, share: float, random: np.random.Generator
 ) -> tuple[Examples, Examples]:
-    """Return the examples to train on and a random share of them to evaluate on."""
+    """Split into examples to train on and a random share to evaluate on."""
     count = max(1, round(share * len(examples)))
     if count >= len(examples):
         raise UserError(

@@ -1,4 +1,4 @@
-"""What a task is: texts with labels to train on and to evaluate on."""
+"""Tasks: texts with labels to train and evaluate on."""
 
 from __future__ import annotations
 
@@ -8,22 +8,20 @@ from typing import Literal
 
 import numpy as np
 
-Kind = Literal["classes", "score", "tags"]  # tags: a class for every word of a text
-Text = str | list[str]  # a list of words where they are tagged
-
-IGNORED = -100  # label of a token that is not evaluated, as in torch's cross entropy
+Kind = Literal["classes", "score", "tags"]  # tags: one class per word of a text
+Text = str | list[str]  # a list of words for tags
 
 
 @dataclass(frozen=True)
 class TaskInfo:
-    """What is known about a task before its data is read; `fedpeft tasks` lists it.
+    """Description of a task, known before its data is read; `fedpeft tasks` lists it.
 
     Attributes:
-        labels: names of the classes or tags in the order of their indices; empty for a score,
-            and for 'custom' until its data is read.
+        labels: names of the classes or tags by index; empty for a score, and for 'custom' until
+            its data is read.
         pair: whether an example is a pair of texts.
-        metric: the primary one: "accuracy", "f1", "matthews" or "pearson".
-        best: the best score anything can reach, where that is known.
+        metric: primary metric: "accuracy", "f1", "matthews" or "pearson".
+        best: the best possible score, if known.
         folder: name of its folder in ``task.path``, for example "SST-2".
     """
 
@@ -38,7 +36,7 @@ class TaskInfo:
 
     @property
     def classes(self) -> int:
-        """Number of outputs of the head: one for every class or tag, or one for a score."""
+        """Number of outputs of the head: one per class or tag, one for a score."""
         return 1 if self.kind == "score" else len(self.labels)
 
 
@@ -47,11 +45,11 @@ class Examples:
     """Texts and their labels, n rows.
 
     Attributes:
-        text: strings, or for tags lists of words.
-        text_pair: the second text of every row, or None.
+        text: strings; for tags lists of words.
+        text_pair: second text of every row, or None.
         labels: int64 class indices or float64 scores, shape ``[n]``; for tags an object array
-            ``[n]`` of int64 arrays, one class index a word (``tag_column``).
-        owners: whose example each row is, where a column with that was asked for.
+            ``[n]`` of int64 arrays, one class index per word (``tag_column``).
+        owners: owner of each row, or None.
     """
 
     text: Sequence[Text]
@@ -64,11 +62,11 @@ class Examples:
 
     @property
     def tagged(self) -> bool:
-        """Whether the labels belong to words."""
+        """Whether the labels are tags of words."""
         return self.labels.dtype == object
 
     def select(self, rows: np.ndarray) -> Examples:
-        """Return the rows of an index array, in its order."""
+        """Return the rows of an index array, in that order."""
 
         def pick(column: list[str] | None) -> list[str] | None:
             return None if column is None else [column[row] for row in rows]
@@ -82,17 +80,17 @@ class Examples:
 
 
 def tag_column(rows: Iterable[Iterable[int]]) -> np.ndarray:
-    """Return the class indices of the words of n texts as an object array ``[n]``."""
+    """Pack the class indices of the words of n texts into an object array ``[n]``."""
     tags = [np.array([*row], dtype=np.int64) for row in rows]
     column = np.empty(len(tags), dtype=object)
-    for row, indices in enumerate(tags):  # at once, rows of equal length would become a matrix
+    for row, indices in enumerate(tags):  # np.array would make a matrix of rows of equal length
         column[row] = indices
     return column
 
 
 @dataclass(frozen=True)
 class Task:
-    """A task with its data; the labels in ``info`` are filled in."""
+    """A task with its data; ``info`` has all labels."""
 
     info: TaskInfo
     train: Examples

@@ -1,8 +1,8 @@
-"""CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): persons, places and other names in the news.
+"""CoNLL-2003 (Tjong Kim Sang and De Meulder 2003): named entities in the news.
 
-Class indices are those of the hub's ``eriktks/conll2003``. Files with either of the usual kinds
-of tags are read: an entity begins with B-, or with I- where no like one stands before it. Its
-test.txt is not read: as with GLUE, what is evaluated is the development set.
+Class indices are those of the hub's ``eriktks/conll2003``. Both common tagging schemes are read:
+an entity starts with B-, or with I- after a word of another type. As for GLUE, the development set
+is evaluated and test.txt is not read.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from fedpeft.errors import UserError
-from fedpeft.settings import TaskSection
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks.base import Examples, Task, TaskInfo, tag_column
 from fedpeft.tasks.readers import code_of
 
@@ -26,28 +26,38 @@ TASKS = (
 
 
 def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
-    """Return the task of train.txt and valid.txt in the folder ``section.path``.
+    """Load train.txt and valid.txt from the folder ``section.path``.
 
     Raises:
-        UserError: no folder is given, a file is not there or not right, or an owner column.
+        UserError: no folder is given, a file is missing or invalid, or an owner column is given.
     """
     if owner_column:
         raise UserError(f"partition.column = '{owner_column}': task '{info.name}' has no columns")
+    train, dev = files(info, section)
+    return Task(info, read(train, info.labels), read(dev, info.labels))
+
+
+def files(info: TaskInfo, section: TaskSection) -> tuple[Path, Path]:
+    """Return the paths of train.txt and valid.txt.
+
+    Raises:
+        UserError: no folder is given, or a file is missing.
+    """
     if not section.path:
-        # The hub has a script in place of files, and datasets runs no scripts since version 4.
+        # The hub has a script instead of files, and datasets does not run scripts since version 4.
         raise UserError(
             f"task '{info.name}' cannot be fetched from the hub: give the folder of train.txt and "
             "valid.txt with task.path=..., or use synthetic/entities"
         )
-    train, dev = (_file(Path(section.path), info, f"{split}.txt") for split in ("train", "valid"))
-    return Task(info, read(train, info.labels), read(dev, info.labels))
+    folder = Path(section.path)
+    return _file(folder, info, "train.txt"), _file(folder, info, "valid.txt")
 
 
 def read(path: Path, labels: tuple[str, ...]) -> Examples:
-    """Return the sentences of a file: a word, two columns that are not used, and a tag a line.
+    """Read the sentences of a file: each line has a word, two unused columns and a tag.
 
     Raises:
-        UserError: not UTF-8, a line without four columns or with another tag, no sentences.
+        UserError: not UTF-8, a line without four columns or with an unknown tag, no sentences.
     """
     codes = {label: index for index, label in enumerate(labels)}
     try:
@@ -62,7 +72,9 @@ def read(path: Path, labels: tuple[str, ...]) -> Examples:
         [code_of(tag, codes, f"{path} line {number}: tag") for number, _, tag in sentence]
         for sentence in sentences
     )
-    return Examples([[word for _, word, _ in each] for each in sentences], None, tag_column(tags))
+    return Examples(
+        [[word for _, word, _ in sentence] for sentence in sentences], None, tag_column(tags)
+    )
 
 
 def _file(path: Path, info: TaskInfo, name: str) -> Path:
@@ -75,13 +87,13 @@ def _file(path: Path, info: TaskInfo, name: str) -> Path:
 
 
 def _sentences(path: Path) -> Iterator[list[tuple[int, str, str]]]:
-    """Yield (line number, word, tag) of the words of every sentence."""
+    """Yield the words of every sentence as (line number, word, tag)."""
     sentence: list[tuple[int, str, str]] = []
     with open(path, encoding="utf-8") as file:
         for number, line in enumerate(file, start=1):
-            # Not split(): a word may hold characters that it takes for a blank.
+            # Not split(): a word may contain characters that it treats as white space.
             columns = re.split("[ \t]+", line.strip(" \t\n"))
-            if columns[0] in ("", "-DOCSTART-"):  # the end of a sentence, or of a document
+            if columns[0] in ("", "-DOCSTART-"):  # end of a sentence or document
                 if sentence:
                     yield sentence
                 sentence = []

@@ -1,4 +1,4 @@
-"""Your own table files: task.name = "custom"."""
+"""Task "custom": table files of the user."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from fedpeft.errors import UserError
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.randomness import generator
-from fedpeft.settings import TaskSection
 from fedpeft.tasks.base import Task, TaskInfo
 from fedpeft.tasks.readers import Columns, check_columns, label_texts, read_table, to_examples
 from fedpeft.tasks.tagged import read_tagged_table, tags_of, to_tagged_examples
@@ -28,22 +28,22 @@ TASKS = (
 
 
 def described(info: TaskInfo, section: TaskSection) -> TaskInfo | None:
-    """Return what the settings alone say of the task; None if its labels are not among it."""
+    """Return the task's description from the settings alone; None if they lack the labels."""
     if section.kind != "score" and not section.labels:
         return None
     return _info(info, section, section.labels)
 
 
 def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
-    """Return the task of ``section.train`` and ``section.dev``, relative to ``section.path``.
+    """Load ``section.train`` and ``section.dev``, relative to ``section.path``.
 
-    The classes are ``section.labels``, or else those found in the training file: numbers in
-    numeric order, else text in alphabetical order; of tags "O" is the first. A label of a file
-    that is not among them is refused. Without a dev file, ``section.held_out`` of the training
-    file's rows are kept for evaluation; which, depends on the seed.
+    The classes are ``section.labels``, by default those in the training file: numbers in numeric
+    order, text in alphabetical order; tag "O" is first. Other labels in a file are refused. Without
+    a dev file, a share ``section.held_out`` of the training file's rows, which depends on the seed,
+    is used for evaluation.
 
     Raises:
-        UserError: a file is not named, not there, or not right.
+        UserError: a file is not named, missing, or invalid.
     """
     if not section.train:
         raise UserError(
@@ -60,22 +60,20 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
     dev = Path(section.path) / section.dev if section.dev else train
     frame = read(train)
     check_columns(frame, train, columns)
-    labels = section.labels or _found(frame, train, section)
+    labels = section.labels or _labels_in(frame, train, section)
     kept, held_out = (frame, read(dev)) if section.dev else _split(frame, train, section, seed)
     codes = None if section.kind == "score" else {name: at for at, name in enumerate(labels)}
-    own = replace(columns, owner="")
-    if section.kind == "tags":
-        both = (
-            to_tagged_examples(kept, train, columns, codes or {}),
-            to_tagged_examples(held_out, dev, own, codes or {}),
-        )
-    else:
-        both = to_examples(kept, train, columns, codes), to_examples(held_out, dev, own, codes)
-    return Task(_info(info, section, labels), *both)
+    dev_columns = replace(columns, owner="")
+    convert: Any = to_tagged_examples if section.kind == "tags" else to_examples
+    return Task(
+        _info(info, section, labels),
+        convert(kept, train, columns, codes),
+        convert(held_out, dev, dev_columns, codes),
+    )
 
 
 def _info(info: TaskInfo, section: TaskSection, labels: tuple[str, ...]) -> TaskInfo:
-    """Return the task's description; with a tag "O" for words outside, it is about entities."""
+    """Return the task's description; tags with "O" are scored as entities."""
     metric = {"score": "pearson", "classes": "accuracy", "tags": "accuracy"}[section.kind]
     if section.kind == "tags" and "O" in labels:
         metric = "f1"
@@ -83,8 +81,8 @@ def _info(info: TaskInfo, section: TaskSection, labels: tuple[str, ...]) -> Task
     return replace(info, kind=section.kind, labels=labels, pair=pair, metric=metric)
 
 
-def _found(frame: pd.DataFrame, path: Path, section: TaskSection) -> tuple[str, ...]:
-    """Return the labels of the training file; none for a score."""
+def _labels_in(frame: pd.DataFrame, path: Path, section: TaskSection) -> tuple[str, ...]:
+    """Return the labels of the training file; () for a score."""
     if section.kind == "score":
         return ()
     if section.kind == "classes":
@@ -92,7 +90,7 @@ def _found(frame: pd.DataFrame, path: Path, section: TaskSection) -> tuple[str, 
     else:
         tags = tags_of(frame, path, section.label)
         labels = sort_labels(tag for row in tags for tag in row)
-        labels = tuple(sorted(labels, key=lambda label: label != "O"))  # "O" first, order kept
+        labels = tuple(sorted(labels, key=lambda label: label != "O"))  # stable: "O" first
     if len(labels) < 2:
         raise UserError(f"{path}: column '{section.label}' has one label; expected two or more")
     return labels
@@ -101,7 +99,7 @@ def _found(frame: pd.DataFrame, path: Path, section: TaskSection) -> tuple[str, 
 def _split(
     frame: pd.DataFrame, path: Path, section: TaskSection, seed: int
 ) -> tuple[pd.DataFrame, pd.DataFrame]:
-    """Return the rows to train on and those held out, each in the order of the file."""
+    """Split into rows to train on and rows held out, both in the order of the file."""
     count = max(1, round(section.held_out * len(frame)))
     if count >= len(frame):
         raise UserError(
@@ -114,12 +112,12 @@ def _split(
 
 
 def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:
-    """Return the different labels: by value if all are numbers, else alphabetically."""
-    different = sorted(set(labels))
+    """Return the distinct labels, sorted by value if all are numbers, otherwise as text."""
+    distinct = sorted(set(labels))
     try:
-        values = {label: float(label) for label in different}
+        values = {label: float(label) for label in distinct}
     except ValueError:
-        return tuple(different)
+        return tuple(distinct)
     if not all(math.isfinite(value) for value in values.values()):  # "nan" is a word here
-        return tuple(different)
-    return tuple(sorted(different, key=values.__getitem__))
+        return tuple(distinct)
+    return tuple(sorted(distinct, key=values.__getitem__))

@@ -1,16 +1,16 @@
-"""The GLUE benchmark (Wang et al. 2019, arXiv:1804.07461), from local files or from the hub.
+"""GLUE (Wang et al. 2019, arXiv 1804.07461), from local files or the Hugging Face hub.
 
-Class indices and names are those of the hub's ``nyu-mll/glue``; metrics are those of the seed
-paper (Gupta et al. 2023, table 1). GLUE's test labels are not public, so its dev set is used.
+Class indices and names are those of the hub's ``nyu-mll/glue``; metrics are those of Gupta et al.
+2023, table 1. GLUE's test labels are not public, so its dev set is evaluated.
 """
 
 from __future__ import annotations
 
 from pathlib import Path
 
+from fedpeft.backbones.hub import hub_dataset
 from fedpeft.errors import UserError
-from fedpeft.hub import hub_dataset
-from fedpeft.settings import TaskSection
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks.base import Examples, Kind, Task, TaskInfo
 from fedpeft.tasks.readers import (
     EXTENSIONS,
@@ -50,7 +50,7 @@ TASKS = (
     _info("wnli", "WNLI", _TWO[::-1], "accuracy", True, "is the pronoun resolved rightly?"),
 )
 
-#: The hub's own column names where they are not sentence, or sentence1 and sentence2.
+#: Column names on the hub that differ from sentence1 and sentence2.
 HUB_COLUMNS = {
     "QNLI": ("question", "sentence"),
     "MNLI": ("premise", "hypothesis"),
@@ -59,19 +59,26 @@ HUB_COLUMNS = {
 
 
 def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
-    """Return a GLUE task from the folder ``section.path``, or from the hub if that is empty.
+    """Load a GLUE task from the folder ``section.path``, or from the hub if that is empty.
 
     Raises:
-        UserError: a file is not there or not right, or the hub is needed and out of reach.
+        UserError: a file is missing or invalid, or the hub is needed and cannot be reached.
+    """
+    train, dev = files(info, section)
+    return Task(info, _read(train, info, owner_column), _read(dev, info, ""))
+
+
+def files(info: TaskInfo, section: TaskSection) -> tuple[Path, Path]:
+    """Return the files of the training and dev sets; download them if ``section.path`` is empty.
+
+    Raises:
+        UserError: a file is missing, or the hub is needed and cannot be reached.
     """
     suffix = {"mnli": "_matched", "mnli_mismatched": "_mismatched"}.get(info.name, "")
-    if section.path:
-        train, dev = (
-            _local_file(Path(section.path), info, stem) for stem in ("train", f"dev{suffix}")
-        )
-    else:
-        train, dev = _hub_files(info, f"validation{suffix}")
-    return Task(info, _read(train, info, owner_column), _read(dev, info, ""))
+    if not section.path:
+        return _hub_files(info, f"validation{suffix}")
+    folder = Path(section.path)
+    return _local_file(folder, info, "train"), _local_file(folder, info, f"dev{suffix}")
 
 
 def _local_file(path: Path, info: TaskInfo, stem: str) -> Path:
@@ -90,11 +97,10 @@ def _local_file(path: Path, info: TaskInfo, stem: str) -> Path:
 def _hub_files(info: TaskInfo, dev_split: str) -> tuple[Path, Path]:
     """Return the Parquet files of two splits.
 
-    Read as files and not through datasets.load_dataset: the cache can be used without a network,
-    and a second copy of the data in datasets' own format is not written.
+    Unlike datasets.load_dataset, this works offline from the cache and writes no second copy.
     """
     config = info.folder.replace("-", "").lower()
-    # Test splits are not fetched: their labels are all -1.
+    # Test splits are not downloaded: their labels are all -1.
     patterns = [f"{config}/train-*.parquet", f"{config}/{dev_split}-*.parquet"]
     folder = hub_dataset("nyu-mll/glue", patterns)
     files = [] if folder is None else [sorted(folder.glob(pattern)) for pattern in patterns]
@@ -115,7 +121,7 @@ def _read(path: Path, info: TaskInfo, owner_column: str) -> Examples:
         text, pair = "sentence", ""
     columns = Columns(text, "label", pair, owner_column)
     check_columns(frame, path, columns)
-    # -1 is the hub's mark of a row without a label
+    # the hub marks a row without a label by -1
     frame = frame[[label != "-1" for label in label_texts(frame, path, "label")]]
     if not len(frame):
         raise UserError(f"{path}: no row has a label, all are -1; is it a test set?")

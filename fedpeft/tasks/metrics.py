@@ -1,8 +1,8 @@
 """Metrics from statistics that can be summed over clients.
 
-A client returns the statistics of its examples, the server adds them up, and the metric of the
-sum is the metric of all examples together. A metric that is undefined (no examples, one class
-only, constant scores) is 0.0, as in scikit-learn.
+Clients return statistics of their examples. The server sums them, and the metric of the sum equals
+the metric of all examples together. Undefined metrics (no examples, a single class, constant
+scores) are 0.0, as in scikit-learn.
 """
 
 from __future__ import annotations
@@ -14,11 +14,15 @@ import numpy as np
 
 from fedpeft.tasks.base import Kind
 
+#: Most examples of one client, in training or evaluation.
+MAX_EXAMPLES = 10_000_000
+#: Largest absolute score or label of a task of kind "score" in reported statistics.
+MAX_SCORE = 1e9
 _MARKS = ("O", "B", "I", "E", "S", "B-", "I-", "E-", "S-")  # a tag's first two characters
 
 
 def statistics(outputs: np.ndarray, labels: np.ndarray, kind: Kind) -> np.ndarray:
-    """Return the sufficient statistics of the metrics, float64; ``tag_statistics`` those of tags.
+    """Return the sufficient statistics of classes or scores, float64.
 
     Args:
         outputs: logits of the C classes, shape ``[n, C]``, or predicted scores, ``[n, 1]``.
@@ -42,55 +46,76 @@ def tag_statistics(
 ) -> np.ndarray:
     """Return the sufficient statistics of tagged words, float64.
 
-    An entity is right if its type and both ends are; which words make an entity is what the
-    CoNLL-2003 task's own script says, in the form of seqeval.
+    An entity is correct if its type and both ends are correct. Entities are those of the CoNLL-2003
+    script, as implemented by seqeval.
 
     Args:
-        outputs: logits of the C tags for every token of n texts, shape ``[total, C]``.
-        labels: tag indices, shape ``[total]``; below 0 where a token is not evaluated.
+        outputs: logits of the C tags of every token of n texts, shape ``[total, C]``.
+        labels: tag indices, shape ``[total]``; negative for tokens that are not evaluated.
         lengths: number of tokens of every text, shape ``[n]``.
-        names: the tags by index: "O", "B-PER", ...; one without B-, I-, E- or S- is an I-.
+        names: the tags by index: "O", "B-PER", ...; without B-, I-, E- or S-, a tag counts as I-.
 
     Returns:
-        Texts, words, right words, right entities, predicted entities, labelled entities.
+        Texts, words, correct words, correct entities, predicted entities, labeled entities.
     """
     words = labels >= 0
-    # where one text ends and the next begins, in words
+    # boundaries of the texts, in words
     cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(words)])[np.cumsum(lengths)[:-1]]
     gold, predicted = labels[words], outputs.argmax(axis=1)[words]
-    labelled, found = (_entities(tags, cuts, names) for tags in (gold, predicted))
-    right = (gold == predicted).sum(), len(labelled & found)
-    counts = (len(lengths), len(gold), *right, len(found), len(labelled))
+    labeled, entities = (_entities(tags, cuts, names) for tags in (gold, predicted))
+    correct = (gold == predicted).sum(), len(labeled & entities)
+    counts = (len(lengths), len(gold), *correct, len(entities), len(labeled))
     return np.array(counts, dtype=np.float64)
 
 
 def statistics_size(kind: Kind, classes: int) -> int:
-    """Return how many numbers the statistics of a kind are."""
+    """Return the length of the statistics of a kind."""
     return classes**2 if kind == "classes" else 6
 
 
 def examples_of(stats: np.ndarray, kind: Kind) -> int:
-    """Return how many examples are in (a sum of) statistics."""
+    """Return the number of examples in (a sum of) statistics."""
     return int(stats.sum() if kind == "classes" else stats[0])
 
 
-def check_statistics(stats: np.ndarray, kind: Kind) -> None:
-    """Raise ValueError unless statistics that came from elsewhere can be such."""
+def check_statistics(stats: np.ndarray, kind: Kind, max_length: int) -> None:
+    """Raise ValueError if received statistics, all finite, are impossible.
+
+    Args:
+        stats: of one client, shape as in ``statistics_size``.
+        kind: of the task.
+        max_length: most words of a text.
+    """
     counts = stats[:1] if kind == "score" else stats
-    if (counts < 0).any() or (counts % 1).any() or not examples_of(stats, kind):
+    if (counts < 0).any() or (counts % 1).any() or not counts.any():
         raise ValueError("the statistics are no counts of examples")
+    examples = counts[:1] if kind == "tags" else counts
+    # The largest first: the sum of huge counts would overflow.
+    if examples.max() > MAX_EXAMPLES or examples.sum() > MAX_EXAMPLES:
+        raise ValueError(f"the statistics count more than {MAX_EXAMPLES} examples")
     if kind == "tags":
-        _, words, right, hits, predicted, labelled = stats
+        texts, words, right, hits, predicted, labelled = stats
         if right > words or hits > min(predicted, labelled) or max(predicted, labelled) > words:
             raise ValueError("the statistics count more than there is")
+        if not texts > 0 or words > texts * max_length:
+            raise ValueError(f"the statistics count more than {max_length} words in a text")
+    if kind == "score":
+        count, sum_x, sum_y, sum_xx, sum_yy, sum_xy = stats
+        squares = np.array([sum_xx, sum_yy])
+        if (squares < 0).any() or (squares > count * MAX_SCORE**2).any():
+            raise ValueError(f"the statistics are of scores beyond {MAX_SCORE:g}")
+        # Cauchy-Schwarz; 1e-6 for rounding, 1e-100 for squares that underflow
+        largest = np.sqrt([count * sum_xx, count * sum_yy, sum_xx * sum_yy])
+        if (np.abs([sum_x, sum_y, sum_xy]) > largest * (1 + 1e-6) + 1e-100).any():
+            raise ValueError("the statistics are sums of no scores")
 
 
 def scores(stats: np.ndarray, kind: Kind) -> dict[str, float]:
     """Return the metrics by name from (a sum of) statistics.
 
-    Classes: accuracy, matthews (the R_k of Gorodkin 2004 where there are more than two), and f1
-    of class 1 where there are exactly two. Score: pearson. Tags: f1, precision and recall of
-    entities, and accuracy of words.
+    Classes: accuracy, matthews (R_k of Gorodkin 2004 for more than two classes), and f1 of class 1
+    for two classes. Score: pearson. Tags: f1, precision and recall of entities, and accuracy of
+    words.
     """
     if kind == "score":
         return {"pearson": _pearson(stats)}
@@ -109,7 +134,7 @@ def scores(stats: np.ndarray, kind: Kind) -> dict[str, float]:
         "matthews": _matthews(confusion),
     }
     if classes == 2:
-        # 2 TP / (2 TP + FP + FN): each wrong row is a false positive or a false negative
+        # 2 TP / (2 TP + FP + FN)
         hits = 2 * confusion[1, 1]
         result["f1"] = _ratio(hits, hits + confusion[0, 1] + confusion[1, 0])
     return result
@@ -118,9 +143,9 @@ def scores(stats: np.ndarray, kind: Kind) -> dict[str, float]:
 def unsummable_scores(
     kind: Kind, outputs: np.ndarray | None = None, labels: np.ndarray | None = None
 ) -> dict[str, float | None]:
-    """Return the metrics that need all outputs and labels in one place; null without them.
+    """Return the metrics that need all outputs and labels in one place: spearman of scores.
 
-    Score: spearman.
+    Without outputs and labels their values are None.
     """
     if kind != "score":
         return {}
@@ -130,10 +155,7 @@ def unsummable_scores(
 
 
 def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
-    """Return Spearman's rank correlation of two arrays of shape ``[n]``.
-
-    It cannot be had from sums, so only where all predictions are in one place.
-    """
+    """Return Spearman's rank correlation of two arrays of shape ``[n]``."""
     from scipy.stats import spearmanr
 
     if len(labels) < 2 or np.ptp(predictions) == 0 or np.ptp(labels) == 0:
@@ -144,7 +166,7 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
 def _entities(
     tags: np.ndarray, cuts: np.ndarray, names: Sequence[str]
 ) -> set[tuple[str, int, int]]:
-    """Return (type, first word, last word) of the entities; ``cuts`` part the texts."""
+    """Return (type, first word, last word) of the entities; ``cuts`` are the texts' boundaries."""
     from seqeval.metrics.sequence_labeling import get_entities  # imports scikit-learn
 
     marked = [name if name[:2] in _MARKS else f"I-{name}" for name in names]
@@ -157,7 +179,7 @@ def _ratio(part: float, whole: float) -> float:
 
 
 def _matthews(confusion: np.ndarray) -> float:
-    """Return R_k: the correlation of the one-hot labels with the one-hot predictions."""
+    """Return R_k, the correlation of one-hot labels with one-hot predictions."""
     total = confusion.sum()
     labels, predictions = confusion.sum(axis=1), confusion.sum(axis=0)
     covariance = np.trace(confusion) * total - labels @ predictions
@@ -168,7 +190,7 @@ def _matthews(confusion: np.ndarray) -> float:
 def _pearson(stats: np.ndarray) -> float:
     count, sum_x, sum_y, sum_xx, sum_yy, sum_xy = (float(value) for value in stats)
     spread_x, spread_y = count * sum_xx - sum_x**2, count * sum_yy - sum_y**2
-    # What rounding leaves of a constant is not a spread: 1e-12 is far below any float32 output's.
+    # Rounding leaves a spread for constants; 1e-12 is far below that of any float32 outputs.
     if not (spread_x > 1e-12 * count * sum_xx and spread_y > 1e-12 * count * sum_yy):
         return 0.0
     value = (count * sum_xy - sum_x * sum_y) / math.sqrt(spread_x * spread_y)

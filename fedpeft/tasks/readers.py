@@ -1,7 +1,7 @@
-"""Table files, and what a column must hold to be a text, a label or an owner.
+"""Read table files and validate their columns of texts, labels and owners.
 
-Errors name file and row (data rows are counted from 1) and never quote a text: it may be private,
-and messages travel. Values that have to be shown are cut short.
+Errors name file and row (data rows are counted from 1). They never quote a text, which may be
+private, and they shorten other values.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ EXTENSIONS = (".tsv", ".csv", ".jsonl", ".parquet")
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns to read; ``text_pair`` and ``owner`` are empty where there is none."""
+    """Names of the columns to read; "" = no such column."""
 
     text: str
     label: str
@@ -37,14 +37,14 @@ class Columns:
 
 
 def read_table(path: Path) -> pd.DataFrame:
-    """Return a table file as a frame with at least one row.
+    """Read a table file with at least one row.
 
-    ``.tsv`` has a header and no quoting, as GLUE's files; ``.csv`` has a header and the usual
-    quoting; both give text only, and "NA" or "null" stay text. ``.jsonl`` and ``.parquet`` keep
-    their values.
+    ``.tsv`` has a header and no quoting, as GLUE's files do; ``.csv`` has a header and the usual
+    quoting. Values of both are text, also "NA" and "null". ``.jsonl`` and ``.parquet`` keep their
+    types.
 
     Raises:
-        UserError: no such file, another extension, or a content that is not such a table.
+        UserError: no such file, an unknown extension, or not a valid table.
     """
     readers = {
         ".tsv": _read_delimited,
@@ -70,17 +70,17 @@ def read_table(path: Path) -> pd.DataFrame:
 def to_examples(
     frame: pd.DataFrame, path: Path, columns: Columns, codes: Mapping[str, int] | None
 ) -> Examples:
-    """Return the columns of a frame as examples.
+    """Convert a frame to examples.
 
     Args:
-        frame: its index holds the row numbers in the file, from 0.
+        frame: its index is the row number in the file, from 0.
         path: named in errors.
         columns: names of the columns.
-        codes: class index of every label as it may stand in the file; None for scores.
+        codes: class index by label as written in the file; None for scores.
 
     Raises:
-        UserError: a column is missing, a text is empty, a label is none of the classes, a score
-            is not a finite number.
+        UserError: a column is missing, a text is empty, a label is unknown, a score is not a finite
+            number.
     """
     check_columns(frame, path, columns)
     return Examples(
@@ -89,12 +89,12 @@ def to_examples(
         _scores(frame, path, columns.label)
         if codes is None
         else _classes(frame, path, columns.label, codes),
-        _owners(frame, path, columns.owner) if columns.owner else None,
+        label_texts(frame, path, columns.owner) if columns.owner else None,
     )
 
 
 def check_columns(frame: pd.DataFrame, path: Path, columns: Columns) -> None:
-    """Raise UserError unless the frame has all the columns."""
+    """Raise UserError if a column is missing."""
     present = [shorten(name) for name in frame.columns]
     for name in (columns.text, columns.text_pair, columns.label, columns.owner):
         if name and name not in frame.columns:
@@ -102,7 +102,7 @@ def check_columns(frame: pd.DataFrame, path: Path, columns: Columns) -> None:
 
 
 def label_texts(frame: pd.DataFrame, path: Path, column: str) -> list[str]:
-    """Return the labels as text, so that 1, 1.0, "1" and "1.0" are one label in any format.
+    """Return the labels as text; 1, 1.0, "1" and "1.0" are the same label.
 
     Raises:
         UserError: a label is missing.
@@ -118,7 +118,7 @@ def label_texts(frame: pd.DataFrame, path: Path, column: str) -> list[str]:
 
 
 def code_of(label: str, codes: Mapping[str, int], where: str) -> int:
-    """Return the class index of a label; ``where`` begins the error if it has none."""
+    """Return the class index of a label; the error for an unknown label begins with ``where``."""
     if label not in codes:
         valid = ", ".join(shorten(name) for name in list(codes)[:10])
         more = f" and {len(codes) - 10} more" if len(codes) > 10 else ""
@@ -127,7 +127,7 @@ def code_of(label: str, codes: Mapping[str, int], where: str) -> int:
 
 
 def cells(frame: pd.DataFrame, path: Path, column: str) -> Iterable[tuple[int, Any]]:
-    """Yield (row number in the file from 1, value); a missing value is refused."""
+    """Yield (row number in the file from 1, value); refuse missing values."""
     missing = frame[column].isna().tolist()
     numbers = (frame.index + 1).tolist()
     for number, value, absent in zip(numbers, frame[column].tolist(), missing, strict=True):
@@ -137,7 +137,7 @@ def cells(frame: pd.DataFrame, path: Path, column: str) -> Iterable[tuple[int, A
 
 
 def shorten(value: object, limit: int = 30) -> str:
-    """Return a value for an error: one line, cut to ``limit`` characters."""
+    """Return a value as one line of at most ``limit`` characters, for an error."""
     text = " ".join(str(value).split())
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
@@ -154,27 +154,27 @@ def _read_delimited(path: Path) -> pd.DataFrame:
             dtype=str,
             na_filter=False,
             encoding="utf-8",
-            skip_blank_lines=False,  # a row less would shift all that follow
+            skip_blank_lines=False,  # skipping would shift the row numbers
         )
     except pd.errors.EmptyDataError:
         raise UserError(f"{path}: is empty; expected a header and rows") from None
     except pd.errors.ParserError as error:
-        # pandas says "Expected 2 fields in line 3, saw 4", or that a quote is not closed
-        found = re.search(r"Expected \d+ fields in line \d+, saw \d+", str(error))
-        reason = found[0].replace("Expected", "expected") if found else "check its quotes"
+        # "Expected 2 fields in line 3, saw 4", or an unclosed quote
+        fields = re.search(r"Expected \d+ fields in line \d+, saw \d+", str(error))
+        reason = fields[0].replace("Expected", "expected") if fields else "check its quotes"
         raise UserError(f"{path}: not a table: {reason}") from None
     if not isinstance(frame.index, pd.RangeIndex):  # surplus columns would become the index
         raise UserError(f"{path}: the rows have more fields than the header")
     blank = frame.fillna("").eq("").all(axis=1)
     last = int((~blank).to_numpy().nonzero()[0].max(initial=-1))
-    return frame.iloc[: last + 1]  # blank lines at the end of a file are no rows
+    return frame.iloc[: last + 1]  # drop blank lines at the end of the file
 
 
 def _read_jsonl(path: Path) -> pd.DataFrame:
     import pandas as pd
 
     records: list[dict[str, Any]] = []
-    # Not split by splitlines(): a text may hold characters it takes for the end of a line.
+    # Not splitlines(): a text may contain characters that it treats as line ends.
     with open(path, encoding="utf-8") as file:
         for line in file:
             if not line.strip():
@@ -186,7 +186,7 @@ def _read_jsonl(path: Path) -> pd.DataFrame:
             if not isinstance(record, dict):
                 raise UserError(f"{path} row {len(records) + 1}: not a JSON object on one line")
             records.append(record)
-    return pd.DataFrame(records, dtype=object)  # object: no number is turned into another kind
+    return pd.DataFrame(records, dtype=object)  # object: keeps the types of numbers
 
 
 def _read_parquet(path: Path) -> pd.DataFrame:
@@ -212,11 +212,11 @@ def _texts(frame: pd.DataFrame, path: Path, column: str) -> list[str]:
 
 def _classes(frame: pd.DataFrame, path: Path, column: str, codes: Mapping[str, int]) -> np.ndarray:
     texts = label_texts(frame, path, column)
-    found = [
+    indices = [
         code_of(text, codes, f"{path} row {number}: {column}")
         for number, text in zip(frame.index + 1, texts, strict=True)
     ]
-    return np.array(found, dtype=np.int64)
+    return np.array(indices, dtype=np.int64)
 
 
 def _scores(frame: pd.DataFrame, path: Path, column: str) -> np.ndarray:
@@ -232,7 +232,3 @@ def _scores(frame: pd.DataFrame, path: Path, column: str) -> np.ndarray:
             )
         result.append(score)
     return np.array(result, dtype=np.float64)
-
-
-def _owners(frame: pd.DataFrame, path: Path, column: str) -> list[str]:
-    return label_texts(frame, path, column)

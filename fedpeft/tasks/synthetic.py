@@ -1,8 +1,8 @@
 """Tasks from small grammars: no download, any size, and a known best score.
 
-Text i of a grammar is a function of i alone: i is written in mixed radix, one digit a slot of the
-sentence. The label follows from the text by a rule, without noise, and no two indices give the
-same text: so the best possible score is 1.0, by applying the rule.
+Text i of a grammar is a function of i, written in mixed radix with one digit per slot of the
+sentence. The label follows from the text by a rule without noise, and all texts differ, so the best
+possible score is 1.0.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ import math
 import numpy as np
 
 from fedpeft.errors import UserError
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.randomness import generator
-from fedpeft.settings import TaskSection
 from fedpeft.tasks.base import Examples, Task, TaskInfo, tag_column
 from fedpeft.tasks.grammars import GRAMMARS, TAGS
 
@@ -27,7 +27,7 @@ TASKS = (
         False,
         "accuracy",
         1.0,
-        "praise or blame, sometimes negated; made on the fly",
+        "praise or blame, sometimes negated; generated",
     ),
     TaskInfo(
         "synthetic/inference",
@@ -36,7 +36,7 @@ TASKS = (
         True,
         "accuracy",
         1.0,
-        "does the second sentence follow? made on the fly",
+        "does the second sentence follow? generated",
     ),
     TaskInfo(
         "synthetic/similarity",
@@ -45,7 +45,7 @@ TASKS = (
         True,
         "pearson",
         1.0,
-        "in how many of five parts sentences agree; made on the fly",
+        "number of the five parts in which two sentences agree; generated",
     ),
     TaskInfo(
         "synthetic/entities",
@@ -54,19 +54,19 @@ TASKS = (
         False,
         "f1",
         1.0,
-        "who, what, where and when; made on the fly",
+        "who, what, where and when; generated",
     ),
 )
 
 
 def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
-    """Return ``train_limit`` and ``eval_limit`` examples, 4,000 and 1,000 if these are 0.
+    """Generate ``train_limit`` and ``eval_limit`` examples, by default 4,000 and 1,000.
 
-    Which ones depends on the seed; train and dev have no text in common, not even those of
-    different seeds. The classes are equally frequent to within one example.
+    The seed selects them. Train and dev never share a text, also with different seeds. The numbers
+    of examples per class differ by at most one.
 
     Raises:
-        UserError: more examples than there are, or an owner column (there is none).
+        UserError: more examples than the grammar has, or an owner column is given.
     """
     if owner_column:
         raise UserError(f"partition.column = '{owner_column}': task '{info.name}' has no columns")
@@ -75,12 +75,12 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
 
 
 def space_size(name: str) -> int:
-    """Return the number of different texts of a synthetic task."""
+    """Return the number of distinct texts of a synthetic task."""
     return GRAMMARS[name].classes * GRAMMARS[name].size
 
 
 def examples(name: str, indices: np.ndarray) -> Examples:
-    """Return the examples of some indices in ``[0, space_size(name))``, in their order."""
+    """Return the examples with these indices in ``[0, space_size(name))``, in order."""
     grammar = GRAMMARS[name]
     digits = np.stack(np.unravel_index(indices // grammar.classes, grammar.radices), axis=1)
     written = [
@@ -98,9 +98,9 @@ def examples(name: str, indices: np.ndarray) -> Examples:
 
 
 def _draw(info: TaskInfo, part: str, count: int, seed: int) -> Examples:
-    """Return ``count`` examples of one part, spread evenly over the classes, in random order."""
+    """Return ``count`` examples of one part in random order, balanced over the classes."""
     grammar = GRAMMARS[info.name]
-    held_out = grammar.size // 8  # ranks below are the dev part of every class
+    held_out = grammar.size // 8  # lower ranks are the dev part of every class
     pool = held_out if part == "eval" else grammar.size - held_out
     if count > pool * grammar.classes:
         raise UserError(
@@ -117,10 +117,10 @@ def _draw(info: TaskInfo, part: str, count: int, seed: int) -> Examples:
 
 
 def _scatter(ranks: np.ndarray, size: int) -> np.ndarray:
-    """Return a fixed one-to-one map of ``range(size)``.
+    """Permute ``range(size)``.
 
-    Multiplying by nearly the golden section of the size spreads neighbouring ranks over all
-    digits, so that train and dev have every word of every slot equally often.
+    Multiplying by about size times the golden ratio spreads neighboring ranks over all digits, so
+    that every word of every slot is equally frequent in train and dev.
     """
     factor = round(size * (math.sqrt(5) - 1) / 2)
     while math.gcd(factor, size) > 1:

@@ -1,4 +1,4 @@
-"""Table files whose rows hold a list of words and a list of their tags.
+"""Read table files whose rows have a list of words and a list of tags.
 
 As in readers, errors name file and row and never quote a word.
 """
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 
 def read_tagged_table(path: Path) -> pd.DataFrame:
-    """Return a table file as a frame; only these formats can hold lists.
+    """Read a table file in a format that supports lists.
 
     Raises:
         UserError: neither .jsonl nor .parquet, or ``readers.read_table`` refuses it.
@@ -34,10 +34,10 @@ def read_tagged_table(path: Path) -> pd.DataFrame:
 
 
 def tags_of(frame: pd.DataFrame, path: Path, column: str) -> list[list[str]]:
-    """Return the tags of every row as text; numbers may stand for names.
+    """Return the tags of every row as text; integers are accepted as names.
 
     Raises:
-        UserError: no such list, or a tag is empty or neither text nor a whole number.
+        UserError: a cell is not a list, or a tag is empty or neither text nor an integer.
     """
     rows = []
     for number, values in _lists(frame, path, column):
@@ -54,17 +54,17 @@ def tags_of(frame: pd.DataFrame, path: Path, column: str) -> list[list[str]]:
 def to_tagged_examples(
     frame: pd.DataFrame, path: Path, columns: Columns, codes: Mapping[str, int]
 ) -> Examples:
-    """Return the columns of a frame as tagged words.
+    """Convert a frame to examples with tagged words.
 
     Args:
-        frame: its index holds the row numbers in the file, from 0.
+        frame: its index is the row number in the file, from 0.
         path: named in errors.
         columns: names of the columns.
-        codes: class index of every tag.
+        codes: class index by tag.
 
     Raises:
-        UserError: a column is missing, a cell is no list of words or tags or an empty one, there
-            are not as many tags as words, or a tag is none of the classes.
+        UserError: a column is missing, a cell is not a list or is empty, words and tags differ in
+            number, or a tag is unknown.
     """
     check_columns(frame, path, columns)
     text, labels = [], []
@@ -76,13 +76,13 @@ def to_tagged_examples(
         if len(words) != len(names):
             raise UserError(f"{where}: {len(words)} words but {len(names)} tags")
         text.append(words)
-        # Quoted only if it looks like a tag: swapped columns would show words.
+        # Quote it only if it looks like a tag: with swapped columns it is a word.
         unknown = [place for place, name in enumerate(names, start=1) if name not in codes]
         if unknown:
             name = names[unknown[0] - 1]
-            said = f" = '{name}'" if re.fullmatch(r"[BIES]-\w{1,20}", name) else ""
+            quoted = f" = '{name}'" if re.fullmatch(r"[BIES]-\w{1,20}", name) else ""
             raise UserError(
-                f"{where}: tag {unknown[0]}{said} is none of the {len(codes)} in training"
+                f"{where}: tag {unknown[0]}{quoted} is none of the {len(codes)} in training"
             )
         labels.append([codes[name] for name in names])
     owners = label_texts(frame, path, columns.owner) if columns.owner else None
@@ -90,7 +90,7 @@ def to_tagged_examples(
 
 
 def _lists(frame: pd.DataFrame, path: Path, column: str) -> list[tuple[int, list[Any]]]:
-    """Return (row number in the file from 1, values) of a column of lists, none of them empty."""
+    """Return (row number in the file from 1, values) of a column of non-empty lists."""
     result = []
     for number, value in cells(frame, path, column):
         values = value.tolist() if isinstance(value, np.ndarray) else value  # Parquet has arrays

@@ -1,4 +1,4 @@
-"""What a tokenizer makes of some texts: as they are, around a mask, or word by word."""
+"""Tokenize a chunk of texts: plainly, around a mask, or word by word."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedpeft.tasks.base import IGNORED, Examples
+from fedpeft.batches.encoded import IGNORED, offsets_of
+from fedpeft.tasks.base import Examples
 
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
@@ -16,15 +17,10 @@ if TYPE_CHECKING:
 Tokens = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
 
 
-def offsets_of(lengths: np.ndarray) -> np.ndarray:
-    """Return where each of n texts begins, and the end of the last, ``[n + 1]``."""
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])
-
-
 def plain(
     examples: Examples, chunk: slice, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> Tokens:
-    """Take the tokenizer's own encoding."""
+    """Use the tokenizer's encoding of texts or pairs."""
     encoding = tokenizer(
         examples.text[chunk],
         None if examples.text_pair is None else examples.text_pair[chunk],
@@ -42,8 +38,8 @@ def around_mask(
 ) -> Tokens:
     """Encode ``text <mask> text_pair``.
 
-    The whole string is tokenised, because what stands beside the mask can change the tokens (a
-    RoBERTa mask takes the space on its left), and cut afterwards.
+    The whole string is tokenized and truncated afterwards, because tokens depend on their
+    neighbors (a RoBERTa mask absorbs the space on its left).
     """
     mask = tokenizer.mask_token
     first = examples.text[chunk]
@@ -54,11 +50,11 @@ def around_mask(
         strings = [f"{one} {mask} {two}" for one, two in pairs]
     options = {"truncation": False, "verbose": False, "return_token_type_ids": True}
     encoding = tokenizer(strings, return_attention_mask=False, **options)
-    # Found by its place in the string: the text itself may contain a mask token too.
+    # Located by its character: the text may also contain a mask token.
     masks = np.array([encoding.char_to_token(i, len(one) + 1) for i, one in enumerate(first)])
     tokens, segments, lengths = _flat(encoding)
     alone = tokenizer(mask)
-    before = alone.char_to_token(0)  # special tokens at the start, and at the end
+    before = alone.char_to_token(0)  # special tokens at the start and at the end
     after = len(alone["input_ids"]) - before - 1
     left, right = _shares(masks - before, lengths - masks - 1 - after, max_length - before - after)
     place = np.arange(len(tokens)) - np.repeat(offsets_of(lengths)[:-1], lengths)
@@ -74,11 +70,11 @@ def around_mask(
 def by_word(
     examples: Examples, chunk: slice, tokenizer: PreTrainedTokenizerBase, max_length: int
 ) -> Tokens:
-    """Tokenise word by word; a word's first token has its label, all others have IGNORED.
+    """Tokenize words; a word's first token has its label, all others have IGNORED.
 
-    Words that are cut off are not evaluated, nor are those the tokenizer makes no token of.
+    Truncated words and words without tokens are not evaluated.
     """
-    # A byte-level tokenizer marks a word by the space before it, which a list of words lacks.
+    # A byte-level tokenizer marks words by the space before them, which a list of words lacks.
     space = "" if tokenizer.tokenize(" a") == tokenizer.tokenize("a") else " "
     encoding = tokenizer(
         [[space + word for word in words] for words in examples.text[chunk]],
@@ -90,12 +86,12 @@ def by_word(
     )
     tokens, segments, lengths = _flat(encoding)
     tags = enumerate(examples.labels[chunk])
-    labels = np.concatenate([_first_tokens(encoding.word_ids(row), each) for row, each in tags])
+    labels = np.concatenate([_token_labels(encoding.word_ids(row), tag) for row, tag in tags])
     return tokens, segments, lengths, np.zeros(len(lengths), np.int32), labels
 
 
-def _first_tokens(word_of_token: list[int | None], tags: np.ndarray) -> np.ndarray:
-    """Return labels of a text's tokens ``[T]`` from those of its words; None is a special token."""
+def _token_labels(word_of_token: list[int | None], tags: np.ndarray) -> np.ndarray:
+    """Return the labels of a text's tokens ``[T]``; special tokens have the word None."""
     words = np.array([-1 if word is None else word for word in word_of_token], dtype=np.int64)
     labels = np.full(len(words), IGNORED, dtype=np.int64)
     present, first = np.unique(words, return_index=True)
@@ -105,16 +101,16 @@ def _first_tokens(word_of_token: list[int | None], tags: np.ndarray) -> np.ndarr
 
 
 def _flat(encoding: BatchEncoding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return tokens and segments ``[total]`` and lengths ``[n]`` of a tokenizer's reply."""
+    """Return tokens and segments ``[total]`` and lengths ``[n]`` of an encoding."""
     tokens = np.fromiter(chain.from_iterable(encoding["input_ids"]), np.int32)
     segments = np.fromiter(chain.from_iterable(encoding["token_type_ids"]), np.uint8)
     return tokens, segments, np.array([len(ids) for ids in encoding["input_ids"]], np.int64)
 
 
 def _shares(left: np.ndarray, right: np.ndarray, room: int) -> tuple[np.ndarray, np.ndarray]:
-    """Return how many tokens stay on either side of the mask in ``room`` tokens, mask included.
+    """Return the numbers of tokens to keep left and right of the mask, ``room`` in all with it.
 
-    The longer side is cut down to the shorter one before both are cut.
+    The longer side is truncated to the length of the shorter one before both are.
     """
     room -= 1
     stay = np.minimum(right, np.maximum(room - left, room // 2))

@@ -1,4 +1,4 @@
-"""The server's certificate: does it belong to its key and authority, and for whom is it good?"""
+"""Checks of a server's keys: its certificate, private key and authority."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives import serialization
 
 from fedpeft.errors import UserError
-from fedpeft.keys import CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY
+from fedpeft.hosting.keys import CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY
 
 _LOOPBACK = "127.0.0.1", "::1", "localhost"
 _AGAIN = "make them with 'fedpeft keys server HOST --out KEYS --ca-dir CA'"
@@ -19,26 +19,31 @@ _AGAIN = "make them with 'fedpeft keys server HOST --out KEYS --ca-dir CA'"
 
 @dataclass(frozen=True)
 class Certificate:
-    """Names and addresses that a certificate is good for, loopback left out, and until when."""
+    """The content of a checked certificate.
+
+    Attributes:
+        hosts: names and addresses that it is valid for, except loopback.
+        expires: when it or its authority expires, whichever is first.
+    """
 
     hosts: tuple[str, ...]
     expires: datetime
 
     @property
     def days(self) -> int:
-        """Whole days until it expires."""
+        """Whole days until the certificate expires."""
         return (self.expires - datetime.now(UTC)).days
 
 
 def check_keys(folder: Path) -> Certificate:
-    """Check a server's keys before anything is started with them.
+    """Check a server's keys before any process is started with them.
 
     Args:
-        folder: of ca.crt, server.crt and server.key.
+        folder: the folder of ca.crt, server.crt and server.key.
 
     Raises:
-        UserError: a file is missing or damaged, may be read by other users, belongs to another
-            one's, has expired, or the certificate is not good for loopback.
+        UserError: a file is missing, damaged or expired, the key may be read by other users, the
+            files do not belong together, or the certificate is not valid for loopback.
     """
     authority = _certificate(folder / CA_CERTIFICATE)
     certificate = _certificate(folder / SERVER_CERTIFICATE)
@@ -50,17 +55,17 @@ def check_keys(folder: Path) -> Certificate:
             f"'{folder / SERVER_CERTIFICATE}' was not signed by '{folder / CA_CERTIFICATE}'; "
             f"{_AGAIN}"
         ) from None
-    for path, one in ((CA_CERTIFICATE, authority), (SERVER_CERTIFICATE, certificate)):
-        if not one.not_valid_before_utc <= datetime.now(UTC) < one.not_valid_after_utc:
+    for name, checked in ((CA_CERTIFICATE, authority), (SERVER_CERTIFICATE, certificate)):
+        start, end = checked.not_valid_before_utc, checked.not_valid_after_utc
+        if not start <= datetime.now(UTC) < end:
             raise UserError(
-                f"'{folder / path}' is valid from {one.not_valid_before_utc:%Y-%m-%d} to "
-                f"{one.not_valid_after_utc:%Y-%m-%d}; {_AGAIN}"
+                f"'{folder / name}' is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}; {_AGAIN}"
             )
     hosts = _hosts(certificate)
     missing = [name for name in _LOOPBACK if name != "::1" and name not in hosts]
-    if missing:  # the server's own parts check it, too
+    if missing:  # the server's processes check it when they connect to each other
         raise UserError(
-            f"'{folder / SERVER_CERTIFICATE}' is not good for {' and '.join(missing)}; {_AGAIN}"
+            f"'{folder / SERVER_CERTIFICATE}' is not valid for {' and '.join(missing)}; {_AGAIN}"
         )
     outside = tuple(host for host in hosts if host not in _LOOPBACK)
     return Certificate(outside, min(authority.not_valid_after_utc, certificate.not_valid_after_utc))
@@ -72,7 +77,7 @@ def _certificate(path: Path) -> x509.Certificate:
     except OSError as error:
         raise UserError(f"'{path}' cannot be read ({error.strerror}); {_AGAIN}") from None
     except ValueError:
-        raise UserError(f"'{path}' is no certificate in PEM format; {_AGAIN}") from None
+        raise UserError(f"'{path}' is not a certificate in PEM format; {_AGAIN}") from None
 
 
 def _check_key(path: Path, certificate: x509.Certificate) -> None:
@@ -83,7 +88,7 @@ def _check_key(path: Path, certificate: x509.Certificate) -> None:
     except OSError as error:
         raise UserError(f"'{path}' cannot be read ({error.strerror}); {_AGAIN}") from None
     except (ValueError, TypeError):  # damaged, or with a passphrase
-        raise UserError(f"'{path}' is no private key without a passphrase; {_AGAIN}") from None
+        raise UserError(f"'{path}' is not a private key without a passphrase; {_AGAIN}") from None
     if key.public_key() != certificate.public_key():
         raise UserError(f"'{path}' is not the key of its certificate; {_AGAIN}")
 

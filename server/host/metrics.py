@@ -1,7 +1,7 @@
-"""What Prometheus scrapes: the server's processes, its nodes, and the runs that matter now.
+"""Prometheus metrics of a server: its processes, its nodes, and its current runs.
 
-Everything is what the files of the runs and the supervisor say when it is asked for; nothing is
-counted here, so a restart of the server loses nothing.
+All numbers come from the files of the runs and from the supervisor at the time of a scrape. No
+counts are kept here, so they survive a restart of the server.
 """
 
 from __future__ import annotations
@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedpeft.errors import UserError
-from fedpeft.processes import Supervisor
+from fedpeft.hosting.processes import Supervisor
 from server.host.health import superlink_answers
 from server.host.presence import ONLINE, Presence, last_seen
 from server.host.runs import Run, is_over, read_run, run_folders, signature
@@ -23,17 +23,17 @@ if TYPE_CHECKING:
     from prometheus_client.core import Metric
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
-_RUNS = 10  # at most; each is some 15 time series
+_RUNS = 10  # at most; a run has about 15 time series
 # Name (after fedpeft_run_), key in the line of the last round, help.
-_OF_LAST_ROUND = (
-    ("clients", "clients", "Clients whose updates the last round took."),
+_OF_LAST_ROUND: tuple[tuple[str, Literal["clients", "epsilon", "seconds"], str], ...] = (
+    ("clients", "clients", "Clients whose updates the last round accepted."),
     ("epsilon", "epsilon", "Privacy spent: the largest epsilon of any client so far."),
     ("round_seconds", "seconds", "Duration of the last round in seconds."),
 )
 
 
 class Metrics:
-    """A collector of a server's numbers, in a registry of its own."""
+    """A collector of a server's metrics with its own registry."""
 
     def __init__(self, state: Path, connection: Connection, supervisor: Supervisor):
         from prometheus_client import CollectorRegistry
@@ -51,7 +51,7 @@ class Metrics:
         return generate_latest(self.registry)
 
     def collect(self) -> Iterator[Metric]:
-        """Yield the metrics as they are now; called by the registry."""
+        """Yield the current metrics; called by the registry."""
         from prometheus_client.core import GaugeMetricFamily
 
         up = superlink_answers(self.connection)
@@ -63,14 +63,14 @@ class Metrics:
         yield _sent(runs)
 
     def _runs(self) -> list[Run]:
-        """Return the runs watched; those whose files have not changed are not read again."""
-        found: dict[Path, tuple[object, Run]] = {}
+        """Return the watched runs; read only those whose files have changed."""
+        current: dict[Path, tuple[object, Run]] = {}
         for folder in watched_runs(self.state):
             now = signature(folder)
             before, run = self._read.get(folder, (None, None))
-            found[folder] = (now, run if run and before == now else read_run(folder))
-        self._read = found  # whole: scrapes may overlap
-        return [run for _, run in found.values()]
+            current[folder] = (now, run if run and before == now else read_run(folder))
+        self._read = current  # replaced as a whole: scrapes may overlap
+        return [run for _, run in current.values()]
 
     def _children(self) -> Iterator[Metric]:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
@@ -88,75 +88,75 @@ class Metrics:
 
 
 def watched_runs(state: Path) -> list[Path]:
-    """Return the folders of the latest run and of those that have not ended, ten at most."""
+    """Return the folders of the latest run and of all runs that have not ended, at most ten."""
     folders = run_folders(state)
-    going = [folder for folder in folders[:-1] if not is_over(folder)]
-    return [*going, *folders[-1:]][-_RUNS:]
+    unfinished = [folder for folder in folders[:-1] if not is_over(folder)]
+    return [*unfinished, *folders[-1:]][-_RUNS:]
 
 
 def _nodes(
     state: Path, runs: list[Run], flower: Mapping[int, Mapping[str, Any]]
 ) -> Iterator[Metric]:
-    """Yield how many nodes are registered, which are online, and when the others last were.
+    """Yield how many nodes are registered, which are online, and when they were last seen.
 
-    ``flower`` is what Flower says of nodes, by node id; those it says nothing of have no gauge.
+    ``flower`` holds Flower's entries by node id; a node without an entry has no gauge.
     """
     from prometheus_client.core import GaugeMetricFamily
 
     try:
         nodes = registered_nodes(state)
-    except UserError:  # said by every command that needs it; the other metrics are still true
+    except UserError:  # commands report it; the other metrics are still correct
         return
     yield GaugeMetricFamily(
         "fedpeft_registered_nodes", "Nodes whose keys are registered.", value=len(nodes)
     )
     online = GaugeMetricFamily(
         "fedpeft_node_online",
-        "Whether the SuperLink has a node online (1 or 0), asked about once a minute.",
+        "Whether the SuperLink sees a node online (1 or 0), asked about once a minute.",
         labels=["node"],
     )
     ago = GaugeMetricFamily(
         "fedpeft_node_last_seen_seconds",
-        "Seconds since a node was last there: 0 while it is online, else since it left or its "
-        "last update in a run shown here, whichever is later.",
+        "Seconds since a node was last seen: 0 if it is online, otherwise since it left or since "
+        "its last update in one of these runs, whichever is later.",
         labels=["node"],
     )
     trained = {n["node_id"]: n["last_seen"] for run in runs for n in run.nodes if n["last_seen"]}
     for node in nodes:
-        said = flower.get(node.node_id, {})
-        if said:
-            online.add_metric([node.name], said["status"] == ONLINE)
-        if seen := last_seen(said, trained.get(node.node_id, "")):
+        entry = flower.get(node.node_id, {})
+        if entry:
+            online.add_metric([node.name], entry["status"] == ONLINE)
+        if seen := last_seen(entry, trained.get(node.node_id, "")):
             ago.add_metric([node.name], seconds_since(seen))
     yield from (online, ago)
 
 
 def seconds_since(time: str) -> float:
-    """Return the seconds since an ISO 8601 time, never below 0; without a zone it is UTC."""
+    """Return the seconds since an ISO 8601 time, at least 0; a time without a zone is UTC."""
     then = datetime.fromisoformat(time)
     then = then if then.tzinfo else then.replace(tzinfo=UTC)
     return max(0.0, (datetime.now(UTC) - then).total_seconds())
 
 
 def _of_runs(runs: list[Run]) -> Iterator[Metric]:
-    """Yield one gauge a run for its rounds, the last round, and the score."""
+    """Yield the gauges of the runs: rounds, the last round, and the score."""
     from prometheus_client.core import GaugeMetricFamily
 
-    def gauge(name: str, help: str, values: Sequence[float | None]) -> Metric:
-        family = GaugeMetricFamily(f"fedpeft_run_{name}", help, labels=["run"])
+    def gauge(name: str, text: str, values: Sequence[float | None]) -> Metric:
+        family = GaugeMetricFamily(f"fedpeft_run_{name}", text, labels=["run"])
         for run, value in zip(runs, values, strict=True):
             if value is not None:
                 family.add_metric([run.name], value)
         return family
 
     runs = [run for run in runs if run.state != "damaged"]
-    for name, key, help in _OF_LAST_ROUND:
-        yield gauge(name, help, [run.last.get(key) for run in runs])
-    yield gauge("round", "Rounds done.", [run.last.get("round", 0) for run in runs])
+    for name, key, text in _OF_LAST_ROUND:
+        yield gauge(name, text, [run.last[key] if run.last else None for run in runs])
+    yield gauge("round", "Rounds done.", [run.last["round"] if run.last else 0 for run in runs])
     yield gauge("rounds_wanted", "Rounds of the whole run.", [run.rounds for run in runs])
     failed = [len(run.last["failed"]) if run.last else None for run in runs]
     yield gauge("failed_clients", "Clients that failed in the last round.", failed)
-    yield gauge("score", "The last score measured, in the task's metric.", [r.score for r in runs])
+    yield gauge("score", "The last measured score, in the task's metric.", [r.score for r in runs])
 
 
 def _sent(runs: list[Run]) -> Metric:

@@ -1,13 +1,14 @@
 """The operations endpoint: health, metrics and the files of the runs, over HTTPS on loopback.
 
-``/health`` and ``/metrics`` are open to this machine; the runs ask for the token of
-``connection.toml``. From other machines one comes here through a tunnel (``ssh -L``) only. It
-shows the server's certificate, so that nobody gives the token to another program that listens
-here while the server is down, or at a tunnel's other end.
+``/health`` and ``/metrics`` are open to this machine; the runs require the token of
+``connection.toml``. Other machines reach the endpoint only through a tunnel (``ssh -L``). It
+shows the server's certificate, so that no client sends the token to another program that listens
+on the port while the server is down, or at the other end of a tunnel.
 """
 
 from __future__ import annotations
 
+import asyncio
 import hashlib
 import hmac
 import ipaddress
@@ -15,190 +16,221 @@ import json
 import logging
 import os
 import socket
-import ssl
-import sys
-from http import HTTPStatus
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import Any, BinaryIO
-from urllib.parse import parse_qs, unquote, urlsplit
+import threading
+from collections.abc import Iterator, Mapping
+from contextlib import ExitStack, contextmanager
+from typing import Any
+from urllib.parse import urlsplit
 
-from fedpeft.processes import Supervisor
-from server.deployed import PLAIN_NAME, RUNS
+import uvicorn
+from starlette.applications import Starlette
+from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import Response, StreamingResponse
+from starlette.routing import Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+from uvicorn.protocols.http.h11_impl import H11Protocol
+
+from fedpeft.hosting.processes import Supervisor
+from server.deployed import RUNS
+from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
 from server.host.metrics import CONTENT_TYPE, Metrics
-from server.host.served import (
-    NotServed,
-    entries_of,
-    opened_file,
-    opened_folder,
-    pieces,
-    served_files,
-)
-from server.host.state import ServerState
-from server.remote.connection import Connection
+from server.host.served import opened_file, opened_folder, pieces, run_names, served_files
 from server.remote.mirror import DIGEST, IN_USE
 from server.runfolder import RunFolder
 
 log = logging.getLogger(__name__)
+_PATIENCE = 30.0  # seconds until a connection without a request is closed
 
 
-class _Refused(Exception):
-    """A request that is answered with a status and a reason in JSON."""
-
-    def __init__(self, status: HTTPStatus, reason: str):
-        super().__init__(reason)
-        self.status = status
-
-
-def serve(state: ServerState, supervisor: Supervisor) -> ThreadingHTTPServer:
-    """Return the endpoint, bound to 127.0.0.1; the caller runs its ``serve_forever``.
+@contextmanager
+def operations(state: ServerFolder, supervisor: Supervisor) -> Iterator[None]:
+    """Serve the endpoint at 127.0.0.1 from a thread while the context is open.
 
     Args:
-        state: of the server; its ports, connection and runs.
+        state: the server's folder: ports, keys, connection and runs.
         supervisor: of the server's processes, for their health and restarts.
 
     Raises:
         OSError: the port is taken.
     """
-    return _Endpoint(state, supervisor)
+    config = uvicorn.Config(
+        operations_app(state, supervisor),
+        http=_OneRequest,
+        ws="none",
+        loop="asyncio",
+        lifespan="off",
+        log_config=None,
+        access_log=False,  # a scrape every few seconds; paths may hold anything
+        proxy_headers=False,
+        server_header=False,
+        headers=[("Connection", "close"), ("Cache-Control", "no-store")],
+        timeout_graceful_shutdown=1,
+        ssl_certfile=state.certificate,
+        ssl_keyfile=state.key,
+    )
+    config.load()  # in this thread, so that the caller gets the error
+    server = _Server(config)
+    listener = socket.create_server(("127.0.0.1", state.ports["operations"]))
+    # asyncio sets it only on sockets made with a protocol; without it, an answer takes 40 ms more.
+    listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+    thread = threading.Thread(target=server.run, args=([listener],), daemon=True, name="operations")
+    thread.start()
+    try:
+        yield
+    finally:
+        server.should_exit = True
+        thread.join()
 
 
-class _Endpoint(ThreadingHTTPServer):
-    daemon_threads = True  # a slow download must not hold up the end
-
-    def __init__(self, state: ServerState, supervisor: Supervisor):
-        self.runs = state.path / RUNS
-        self.connection: Connection = state.connection()
-        self.supervisor = supervisor
-        self.metrics = Metrics(state.path, self.connection, supervisor)
-        self.tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
-        self.tls.load_cert_chain(state.certificate, state.key)
-        super().__init__(("127.0.0.1", state.ports["operations"]), _Handler)
-
-    def get_request(self) -> tuple[socket.socket, Any]:
-        """Accept a connection; its own thread shakes hands, at the first byte it reads."""
-        line, address = super().get_request()
-        secure = self.tls.wrap_socket(line, server_side=True, do_handshake_on_connect=False)
-        return secure, address
-
-    def handle_error(self, request: Any, client_address: Any) -> None:
-        """Log what the standard library would print; readers that go away are no news."""
-        if not isinstance(sys.exc_info()[1], OSError):
-            log.exception("operations: a request could not be answered")
+def operations_app(state: ServerFolder, supervisor: Supervisor) -> Starlette:
+    """Return the endpoint as an ASGI application."""
+    endpoint = _Endpoint(state, supervisor)
+    app = Starlette(
+        routes=[
+            Route("/health", endpoint.health),
+            Route("/metrics", endpoint.metrics),
+            Route("/runs", endpoint.runs),
+            Route("/runs/{run}", endpoint.files),
+            Route("/runs/{run}/{file}", endpoint.file),
+        ],
+        middleware=[Middleware(_LoopbackHost)],
+        exception_handlers={HTTPException: _error},
+    )
+    app.router.redirect_slashes = False
+    return app
 
 
-class _Handler(BaseHTTPRequestHandler):
-    server: _Endpoint
-    server_version, sys_version = "fedpeft", ""
-    timeout = 30  # seconds without a byte
+class _Server(uvicorn.Server):
+    """A server that aborts open downloads when it shuts down."""
 
-    def do_GET(self) -> None:
-        """Answer a request."""
-        try:
-            self._check_host()
-            self._route()
-        except NotServed as missing:
-            self._send_json({"error": str(missing)}, HTTPStatus.NOT_FOUND)
-        except _Refused as refused:
-            body = json.dumps({"error": str(refused)}).encode()
-            extra = {"WWW-Authenticate": "Bearer"} if refused.status == 401 else {}
-            self._send(refused.status, "application/json", body, extra)
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        for connection in list(self.server_state.connections):
+            connection.transport.abort()
+        await super().shutdown(sockets)
 
-    def log_message(self, format: str, *args: Any) -> None:
-        """Say nothing: scrapes come every few seconds, and paths may hold anything."""
 
-    def _check_host(self) -> None:
-        """Refuse pages of the web that had their name resolve to loopback (DNS rebinding)."""
-        try:
-            name = urlsplit(f"//{self.headers.get('Host', '')}").hostname or ""
-            loopback = name == "localhost" or ipaddress.ip_address(name).is_loopback
-        except ValueError:
-            loopback = False
-        if not loopback:
-            raise _Refused(HTTPStatus.FORBIDDEN, "the Host header names no loopback address")
+class _OneRequest(H11Protocol):
+    """HTTP/1.1 that closes connections which do not send the head of a request."""
 
-    def _route(self) -> None:
-        url = urlsplit(self.path)
-        match [unquote(part) for part in url.path.split("/")[1:]]:
-            case ["health"]:
-                self._health()
-            case ["metrics"]:
-                self._send(HTTPStatus.OK, CONTENT_TYPE, self.server.metrics.text())
-            case ["runs", *rest] if len(rest) <= 2:
-                self._check_token()
-                if not all(PLAIN_NAME.fullmatch(name) for name in rest):
-                    raise _Refused(HTTPStatus.NOT_FOUND, "no such run or file")
-                self._runs(rest, url.query)
-            case _:
-                raise _Refused(HTTPStatus.NOT_FOUND, "only /health, /metrics and /runs are here")
+    def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
+        super().connection_made(transport)
+        self.loop.call_later(_PATIENCE, self._end_silence)
 
-    def _check_token(self) -> None:
-        given = self.headers.get("Authorization", "").encode()
-        if not hmac.compare_digest(given, f"Bearer {self.server.connection.token}".encode()):
-            log.warning("operations: refused a request for runs without the right token")
-            raise _Refused(HTTPStatus.UNAUTHORIZED, "the token of connection.toml is needed")
+    def _end_silence(self) -> None:
+        if self.cycle is None:
+            self.transport.abort()
 
-    def _health(self) -> None:
-        answers = superlink_answers(self.server.connection)
-        supervisor = self.server.supervisor
+
+class _LoopbackHost:
+    """Refuse web pages whose name was made to resolve to loopback (DNS rebinding)."""
+
+    def __init__(self, app: ASGIApp):
+        self.app = app
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        host = Headers(scope=scope).get("host", "")
+        refusal = _json({"error": "the Host header names no loopback address"}, 403)
+        await (self.app if _is_loopback(host) else refusal)(scope, receive, send)
+
+
+class _Endpoint:
+    """The answers. Starlette calls these methods in threads, so they may block."""
+
+    def __init__(self, state: ServerFolder, supervisor: Supervisor):
+        self._runs = state.path / RUNS
+        self._connection = state.connection()
+        self._supervisor = supervisor
+        self._metrics = Metrics(state.path, self._connection, supervisor)
+
+    def health(self, request: Request) -> Response:
+        """Return the state of the processes: 200 if all run and the SuperLink answers, or 503."""
+        answers = superlink_answers(self._connection)
         children = {
-            name: {"pid": supervisor.pids.get(name), "restarts": restarts}
-            for name, restarts in supervisor.restarts.items()
+            name: {"pid": self._supervisor.pids.get(name), "restarts": restarts}
+            for name, restarts in self._supervisor.restarts.items()
         }
-        well = answers and all(child["pid"] for child in children.values())
-        status = HTTPStatus.OK if well else HTTPStatus.SERVICE_UNAVAILABLE
-        self._send_json({"superlink": answers, "children": children}, status)
+        healthy = answers and all(child["pid"] for child in children.values())
+        return _json({"superlink": answers, "children": children}, 200 if healthy else 503)
 
-    def _runs(self, rest: list[str], query: str) -> None:
-        if not rest:
-            folders = [entry for entry in entries_of(self.server.runs) if entry.is_dir()]
-            self._send_json(
-                sorted(each.name for each in folders if PLAIN_NAME.fullmatch(each.name))
+    def metrics(self, request: Request) -> Response:
+        """Return the metrics in Prometheus's text format."""
+        return Response(self._metrics.text(), headers={"Content-Type": CONTENT_TYPE})
+
+    def runs(self, request: Request) -> Response:
+        """Return the names of the runs."""
+        self._check_token(request)
+        return _json(run_names(self._runs))
+
+    def files(self, request: Request) -> Response:
+        """Return the files of a run with their sizes, and whether a process uses its folder."""
+        self._check_token(request)
+        name = request.path_params["run"]
+        with opened_folder(self._runs, name) as folder:
+            used = RunFolder(self._runs / name).in_use()
+            return _json(served_files(folder), headers={IN_USE: "yes" if used else "no"})
+
+    def file(self, request: Request) -> Response:
+        """Return a file of a run from the offset ``?from=`` to its present end, in pieces."""
+        self._check_token(request)
+        start = _offset(request)
+        with ExitStack() as stack:
+            folder = stack.enter_context(opened_folder(self._runs, request.path_params["run"]))
+            file = stack.enter_context(opened_file(folder, request.path_params["file"]))
+            size = os.fstat(file.fileno()).st_size
+            if start > size:
+                raise HTTPException(416, f"it has {size} bytes")
+            headers = {"Content-Length": str(size - start)}
+            if start == 0:
+                digest = hashlib.sha256()
+                for piece in pieces(file, 0, size):
+                    digest.update(piece)
+                headers[DIGEST] = digest.hexdigest()
+            return _FileResponse(pieces(file, start, size - start), headers, stack.pop_all())
+
+    def _check_token(self, request: Request) -> None:
+        given = request.headers.get("authorization", "").encode()
+        if not hmac.compare_digest(given, f"Bearer {self._connection.token}".encode()):
+            log.warning("operations: refused a request for runs without the right token")
+            raise HTTPException(
+                401, "the token of connection.toml is needed", {"WWW-Authenticate": "Bearer"}
             )
-            return
-        with opened_folder(self.server.runs / rest[0]) as folder:
-            if len(rest) == 1:
-                used = RunFolder(self.server.runs / rest[0]).in_use()
-                self._send_json(served_files(folder), extra={IN_USE: "yes" if used else "no"})
-            else:
-                with opened_file(folder, rest[1]) as file:
-                    self._send_file(file, query)
 
-    def _send_file(self, file: BinaryIO, query: str) -> None:
-        """Send an open file from the offset asked for to its present end, piece by piece."""
-        size = os.fstat(file.fileno()).st_size
-        asked = parse_qs(query).get("from", ["0"])[-1]
-        if not (asked.isascii() and asked.isdigit() and len(asked) < 20):
-            raise _Refused(HTTPStatus.BAD_REQUEST, "from: expected an offset in bytes")
-        start = int(asked)
-        if start > size:
-            raise _Refused(HTTPStatus.REQUESTED_RANGE_NOT_SATISFIABLE, f"it has {size} bytes")
-        headers = {"Content-Length": str(size - start)}
-        if start == 0:
-            digest = hashlib.sha256()
-            for piece in pieces(file, 0, size):
-                digest.update(piece)
-            headers[DIGEST] = digest.hexdigest()
-        self._head(HTTPStatus.OK, "application/octet-stream", headers)
-        for piece in pieces(file, start, size - start):
-            self.wfile.write(piece)
 
-    def _send_json(
-        self,
-        value: Any,
-        status: HTTPStatus = HTTPStatus.OK,
-        extra: dict[str, str] | None = None,
-    ) -> None:
-        self._send(status, "application/json", json.dumps(value).encode() + b"\n", extra)
+class _FileResponse(StreamingResponse):
+    """A response that closes its files, even if the client disconnects."""
 
-    def _send(
-        self, status: HTTPStatus, kind: str, body: bytes, extra: dict[str, str] | None = None
-    ) -> None:
-        self._head(status, kind, {"Content-Length": str(len(body)), **(extra or {})})
-        self.wfile.write(body)
+    def __init__(self, content: Iterator[bytes], headers: Mapping[str, str], files: ExitStack):
+        super().__init__(content, headers=headers, media_type="application/octet-stream")
+        self._files = files
 
-    def _head(self, status: HTTPStatus, kind: str, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in {"Content-Type": kind, "Cache-Control": "no-store", **headers}.items():
-            self.send_header(name, value)
-        self.end_headers()
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        with self._files:
+            await super().__call__(scope, receive, send)
+
+
+def _is_loopback(host: str) -> bool:
+    try:
+        name = urlsplit(f"//{host}").hostname or ""
+        return name == "localhost" or ipaddress.ip_address(name).is_loopback
+    except ValueError:
+        return False
+
+
+def _offset(request: Request) -> int:
+    text = request.query_params.get("from", "0")
+    if not (text.isascii() and text.isdigit() and len(text) < 20):
+        raise HTTPException(400, "from: expected an offset in bytes")
+    return int(text)
+
+
+def _error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # for mypy: registered for no other
+    return _json({"error": error.detail}, error.status_code, error.headers)
+
+
+def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
+    return Response(json.dumps(value) + "\n", status, headers, "application/json")

@@ -1,4 +1,4 @@
-"""The runs of a server as an operator sees them: how far, how good, how many bytes, which nodes."""
+"""The runs of a server as an operator sees them: progress, score, bytes and nodes."""
 
 from __future__ import annotations
 
@@ -12,25 +12,26 @@ from typing import Any
 
 from fedpeft.errors import UserError
 from fedpeft.vectorfile import EXPERIMENT
+from server.byte_ledger import total_bytes
 from server.deployed import ENDED, RUNS
-from server.ledger import total_bytes
+from server.records import KINDS, WAYS, RoundLine, of_kind
 from server.runfolder import RESULT, ROSTER, ROUNDS, RunFolder
 
 
 @dataclass(frozen=True)
 class Run:
-    """What a run's folder says.
+    """The content of a run's folder.
 
     Attributes:
-        name: of the folder.
-        state: "finished", "failed", "stopped" (by who runs it, or with the server; resumable),
-            "unfinished" (going on, or resumable), or "damaged".
-        reason: why, in the server's own words, where it failed.
-        changed: when the folder last did, in seconds since 1970.
-        rounds: how many were wanted.
-        last: the line of the last round in rounds.jsonl; empty before the first.
-        score: the last one measured.
-        bytes: of all messages, ``{"train" | "evaluate" | "handshake": {"up", "down"}}``.
+        name: the folder's name.
+        state: "finished", "failed", "stopped" (by its operator or with the server; resumable),
+            "unfinished" (running or resumable), or "damaged".
+        reason: the server's reason if the run failed.
+        changed: when the folder last changed, in seconds since 1970.
+        rounds: the number of rounds of the whole run.
+        last: the last line of rounds.jsonl; None before the first round.
+        score: the last measured score.
+        bytes: bytes of all messages, ``{"train" | "evaluate" | "handshake": {"up", "down"}}``.
         nodes: entries of roster.json: client, node_id, name, last_seen, epsilon, ...
     """
 
@@ -39,27 +40,27 @@ class Run:
     reason: str = ""
     changed: float = 0.0
     rounds: int = 0
-    last: dict[str, Any] = field(default_factory=dict)
+    last: RoundLine | None = None
     score: float | None = None
     bytes: dict[str, dict[str, int]] = field(default_factory=dict)
     nodes: Sequence[dict[str, Any]] = ()
 
 
 def run_folders(state: Path) -> list[Path]:
-    """Return the folders of a server's runs, the one that changed last at the end."""
+    """Return the folders of a server's runs, the last changed one at the end."""
     if not (state / RUNS).is_dir():
         return []
-    found = [f for f in (state / RUNS).iterdir() if (f / EXPERIMENT).is_file()]
-    return sorted(found, key=lambda folder: (folder.stat().st_mtime, folder.name))
+    folders = [f for f in (state / RUNS).iterdir() if (f / EXPERIMENT).is_file()]
+    return sorted(folders, key=lambda folder: (folder.stat().st_mtime, folder.name))
 
 
 def is_over(folder: Path) -> bool:
-    """Return whether a run has ended, well or not."""
+    """Return whether a run has ended, successfully or not."""
     return (folder / RESULT).exists() or (folder / ENDED).exists()
 
 
 def read_run(folder: Path) -> Run:
-    """Return what a run's folder says; a damaged one is said to be so."""
+    """Read a run's folder; the state is "damaged" if it cannot be read."""
     try:
         changed = folder.stat().st_mtime
         settings = tomllib.loads((folder / EXPERIMENT).read_text(encoding="utf-8"))
@@ -67,7 +68,7 @@ def read_run(folder: Path) -> Run:
         ended = _json(folder / ENDED, {"ok": True, "reason": ""})
         nodes = _json(folder / ROSTER, {"nodes": []})["nodes"]
         lines = RunFolder(folder).rounds()
-        last = lines[-1] if lines else {}
+        last = lines[-1] if lines else None
         scores = [line["score"] for line in lines if line["score"] is not None]
         score = scores[-1] if scores else None
         sent, reason = _sent(lines), str(ended["reason"])
@@ -86,13 +87,13 @@ def _state(folder: Path, ended: dict[str, Any]) -> str:
 
 
 def signature(folder: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return what changes whenever ``read_run`` would find something else."""
-    found = []
+    """Return a value that changes whenever the result of ``read_run`` may change."""
+    stats = []
     for name in (EXPERIMENT, ROUNDS, RESULT, ENDED, ROSTER):
         with suppress(FileNotFoundError):
             about = (folder / name).stat()
-            found.append((about.st_ino, about.st_mtime_ns, about.st_size))
-    return tuple(found)
+            stats.append((about.st_ino, about.st_mtime_ns, about.st_size))
+    return tuple(stats)
 
 
 def sent_by_client(folder: Path) -> dict[int, dict[str, int]]:
@@ -101,25 +102,21 @@ def sent_by_client(folder: Path) -> dict[int, dict[str, int]]:
     Raises:
         UserError: bytes.jsonl is damaged.
     """
-    found: dict[int, dict[str, int]] = {}
+    totals: dict[int, dict[str, int]] = {}
     for line in RunFolder(folder).sent():
-        sums = found.setdefault(line["client"], {"up": 0, "down": 0})
-        for way in sums:
-            sums[way] += line.get(way, {"message": 0})["message"]
-    return found
+        sums = totals.setdefault(line["client"], {"up": 0, "down": 0})
+        for way in WAYS:
+            sums[way] += line[way]["message"] if way in line else 0
+    return totals
 
 
-def _sent(lines: Sequence[dict[str, Any]]) -> dict[str, dict[str, int]]:
-    total = total_bytes(lines)
-    kinds = {"train": total, "evaluate": total["evaluate"], "handshake": total["handshake"]}
-    return {
-        kind: {way: sizes[way]["message"] for way in ("up", "down")}
-        for kind, sizes in kinds.items()
-    }
+def _sent(lines: Sequence[RoundLine]) -> dict[str, dict[str, int]]:
+    total = total_bytes(line["bytes"] for line in lines)
+    return {kind: {way: of_kind(total, kind)[way]["message"] for way in WAYS} for kind in KINDS}
 
 
 def _json(path: Path, absent: dict[str, Any]) -> dict[str, Any]:
     if not path.exists():
         return absent
-    found = json.loads(path.read_text(encoding="utf-8"))
-    return found if isinstance(found, dict) else {}
+    content = json.loads(path.read_text(encoding="utf-8"))
+    return content if isinstance(content, dict) else {}

@@ -1,4 +1,4 @@
-"""The files of a run that may leave the server: its own plain ones, and no other."""
+"""The files of a run that the operations endpoint serves: plain files directly in its folder."""
 
 from __future__ import annotations
 
@@ -9,50 +9,44 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import BinaryIO
 
+from starlette.exceptions import HTTPException
+
 from server.deployed import PLAIN_NAME
 
 _SERVED = (".json", ".jsonl", ".toml", ".safetensors")  # no ledgers, locks or pictures
 _CHUNK = 1 << 16  # bytes
 
 
-class NotServed(Exception):
-    """There is no such run or file, or none that may be given."""
-
-
-def entries_of(folder: Path | int) -> list[os.DirEntry[str]]:
-    """Return what lies in a folder, symbolic links left out."""
-    try:
-        with os.scandir(folder) as entries:
-            return [entry for entry in entries if not entry.is_symlink()]
-    except FileNotFoundError:  # no run yet
-        return []
+def run_names(runs: Path) -> list[str]:
+    """Return the names of the runs in a folder, sorted."""
+    entries = [entry for entry in _entries(runs) if entry.is_dir()]
+    return sorted(entry.name for entry in entries if PLAIN_NAME.fullmatch(entry.name))
 
 
 def served_files(folder: int) -> dict[str, int]:
-    """Return the files that are served of an open folder, with their sizes in bytes."""
-    found = {}
-    for entry in sorted(entries_of(folder), key=lambda each: each.name):
+    """Return the served files of an open folder with their sizes in bytes."""
+    sizes = {}
+    for entry in sorted(_entries(folder), key=lambda entry: entry.name):
         if _is_served(entry.name) and entry.is_file(follow_symlinks=False):
             with suppress(FileNotFoundError):  # replaced or dropped meanwhile
-                found[entry.name] = entry.stat(follow_symlinks=False).st_size
-    return found
-
-
-def _is_served(name: str) -> bool:
-    return PLAIN_NAME.fullmatch(name) is not None and name.endswith(_SERVED)
+                sizes[entry.name] = entry.stat(follow_symlinks=False).st_size
+    return sizes
 
 
 @contextmanager
-def opened_folder(path: Path) -> Iterator[int]:
+def opened_folder(runs: Path, name: str) -> Iterator[int]:
     """Open a run's folder, but no link to one; files are opened relative to it.
 
     Raises:
-        NotServed: there is none.
+        HTTPException: 404, there is no such run.
     """
+    missing = HTTPException(404, "no such run")
+    if not PLAIN_NAME.fullmatch(name):
+        raise missing
     try:
-        folder = os.open(path, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
+        folder = os.open(runs / name, os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW)
     except OSError:
-        raise NotServed("no such run") from None
+        raise missing from None
     try:
         yield folder
     finally:
@@ -61,12 +55,12 @@ def opened_folder(path: Path) -> Iterator[int]:
 
 @contextmanager
 def opened_file(folder: int, name: str) -> Iterator[BinaryIO]:
-    """Open a regular file that lies directly in an open folder and is meant to be served.
+    """Open a regular file directly in an open folder, if files of this name are served.
 
     Raises:
-        NotServed: there is none.
+        HTTPException: 404, there is no such file.
     """
-    missing = NotServed("no such file in this run")
+    missing = HTTPException(404, "no such file in this run")
     if not _is_served(name):
         raise missing
     try:  # not blocking: opening a named pipe would wait for its writer
@@ -86,3 +80,16 @@ def pieces(file: BinaryIO, start: int, count: int) -> Iterator[bytes]:
     while count > 0 and (piece := file.read(min(_CHUNK, count))):
         count -= len(piece)
         yield piece
+
+
+def _entries(folder: Path | int) -> list[os.DirEntry[str]]:
+    """Return the entries of a folder, except symbolic links."""
+    try:
+        with os.scandir(folder) as entries:
+            return [entry for entry in entries if not entry.is_symlink()]
+    except FileNotFoundError:  # no run yet
+        return []
+
+
+def _is_served(name: str) -> bool:
+    return PLAIN_NAME.fullmatch(name) is not None and name.endswith(_SERVED)

@@ -1,107 +1,89 @@
-"""What a server is doing, for ``fedpeft server status``: processes, runs, nodes."""
+"""The state of a server for ``fedpeft server status``: processes, runs, nodes."""
 
 from __future__ import annotations
 
-import os
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedpeft.locks import is_held
+from fedpeft.hosting.record import read_record
+from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
 from server.host.presence import flower_nodes, last_seen
 from server.host.runs import Run, read_run, run_folders, sent_by_client
-from server.host.state import LOCK, ServerState
 from server.registry import registered_nodes
 from server.remote.connection import Connection
+from server.runfolder import RunFolder
 
 _UNREGISTERED = "unregistered"  # Flower's word for a node that was removed
 
 
 def describe_server(state: Path) -> dict[str, Any]:
-    """Return ``{"up", "pid", "since", "host", "ports", "runs", "nodes"}``, all fit for JSON.
+    """Return ``{"up", "pid", "since", "host", "ports", "runs", "nodes"}`` as JSON values.
 
-    ``up`` is whether the SuperLink answers, ``pid`` the process of `fedpeft server up` and
-    ``since`` its start, null when it is gone. ``runs`` are those of the state folder, the latest
-    last; ``nodes`` the registered ones in order, then those that only the SuperLink knows.
-    Numbers of a node are those of the latest run it took part in, ``last_seen`` is that of
-    ``server.host.presence``; bytes are of messages, times ISO 8601 in UTC.
+    The state of a run is that of ``Run``, or "running" while a process works on it.
+    ``up`` is whether the SuperLink answers; ``pid`` is the process of `fedpeft server up` and
+    ``since`` its start, null if it does not run. ``runs`` are the runs of the state folder, the
+    latest one last. ``nodes`` are the registered nodes in order, then those that only the
+    SuperLink knows; the numbers of a node are those of the latest run it took part in. Bytes are
+    bytes of messages, times are ISO 8601 in UTC.
 
     Raises:
-        UserError: there is no server's state, or it is damaged.
+        UserError: the server's state is missing or damaged.
     """
-    server = ServerState.read(state)
+    server = ServerFolder.read(state)
     connection = server.connection()
     up = superlink_answers(connection)
-    pid = _pid(state)
+    record = read_record(server.processes)
     runs = {folder: read_run(folder) for folder in run_folders(state)}
     return {
         "up": up,
-        "pid": pid,
-        "since": _iso((state / LOCK).stat().st_mtime) if pid else None,
+        "pid": record.pid if record else None,
+        "since": _iso(record.since.timestamp()) if record else None,
         "host": server.host,
         "ports": dict(server.ports),
-        "runs": [_describe_run(run) for run in runs.values()],
+        "runs": [_describe_run(folder, run) for folder, run in runs.items()],
         "nodes": _describe_nodes(state, connection if up else None, runs),
     }
 
 
-def _pid(state: Path) -> int | None:
-    """Return the process of `fedpeft server up`, None if it is not there.
-
-    The lock file of a server that was killed keeps a number that another process may have by now;
-    only a server that lives holds the lock.
-    """
-    try:
-        pid = int((state / LOCK).read_text(encoding="ascii"))
-        os.kill(pid, 0)
-    except (OSError, ValueError):
-        return None
-    return pid if is_held(state / LOCK) else None
-
-
-def _describe_run(run: Run) -> dict[str, Any]:
+def _describe_run(folder: Path, run: Run) -> dict[str, Any]:
+    running = run.state == "unfinished" and RunFolder(folder).in_use()
     return {
         "name": run.name,
-        "state": run.state,
+        "state": "running" if running else run.state,
         "reason": run.reason,
         "changed": _iso(run.changed),
-        "round": run.last.get("round", 0),
+        "round": run.last["round"] if run.last else 0,
         "rounds": run.rounds,
         "score": run.score,
         "bytes": {way: sum(kind[way] for kind in run.bytes.values()) for way in ("up", "down")},
-        "epsilon": run.last.get("epsilon"),
+        "epsilon": run.last["epsilon"] if run.last else None,
     }
 
 
 def _describe_nodes(
     state: Path, connection: Connection | None, runs: dict[Path, Run]
 ) -> list[dict[str, Any]]:
-    """Return a line for each node; ``connection`` is None while the SuperLink does not answer."""
+    """Return an entry for each node; ``connection`` is None if the SuperLink does not answer."""
     flower = flower_nodes(connection) if connection else {}
     names = {node.node_id: node.name for node in registered_nodes(state)}
-    for number, said in flower.items():
-        if said["status"] != _UNREGISTERED:
+    for number, entry in flower.items():
+        if entry["status"] != _UNREGISTERED:
             names.setdefault(number, "")
-    found = []
+    nodes = []
     for number, name in names.items():
-        said = flower.get(number, {})
-        taken_part = _latest_part(number, runs)
-        seen = last_seen(said, taken_part.pop("last_seen", ""))
-        found.append(
-            {
-                "name": name,
-                "node_id": number,
-                "state": said.get("status", "unknown"),
-                "last_seen": seen or None,
-                **taken_part,
-            }
-        )
-    return found
+        entry = flower.get(number, {})
+        latest = _latest_part(number, runs)
+        seen = last_seen(entry, latest.pop("last_seen", ""))
+        status = entry.get("status", "unknown")
+        node = {"name": name, "node_id": number, "state": status, "last_seen": seen or None}
+        nodes.append({**node, **latest})
+    return nodes
 
 
 def _latest_part(node_id: int, runs: dict[Path, Run]) -> dict[str, Any]:
-    """Return what a node did in the latest run that it took part in."""
+    """Return a node's numbers in the latest run that it took part in."""
     for folder, run in reversed(runs.items()):
         for entry in run.nodes:
             if entry["node_id"] == node_id:

@@ -1,148 +1,161 @@
-"""``fedpeft server up``: checks what a server needs, then keeps its processes running.
+"""``fedpeft server up``: check a server's settings, then keep its processes running.
 
-Flower's SuperLink and superexec on loopback, nginx before them, and the operations endpoint in a
-thread of this process. The superexec outlives a SuperLink that dies, and with it the runs do.
+The processes are Flower's SuperLink and superexec on loopback and the gateway in front of them; the
+operations endpoint is a thread of this process. The superexec, and with it every run, survives the
+death of the SuperLink.
 """
 
 from __future__ import annotations
 
+import ipaddress
 import logging
 import os
-import threading
-from collections.abc import Iterator
-from contextlib import contextmanager
+import sys
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpeft.child import Child
-from fedpeft.processes import Supervisor
-from fedpeft.shims import environment, write_shims
-from server.host import proxy
+from fedpeft.errors import UserError
+from fedpeft.hosting.child import Child
+from fedpeft.hosting.ports import speaks_tls
+from fedpeft.hosting.processes import Supervisor
+from fedpeft.hosting.shims import environment, write_shims
 from server.host.certificate import Certificate, check_keys
+from server.host.folder import ServerFolder, locked
+from server.host.gateway.limits import MEGABYTE
 from server.host.health import superlink_answers
-from server.host.outputs import read_nginx, read_superlink
-from server.host.state import ServerState, locked
+from server.registry import STATE
 
-_SOON = 30  # days before the end of a certificate that are worth a warning
+_SOON = 30  # days before a certificate expires that a warning is given
 _PATIENCE = 120.0  # seconds for a SuperLink on a slow machine to answer
 
 
 @dataclass(frozen=True)
 class Server:
-    """What ``fedpeft server up`` was told; ports are None where any will do."""
+    """The options of ``fedpeft server up``.
+
+    Attributes:
+        state: the state folder.
+        keys: the folder of ca.crt, server.crt and server.key.
+        host: the IP address at which the server listens for nodes.
+        port: for nodes; None: chosen automatically, like the other.
+        control_port: of the SuperLink, on loopback.
+        max_body: the largest request of a node in megabytes.
+    """
 
     state: Path
     keys: Path
     host: str = "0.0.0.0"
     port: int | None = None
     control_port: int | None = None
+    max_body: int = 64
 
 
 def up(server: Server, as_json: bool) -> None:
     """Check a server and run it until SIGTERM or SIGINT, printing its log.
 
     Raises:
-        UserError: what the server was told cannot work, or another one runs in this folder.
+        UserError: an option is invalid, or another server runs in this folder.
     """
-    os.umask(0o077)  # whatever a process of the server writes is for this user alone
-    proxy.find_nginx()
-    proxy.bracketed(server.host)
+    from fedpeft.hosting.logs import printed_log
+
+    os.umask(0o077)  # files of the server's processes are for this user alone
+    _check_host(server.host)
     certificate = check_keys(server.keys)
     with locked(server.state):
-        asked = {"public": server.port, "control": server.control_port, "operations": None}
-        state = ServerState.settle(
-            server.state, server.keys, certificate.hosts, server.host.strip("[]"), asked
+        ports = {"public": server.port, "control": server.control_port, "operations": None}
+        state = ServerFolder.settle(
+            server.state, server.keys, certificate.hosts, server.host.strip("[]"), ports
         )
-        with _printed_log(state, as_json) as log:
-            _run(state, certificate, log, as_json)
+        with printed_log(state.log, "server", as_json) as log:
+            _run(state, certificate, server.max_body, log, as_json)
 
 
-@contextmanager
-def _printed_log(state: ServerState, as_json: bool) -> Iterator[logging.Logger]:
-    """Start the log, and print what is appended to it meanwhile."""
-    from fedpeft.logs import follow, start_log
-
-    log = start_log(state.log, "server")
-    stop = threading.Event()
-    begin = state.log.stat().st_size
-    printing = threading.Thread(target=follow, args=(state.log, stop, as_json, begin), daemon=True)
-    printing.start()
+def _check_host(host: str) -> None:
     try:
-        yield log
-    finally:
-        stop.set()
-        printing.join()
+        ipaddress.ip_address(host.strip("[]"))
+    except ValueError:
+        raise UserError(
+            f"--host '{host}': expected an IP address of this machine, 0.0.0.0 for all"
+        ) from None
 
 
-def _run(state: ServerState, certificate: Certificate, log: logging.Logger, as_json: bool) -> None:
-    write_shims(state.path / "bin", {"flwr-serverapp": "server.task"})
+def _run(
+    state: ServerFolder,
+    certificate: Certificate,
+    max_body: int,
+    log: logging.Logger,
+    as_json: bool,
+) -> None:
+    from server.host.operations import operations
+
+    write_shims(state.path / "bin", {"flwr-serverapp": "server.process"})
     if certificate.days < _SOON:
         log.warning("the certificate expires in %d days: fedpeft keys server", certificate.days)
-    supervisor = Supervisor(children(state), log)
+    supervisor = Supervisor(children(state, max_body), log, record=state.processes)
 
-    def tell() -> None:
+    def announce() -> None:
         log.info("the server is up; nodes reach it at %s", ", ".join(addresses(state)))
         if not as_json:
             print(welcome(state), flush=True)
 
-    with _operations(state, supervisor):
-        supervisor.run(tell)
+    with operations(state, supervisor):
+        supervisor.run(announce)
     log.info("the server has ended")
 
 
-@contextmanager
-def _operations(state: ServerState, supervisor: Supervisor) -> Iterator[None]:
-    from server.host.operations import serve
-
-    endpoint = serve(state, supervisor)
-    serving = threading.Thread(target=endpoint.serve_forever, daemon=True, name="operations")
-    serving.start()
-    try:
-        yield
-    finally:
-        endpoint.shutdown()
-        endpoint.server_close()
-        serving.join()
-
-
-def children(state: ServerState) -> list[Child]:
+def children(state: ServerFolder, max_body: int) -> list[Child]:
     """Return the processes of a server in the order in which they start."""
-    around = {**environment(state.path), "FEDPEFT_SERVER_STATE": str(state.path)}
-    control, connection = f"127.0.0.1:{state.ports['control']}", state.connection()
-    hidden = "--superexec-auth-secret-file", str(state.secret)
-    superlink = Child(
+    superexec = Child(
+        "superexec",
+        [
+            *("flower-superexec", "--runtime-api-address", f"127.0.0.1:{state.ports['control']}"),
+            *("--root-certificates", str(state.ca)),
+            *("--superexec-auth-secret-file", str(state.secret)),
+        ],
+        _environment(state),
+    )
+    return [superlink(state), superexec, gateway(state, max_body)]
+
+
+def gateway(state: ServerFolder, max_body: int) -> Child:
+    """Return the gateway of a server, which accepts requests of ``max_body`` megabytes."""
+    # "All addresses" is not an address to connect to; loopback is one of them.
+    host = {"0.0.0.0": "127.0.0.1", "::": "::1"}.get(state.host, state.host)
+    return Child(
+        "gateway",
+        [
+            *(sys.executable, "-P", "-m", "server.host.gateway", str(state.path)),
+            *("--max-body", str(max_body * MEGABYTE)),
+        ],
+        ready=lambda: speaks_tls(host, state.ports["public"], state.ca, "localhost"),
+    )
+
+
+def superlink(state: ServerFolder) -> Child:
+    """Return the SuperLink of a server."""
+    connection = state.connection()
+    return Child(
         "superlink",
         [
             *("flower-superlink", "--host", "127.0.0.1", "--port", str(state.ports["control"])),
             *("--ssl-ca-certfile", str(state.ca)),
             *("--ssl-certfile", str(state.certificate), "--ssl-keyfile", str(state.key)),
             *("--enable-supernode-auth", "--database", str(state.path / "superlink.db")),
-            *("--disable-runtime-dependency-installation", "--isolation", "process", *hidden),
+            *("--disable-runtime-dependency-installation", "--isolation", "process"),
+            *("--superexec-auth-secret-file", str(state.secret)),
         ],
-        around,
+        _environment(state),
         lambda: superlink_answers(connection),
         _PATIENCE,
-        read_superlink,
     )
-    superexec = Child(
-        "superexec",
-        [
-            *("flower-superexec", "--runtime-api-address", control),
-            *("--root-certificates", str(state.ca), *hidden),
-        ],
-        around,
-    )
-    nginx = Child(
-        "nginx",
-        proxy.command(state, proxy.write_configuration(state)),
-        ready=lambda: proxy.answers(state),
-        read=read_nginx,
-    )
-    return [superlink, superexec, nginx]
 
 
-def addresses(state: ServerState) -> list[str]:
-    """Return where nodes reach a server: the names of its certificate with the public port."""
+def _environment(state: ServerFolder) -> dict[str, str]:
+    return {**environment(state.path), STATE: str(state.path)}
+
+
+def addresses(state: ServerFolder) -> list[str]:
+    """Return the addresses for nodes: the names of the certificate with the public port."""
     hosts = state.hosts or ("localhost",)
     return [
         f"[{host}]:{state.ports['public']}" if ":" in host else f"{host}:{state.ports['public']}"
@@ -150,8 +163,8 @@ def addresses(state: ServerState) -> list[str]:
     ]
 
 
-def welcome(state: ServerState) -> str:
-    """Return what to do next, now that the server is up."""
+def welcome(state: ServerFolder) -> str:
+    """Return the next steps to print once the server is up."""
     first = (state.hosts or ("localhost",))[0]
     tunnels = " ".join(
         f"-L {port}:127.0.0.1:{port}"
@@ -161,8 +174,8 @@ def welcome(state: ServerState) -> str:
 fedpeft server is up; Ctrl-C or SIGTERM ends it.
   nodes reach it at  {", ".join(addresses(state))}
   give each site     {state.path}/ca.crt (public)
-  let a node in      fedpeft server add-node NODE.pub --state {state.path}
-  see what goes on   fedpeft server status --state {state.path}
+  register a node    fedpeft server add-node NODE.pub --state {state.path}
+  show the status    fedpeft server status --state {state.path}
   run something      fedpeft run experiment.toml --on {state.path}
   from elsewhere     ssh {tunnels} {first}
                      copy connection.toml (secret) and ca.crt from {state.path} to a FOLDER there

@@ -1,1 +1,1 @@
-"""The operator's side: giving runs to a server, and bringing their folders home."""
+"""The operator's side: submit runs to a server, and copy their folders to this machine."""

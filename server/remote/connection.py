@@ -1,7 +1,7 @@
-"""Where a server is and how an operator proves to be one: ``connection.toml``.
+"""The addresses and the token of a server: ``connection.toml``.
 
-Both addresses are loopback ones, on the server's own machine or at this end of a tunnel
-(``ssh -L``); the file is as secret as the token in it. Whoever listens there has to show a
+Both addresses are on loopback, at the server's own machine or at this end of a tunnel
+(``ssh -L``); the file is as secret as its token. A program that listens there must show a
 certificate of the server's authority before anything is sent to it.
 """
 
@@ -10,36 +10,55 @@ from __future__ import annotations
 import http.client
 import os
 import re
+import shlex
 import ssl
 import tomllib
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedpeft.errors import UserError, suggestion
+from fedpeft.hosting.locks import is_held
 
-CONNECTION = "connection.toml"  # in a server's state folder
+# Files in a server's state folder.
+CONNECTION = "connection.toml"
+SETTINGS = "server.json"
+LOCK = "server.lock"
 _ADDRESS = re.compile(r"(?:[A-Za-z0-9.-]+|\[[0-9A-Fa-f:]+\]):([0-9]{1,5})")
 
 
 @dataclass(frozen=True)
 class Connection:
-    """What a machine needs to give a server runs and to fetch their results.
+    """The data that a machine needs to submit runs to a server and to fetch their results.
 
     Attributes:
         control: host:port of Flower's control API (TLS).
-        ca: file of the certificate that the server's is signed by.
+        ca: the file of the certificate that signed the server's certificate.
         operations: host:port of the operations endpoint (TLS, on loopback only).
-        token: what the operations endpoint asks for.
+        token: required by the operations endpoint.
+        state: the server's state folder if it is on this machine.
     """
 
     control: str
     ca: Path
     operations: str
     token: str
+    state: Path | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
-        """Leave out the token: a repr ends in logs."""
+        """Leave out the token: a repr may end up in logs."""
         return f"Connection({self.control!r}, {self.operations!r})"
+
+    @property
+    def advice(self) -> str:
+        """A clause that says what to do if the server does not answer."""
+        if not self.state:
+            return (
+                f"is the server up, and the tunnel open? ssh -L {self.operations}:"
+                f"{self.operations} -L {self.control}:{self.control} THE-SERVER"
+            )
+        command = "status" if is_held(self.state / LOCK) else "up"
+        verb = "says more" if command == "status" else "starts the server"
+        return f"'fedpeft server {command} --state {shlex.quote(str(self.state))}' {verb}"
 
     def to_toml(self) -> str:
         """Return the content of ``connection.toml``; contains the token."""
@@ -50,24 +69,25 @@ class Connection:
 
     @classmethod
     def read(cls, path: Path) -> Connection:
-        """Read a ``connection.toml``; a ``ca`` without a leading slash lies beside the file.
+        """Read a ``connection.toml``; a relative ``ca`` is relative to the file's folder.
 
         Raises:
-            UserError: not readable, not TOML, a key missing or unknown, no address, no such ca.
+            UserError: the file is not readable or not TOML, a key is missing or unknown, or an
+                address or the ca is wrong.
         """
         try:
             values = tomllib.loads(path.read_text(encoding="utf-8"))
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise UserError(f"'{path}' cannot be read ({reason})") from None
-        except ValueError:  # not UTF-8, not TOML; the parser's words could quote the token
-            raise UserError(f"'{path}' is no TOML file; copy the server's again") from None
+        except ValueError:  # not UTF-8 or not TOML; the parser's message could quote the token
+            raise UserError(f"'{path}' is not a TOML file; copy the server's again") from None
         keys = ("control", "ca", "operations", "token")
         wrong = [key for key in keys if not isinstance(values.get(key), str) or not values[key]]
         wrong += [key for key in values if key not in keys]
         if wrong:
             raise UserError(
-                f"'{path}': {', '.join(wrong)}: expected {', '.join(keys)}, each of them a text"
+                f"'{path}': {', '.join(wrong)}: expected {', '.join(keys)}, each a string"
             )
         for key in ("control", "operations"):
             match = _ADDRESS.fullmatch(values[key])
@@ -76,19 +96,20 @@ class Connection:
         ca = (path.parent / values["ca"]).resolve()
         if not ca.is_file():
             raise UserError(f"'{path}': no certificate '{ca}'; copy the server's ca.crt there")
-        return cls(values["control"], ca, values["operations"], values["token"])
+        state = path.parent if (path.parent / SETTINGS).is_file() else None
+        return cls(values["control"], ca, values["operations"], values["token"], state)
 
 
 def secure_line(address: str, ca: Path, patience: float) -> http.client.HTTPSConnection:
-    """Return a connection over TLS that is opened by its first request; it asks no proxy.
+    """Return a connection over TLS, opened by its first request; it ignores proxy settings.
 
     Args:
         address: host:port.
-        ca: file of the certificate that the other side's has to be signed by.
-        patience: seconds without a byte.
+        ca: the file of the certificate that must have signed the server's certificate.
+        patience: seconds without a byte before the connection fails.
 
     Raises:
-        OSError: ``ca`` cannot be read or is no certificate.
+        OSError: ``ca`` cannot be read or is not a certificate.
     """
     host, _, port = address.rpartition(":")
     context = ssl.create_default_context(cafile=ca)
@@ -104,14 +125,14 @@ def servers_folder() -> Path:
 
 
 def find_connection(name: str) -> Connection:
-    """Return the connection that ``--on`` means.
+    """Return the connection to the server that ``--on`` names.
 
     Args:
         name: a server's state folder, a connection file, or the name of a file (without .toml)
             in ``servers_folder()``.
 
     Raises:
-        UserError: nothing of that name, or it cannot be used; lists the names known.
+        UserError: there is no such server, with a list of the known names, or its file is invalid.
     """
     given, folder = Path(name), servers_folder()
     named = folder / f"{name}.toml"

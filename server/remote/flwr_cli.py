@@ -1,4 +1,4 @@
-"""Flower's public command line, run for one SuperLink and read as JSON."""
+"""Flower's public command line, run for one SuperLink with JSON output."""
 
 from __future__ import annotations
 
@@ -13,9 +13,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
+from fedpeft.files import parse_object
 from server.remote.connection import Connection
 
-_NAME = "fedpeft"  # of the connection in the temporary configuration
+_NAME = "fedpeft"  # the connection's name in the temporary configuration
 _PATIENCE = 120.0  # seconds; each command is one short request
 _UNAVAILABLE = "Connection to the SuperLink is unavailable"
 _UNKNOWN_RUN = re.compile(r"Run ID( \d+)? not found")
@@ -26,19 +27,19 @@ class NoSuperLink(UserError):
 
 
 class UnknownRun(UserError):
-    """The SuperLink answers, and has no run of that id."""
+    """The SuperLink answers but has no run with this id."""
 
 
 def run_flwr(arguments: Sequence[str], connection: Connection) -> dict[str, Any]:
-    """Run ``flwr ARGUMENTS`` for a SuperLink and return what it answers in JSON.
+    """Run ``flwr ARGUMENTS`` for a SuperLink and return its JSON answer.
 
-    The name of the connection and ``--format json`` are added at the end:
-    ``run_flwr(["ls", "--run-id", "7"], connection)``.
+    Example: ``run_flwr(["ls", "--run-id", "7"], connection)``; the name of the connection and
+    ``--format json`` are appended.
 
     Raises:
-        NoSuperLink: nothing answers at ``connection.control``, or not over TLS with its CA.
+        NoSuperLink: no program with a certificate of the CA answers at ``connection.control``.
         UnknownRun: the SuperLink has no such run.
-        UserError: Flower refused the command; its reason in one line.
+        UserError: Flower refused the command; the message holds its reason in one line.
     """
     with tempfile.TemporaryDirectory(prefix="fedpeft-flwr-") as home:  # 0700
         _write_config(Path(home), connection)
@@ -59,11 +60,13 @@ def run_flwr(arguments: Sequence[str], connection: Connection) -> dict[str, Any]
                 timeout=_PATIENCE,
             )
         except FileNotFoundError:
-            raise UserError(f"'{flwr}' is not there; install flwr into this environment") from None
+            raise UserError(
+                f"'{flwr}' does not exist; install flwr into this environment"
+            ) from None
         except subprocess.TimeoutExpired:
             raise NoSuperLink(
                 f"the SuperLink at {connection.control} did not answer 'flwr {arguments[0]}' for "
-                f"{_PATIENCE:.0f} s; it may do what was asked all the same"
+                f"{_PATIENCE:.0f} s; it may still execute the command"
             ) from None
     return _answer(done, connection)
 
@@ -71,7 +74,7 @@ def run_flwr(arguments: Sequence[str], connection: Connection) -> dict[str, Any]
 def _write_config(home: Path, connection: Connection) -> None:
     lines = (
         f"[superlink.{_NAME}]",
-        f"address = {json.dumps(connection.control)}",  # JSON's strings are TOML's, too
+        f"address = {json.dumps(connection.control)}",  # a JSON string is a TOML string
         f"root-certificates = {json.dumps(str(connection.ca.resolve()), ensure_ascii=False)}",
     )
     (home / "config.toml").write_text("\n".join(lines) + "\n", encoding="utf-8")
@@ -86,7 +89,7 @@ def _answer(done: subprocess.CompletedProcess[str], connection: Connection) -> d
     if _UNAVAILABLE in reason:
         raise NoSuperLink(
             f"no SuperLink with a certificate of '{connection.ca}' answers at "
-            f"{connection.control}; is 'fedpeft server up' running, and the tunnel to it open?"
+            f"{connection.control}; {connection.advice}"
         )
     line = _one_line(reason)
     kind = UnknownRun if _UNKNOWN_RUN.search(line) else UserError
@@ -94,13 +97,9 @@ def _answer(done: subprocess.CompletedProcess[str], connection: Connection) -> d
 
 
 def _json_object(text: str) -> dict[str, Any]:
-    """Return the JSON object at the end of an output that may begin with words."""
+    """Return the JSON object at the end of an output, or {}; other text may precede it."""
     start = re.search(r"^\{", text, re.MULTILINE)
-    try:
-        found = json.loads(text[start.start() :]) if start else {}
-    except ValueError:
-        return {}
-    return found if isinstance(found, dict) else {}
+    return parse_object(text[start.start() :]) if start else {}
 
 
 def _command(done: subprocess.CompletedProcess[str]) -> str:
@@ -110,8 +109,8 @@ def _command(done: subprocess.CompletedProcess[str]) -> str:
 
 
 def _one_line(reason: str) -> str:
-    """Return Flower's reason without its boxes, colours and advertisement, at most 300 letters."""
-    # In JSON, what it would have printed stands before an empty line, its reason after it.
+    """Return Flower's reason without boxes, colors and advertising, at most 300 characters."""
+    # In JSON, the printed output precedes an empty line and the reason follows it.
     reason = reason.partition("\n\n")[2] or reason
     plain = re.sub(r"\x1b\[[0-9;]*m|[╭╮╰╯│─]", "", reason)
     plain = plain.partition("For more information, visit")[0]

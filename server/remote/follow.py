@@ -1,58 +1,58 @@
-"""A run at a server, followed until it is over and its files are home."""
+"""Follow a run at a server until it has ended and its files are copied to this machine."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from fedpeft.errors import RunFailed, UserError
+from fedpeft.errors import RunFailed, UserError, printable
+from fedpeft.files import read_object
 from server.deployed import ENDED
 from server.remote.flwr_cli import UnknownRun
 from server.remote.mirror import Lost, Mirror, RefusedToken
 from server.remote.submit import Status, status
 from server.runfolder import PROGRESS, RESULT, RunFolder
 
-_INTERVAL = 1.0  # seconds between looks at the run's files
-_ASK_EVERY = 20.0  # seconds between questions to Flower, each of which is a process of 2 s
-_DEAD = ("No heartbeat", "unknown error")  # Flower's words for an app killed, and for one ended
+_INTERVAL = 1.0  # seconds between two updates of the run's files
+_ASK_EVERY = 20.0  # seconds between questions to Flower; each is a process of 2 s
+_DEAD = ("No heartbeat", "unknown error")  # Flower's details of an app that was killed or ended
 
 
 def follow(mirror: Mirror, run: str, say: Callable[[str], None]) -> None:
-    """Bring a run home as it goes on; return when it has finished and every file is here.
+    """Copy a run's files while it runs; return when it has finished and every file is copied.
 
-    A server that cannot be reached, or answers nothing of use as while it starts again, is waited
-    for, for ever: the run may go on meanwhile.
+    If the server cannot be reached or gives no valid answer, for example during a restart, try
+    again forever: the run may continue meanwhile.
 
     Args:
-        mirror: of the run's folder.
-        run: Flower's id of it.
-        say: gets a line for people when the connection is lost, and when it is back; for the
-            nodes that are waited for; for each that is refused, or does not evaluate, once.
+        mirror: the mirror of the run's folder.
+        run: Flower's id of the run.
+        say: called with a line when the connection is lost or is back, while nodes are missing,
+            and once for each node that is refused or does not evaluate.
 
     Raises:
-        RunFailed: the run failed or was stopped, in its own words.
-        RefusedToken: the server does not take the token.
+        RunFailed: the run failed or was stopped; the message gives the reason.
+        UserError: the run was refused because of the user's input.
+        RefusedToken: the server does not accept the token.
         UnknownRun: the server does not know the run.
     """
     lost, asked = False, time.monotonic()
-    news = _News(mirror.folder, say)
+    notices = _Notices(mirror.folder, say)
     while True:
         try:
             mirror.update()
-            news.tell()
-            # The file is there before Flower knows of the end, or is of an earlier try.
+            notices.report()
+            # The file may precede Flower's status, or be left by an earlier attempt.
             if (mirror.folder / ENDED).exists() or time.monotonic() - asked > _ASK_EVERY:
-                found = status(mirror.connection, run)
+                now = status(mirror.connection, run)
                 asked = time.monotonic()
-                if found.finished:
+                if now.finished:
                     names = mirror.fetch()
-                    news.tell()
-                    _check_end(mirror, names, found, run)
-                    return
+                    notices.report()
+                    break
             if lost:
                 say("connected again")
             lost = False
@@ -63,71 +63,65 @@ def follow(mirror: Mirror, run: str, say: Callable[[str], None]) -> None:
                 say(f"{error}; trying again until it is back")
             lost = True
         time.sleep(_INTERVAL)
+    _check_end(mirror, names, now, run)
 
 
-def reason(found: Status, ended: dict[str, Any] | None) -> str:
-    """Return why a run did not complete, in one line.
+def reason(flower: Status, ended: dict[str, Any] | None) -> str:
+    """Return in one line why a run did not complete.
 
     Args:
-        found: what Flower says.
-        ended: what the run says itself, if it could: ``server.deployed.ENDED``.
+        flower: Flower's status of the run.
+        ended: the run's file ``server.deployed.ENDED``, if it wrote one.
     """
-    onward = "the same command with --resume goes on from its last round"
-    if found.end == "stopped":
-        return f"the run was stopped at the server; {onward}"
-    said = " ".join(str(ended.get("reason", "")).split()) if ended and not ended.get("ok") else ""
+    hint = "the same command with --resume continues after its last round"
+    if flower.end == "stopped":
+        return f"the run was stopped at the server; {hint}"
     if ended and ended.get("stopped"):
-        return f"the server was stopped, and the run with it; {onward}"
-    if said:
-        return said
-    if not found.details or any(words in found.details for words in _DEAD):
-        return f"the server app died; {onward}"
-    return found.details
+        return f"the server was stopped, and the run with it; {hint}"
+    if ended and not ended.get("ok") and str(ended.get("reason", "")).strip():
+        return " ".join(str(ended["reason"]).split())
+    if not flower.details or any(words in flower.details for words in _DEAD):
+        return f"the server app died; {hint}"
+    return flower.details
 
 
-class _News:
-    """Tells what a run says of its nodes, each line once."""
+class _Notices:
+    """Lines about a run's nodes; each is reported once."""
 
     def __init__(self, folder: Path, say: Callable[[str], None]):
         self.folder, self.say = RunFolder(folder), say
-        self.said: set[str] = set()
+        self._reported: set[str] = set()
 
-    def tell(self) -> None:
-        """Say what has not been said; files that are damaged say nothing."""
+    def report(self) -> None:
+        """Report new lines; ignore damaged files."""
         with suppress(UserError, KeyError, TypeError):
             for line in [*self.folder.noted(), *self._missing()]:
-                # A node may have said a part of it: nothing that could steer a terminal.
-                plain = "".join(c if c.isprintable() else "?" for c in line)
-                if plain not in self.said:
-                    self.said.add(plain)
-                    self.say(plain)
+                # A part may come from a node.
+                line = printable(line)
+                if line not in self._reported:
+                    self._reported.add(line)
+                    self.say(line)
 
     def _missing(self) -> list[str]:
-        progress = _table(self.folder.path / PROGRESS)
+        progress = read_object(self.folder.path / PROGRESS)
         if progress.get("phase") != "wait":
             return []
-        there, missing = f"{progress['done']} of {progress['total']}", progress.get("missing", [])
-        return [f"waiting for nodes: {there} connected; missing: {', '.join(map(str, missing))}"]
+        connected = f"{progress['done']} of {progress['total']} connected"
+        missing = ", ".join(map(str, progress.get("missing", [])))
+        return [f"waiting for nodes: {connected}; missing: {missing}"]
 
 
-def _check_end(mirror: Mirror, names: Sequence[str], found: Status, run: str) -> None:
-    """Raise RunFailed unless a run, whose files are all here, completed."""
-    if found.end != "completed":
-        raise RunFailed(reason(found, _ended(mirror.folder, run)))
+def _check_end(mirror: Mirror, names: Sequence[str], flower: Status, run: str) -> None:
+    """Raise RunFailed, or UserError, unless a run with these copied files has completed."""
+    if flower.end != "completed":
+        ended = _ended(mirror.folder, run)
+        mistake = ended and ended.get("mistake")
+        raise (UserError if mistake else RunFailed)(reason(flower, ended))
     if RESULT not in names:
         raise RunFailed(f"run '{mirror.name}' has completed, but the server has no {RESULT} of it")
 
 
 def _ended(folder: Path, run: str) -> dict[str, Any] | None:
-    """Return what a run says of its end itself; not what an earlier try has left."""
-    found = _table(folder / ENDED)
-    return found if found.get("run") == run else None
-
-
-def _table(path: Path) -> dict[str, Any]:
-    """Return a file's JSON object; an empty one where there is none."""
-    try:
-        found = json.loads(path.read_text(encoding="utf-8"))
-    except (OSError, ValueError):
-        return {}
-    return found if isinstance(found, dict) else {}
+    """Return the run's file about its end, unless an earlier attempt wrote it."""
+    ended = read_object(folder / ENDED)
+    return ended if ended.get("run") == run else None

@@ -1,7 +1,7 @@
-"""A run's folder at the server, copied home while the run goes on.
+"""Copy a run's folder from the server while the run continues.
 
-Over the operations endpoint of the server, which is on loopback: at the server itself, or at this
-end of a tunnel. Nothing that it says is trusted as a path; only a run's own files come home.
+The files come from the server's operations endpoint, which is on loopback: at the server itself or
+at this end of a tunnel. None of its answers is trusted as a path; only files of a run are copied.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import quote
 
-from fedpeft.config import Experiment, differing_keys
 from fedpeft.errors import RunFailed, UserError
+from fedpeft.experiment.config import Experiment, differing_keys
 from fedpeft.files import append_lines, write_atomic
 from fedpeft.vectorfile import EXPERIMENT, VECTOR
+from server.checkpoints import CHECKPOINT, PREVIOUS
 from server.deployed import ENDED, PLAIN_NAME, STARTED
 from server.remote.connection import Connection, secure_line
 from server.runfolder import (
     BYTES,
-    CHECKPOINT,
     IDENTITY,
     PROGRESS,
     REFUSED,
@@ -33,14 +33,14 @@ from server.runfolder import (
     ROUNDS,
 )
 
-DIGEST = "X-SHA256"  # header of a file: of the whole
-IN_USE = "X-In-Use"  # header of a run's list of files: "yes" while a process runs in its folder
+DIGEST = "X-SHA256"  # header of a file: SHA-256 of the whole file
+IN_USE = "X-In-Use"  # header of a run's list of files: "yes" while a process uses its folder
 _GROWING = (ROUNDS, BYTES, REFUSED)
-_LIVE = (PROGRESS, ENDED)  # small, and replaced while a run goes on
-_LARGE = (*_GROWING, CHECKPOINT, VECTOR)
-_OWN = (*_LARGE, *_LIVE, EXPERIMENT, IDENTITY, RESULT, STARTED, ROSTER)  # all that comes home
-_SMALL = 1 << 20  # bytes that a listing or any other file has at most
-_PATIENCE = 30.0  # seconds without a byte
+_LIVE = (PROGRESS, ENDED)  # small files, replaced while a run continues
+_LARGE = (*_GROWING, CHECKPOINT, PREVIOUS, VECTOR)
+_COPIED = (*_LARGE, *_LIVE, EXPERIMENT, IDENTITY, RESULT, STARTED, ROSTER)
+_SMALL = 1 << 20  # maximum bytes of a listing or of any other file
+_PATIENCE = 30.0  # seconds without a byte before a connection fails
 
 
 class Lost(ConnectionError):
@@ -48,18 +48,18 @@ class Lost(ConnectionError):
 
 
 class RefusedToken(UserError):
-    """The server does not take the token."""
+    """The server does not accept the token."""
 
 
 class Mirror:
-    """Copies ``runs/NAME`` of a server into a folder."""
+    """A copy of ``runs/NAME`` of a server in a folder."""
 
     def __init__(self, connection: Connection, name: str, folder: Path):
         self.connection, self.name, self.folder = connection, name, folder
-        self._copied: dict[str, int] = {}  # bytes of growing files that are home
+        self._copied: dict[str, int] = {}  # bytes of growing files that are copied
 
     def in_use(self) -> bool:
-        """Return whether a process of the server runs in the run's folder now.
+        """Return whether a process of the server uses the run's folder now.
 
         Raises:
             Lost, UserError: see ``files``.
@@ -68,24 +68,24 @@ class Mirror:
             return answer.headers.get(IN_USE, "") == "yes"
 
     def files(self) -> dict[str, int]:
-        """Return the run's files with their sizes in bytes; empty while there is no such run.
+        """Return the sizes of the run's files in bytes, or {} while there is no such run.
 
-        Files that are no run's are left out.
+        Files that do not belong to a run folder are left out.
 
         Raises:
             Lost: no connection.
-            RefusedToken: the server does not take the token.
-            UserError: it is no fedpeft server.
+            RefusedToken: the server does not accept the token.
+            UserError: it is not a fedpeft server.
         """
         listed = _json(self.connection, f"/runs/{self.name}", {})
         if not all(
             isinstance(size, int) and PLAIN_NAME.fullmatch(name) for name, size in listed.items()
         ):
-            raise UserError(f"{self.connection.operations} is no fedpeft server")
-        return {name: size for name, size in listed.items() if name in _OWN}
+            raise UserError(f"{self.connection.operations} is not a fedpeft server")
+        return {name: size for name, size in listed.items() if name in _COPIED}
 
     def update(self) -> None:
-        """Copy what is needed to follow the run: whole new rounds, progress, the end.
+        """Copy the files needed to follow the run: new complete rounds, progress, the end.
 
         Raises:
             Lost: no connection; the next update copies everything again.
@@ -102,13 +102,13 @@ class Mirror:
                 if data:
                     write_atomic(self.folder / name, data)
                 else:
-                    (self.folder / name).unlink(missing_ok=True)  # of an earlier try
+                    (self.folder / name).unlink(missing_ok=True)  # of an earlier attempt
         except (Lost, UserError):
             self._copied.clear()  # the server may have dropped rounds meanwhile
             raise
 
     def fetch(self) -> list[str]:
-        """Copy every file of the run whole; return their names.
+        """Copy every file of the run completely; return their names.
 
         Raises:
             Lost, UserError: see ``files``.
@@ -120,51 +120,51 @@ class Mirror:
         return list(listed)
 
     def read(self, name: str, start: int = 0) -> bytes:
-        """Return a file's bytes from ``start`` on; none if the server has no such file.
+        """Return a file's bytes from offset ``start``; b"" if the server has no such file.
 
         Raises:
             Lost, UserError: see ``files``.
-            RunFailed: it is larger than such a file can be.
+            RunFailed: it is larger than a file of this name can be.
         """
         return self._get(name, start)[0]
 
     def fetch_file(self, name: str) -> None:
-        """Copy one file whole and check its SHA-256.
+        """Copy one file completely and check its SHA-256.
 
         Raises:
             Lost, UserError: see ``files``.
-            RunFailed: it has gone, came home other than the server has it, is larger than such a
-                file can be, or is the experiment of another run than the one in the folder.
+            RunFailed: it is missing, differs from the server's file, is larger than a file of
+                this name can be, or is not the same experiment as in the folder.
         """
         data, expected = self._get(name, 0)
         digest = hashlib.sha256(data).hexdigest()
         if digest != expected:
             raise RunFailed(
-                f"'{name}' of run '{self.name}' did not come home as it is at the server: SHA-256 "
-                f"{digest[:12]}, there {expected[:12] or 'none'}; the same command with --resume "
-                f"fetches it again"
+                f"'{name}' of run '{self.name}' differs from the server's file: SHA-256 "
+                f"{digest[:12]}, expected {expected[:12] or 'none'}; the same command with "
+                f"--resume fetches it again"
             )
         if name == EXPERIMENT:
             self._check_experiment(data)
         write_atomic(self.folder / name, data)
 
-    def _check_experiment(self, theirs: bytes) -> None:
-        """Raise RunFailed where another experiment is in the folder already."""
+    def _check_experiment(self, data: bytes) -> None:
+        """Raise RunFailed if the folder holds another experiment already."""
         if not (self.folder / EXPERIMENT).exists():
             return
         try:
-            there = Experiment.load(theirs.decode())
-            differing = ", ".join(differing_keys(Experiment.read(self.folder / EXPERIMENT), there))
+            server = Experiment.load(data.decode())
+            differing = ", ".join(differing_keys(Experiment.read(self.folder / EXPERIMENT), server))
         except (UserError, UnicodeDecodeError):
             differing = "it cannot be read"
         if differing:
             raise RunFailed(
                 f"'{EXPERIMENT}' of run '{self.name}' at the server is not the one in "
-                f"'{self.folder}', which stays: {differing}"
+                f"'{self.folder}', which is kept: {differing}"
             )
 
     def _get(self, name: str, start: int) -> tuple[bytes, str]:
-        """Return a file's bytes from ``start`` on and the SHA-256 of all, both empty without it."""
+        """Return a file's bytes from ``start`` and its SHA-256; both are empty if it is missing."""
         path = f"/runs/{self.name}/{quote(name)}?from={start}"
         with _asked(self.connection, path) as answer:
             if answer.status != 200:
@@ -174,16 +174,16 @@ class Mirror:
             return answer.read(), answer.headers.get(DIGEST, "")
 
     def _grow(self, name: str, size: int) -> None:
-        """Append the new whole lines of a file; copy it anew if the server dropped some."""
-        have = self._copied.get(name, 0)
-        if size == have:
+        """Append the new complete lines of a file; copy it again if the server dropped lines."""
+        copied = self._copied.get(name, 0)
+        if size == copied:
             return
-        # From the newline before: where that is another byte, the file has been written anew.
-        data = self.read(name, have - 1) if 0 < have < size else b""
+        # From the newline before the new bytes: if it differs, the file has been rewritten.
+        data = self.read(name, copied - 1) if 0 < copied < size else b""
         if data[:1] == b"\n":
             data = data[1 : data.rindex(b"\n") + 1]
             append_lines(self.folder / name, data.decode().split("\n")[:-1])
-            self._copied[name] = have + len(data)
+            self._copied[name] = copied + len(data)
             return
         data = self.read(name)
         data = data[: data.rfind(b"\n") + 1]
@@ -192,47 +192,48 @@ class Mirror:
 
 
 def runs_at(connection: Connection) -> list[str]:
-    """Return the names of the runs that a server has.
+    """Return the names of a server's runs.
 
     Raises:
         Lost: no connection.
-        RefusedToken: the server does not take the token.
-        UserError: it is no fedpeft server.
+        RefusedToken: the server does not accept the token.
+        UserError: it is not a fedpeft server.
     """
     return [str(name) for name in _json(connection, "/runs", [])]
 
 
 def _json(connection: Connection, path: str, empty: Any) -> Any:
-    """Return the JSON at a path, of the type of ``empty``, which stands for what is not there."""
+    """Return the JSON at a path, which must have the type of ``empty``; ``empty`` for a 404."""
     with _asked(connection, path) as answer:
         if answer.status == 404:
             return empty
         try:
-            found = json.loads(answer.read()) if _is_small(answer) else None
+            value = json.loads(answer.read()) if _is_small(answer) else None
         except ValueError:
-            found = None
-    if not isinstance(found, type(empty)):
+            value = None
+    if not isinstance(value, type(empty)):
         raise UserError(
-            f"{connection.operations} is no fedpeft server: see 'operations' in its file"
+            f"{connection.operations} is not a fedpeft server; check 'operations' in its "
+            f"connection.toml"
         )
-    return found
+    return value
 
 
 def _is_small(answer: http.client.HTTPResponse) -> bool:
-    """Return whether an answer gives its length, as a fedpeft server does, and it is in bounds."""
+    """Return whether an answer declares a length of at most ``_SMALL`` bytes."""
     return answer.length is not None and answer.length <= _SMALL
 
 
 @contextmanager
 def _asked(connection: Connection, path: str) -> Iterator[http.client.HTTPResponse]:
-    """Give the answer to a GET, 200 or 404; errors while it is read are ``Lost``, too."""
+    """Yield the answer to a GET; network errors, also while it is read, become ``Lost``."""
     line = secure_line(connection.operations, connection.ca, _PATIENCE)
-    try:  # the token goes to this server only: the other side has shown its certificate first
+    try:  # the token is sent after the server has shown its certificate
         line.request("GET", path, headers={"Authorization": f"Bearer {connection.token}"})
-        with line.getresponse() as answer:  # has the socket now, to be closed
+        with line.getresponse() as answer:
             if answer.status in (401, 403):
                 raise RefusedToken(
-                    f"the server at {connection.operations} does not take this token: copy its "
+                    f"the server at {connection.operations} does not accept this token: copy its "
                     f"connection.toml again"
                 )
             if answer.status not in (200, 404, 416):
@@ -242,8 +243,8 @@ def _asked(connection: Connection, path: str) -> Iterator[http.client.HTTPRespon
         raise
     except ssl.SSLError:
         raise Lost(
-            f"what answers at {connection.operations} has no certificate of '{connection.ca}': "
-            f"another program, or another server's tunnel; nothing was told to it"
+            f"the program at {connection.operations} has no certificate of '{connection.ca}': it "
+            f"is not this server, or the tunnel leads to another one; nothing was sent to it"
         ) from None
     except (OSError, http.client.HTTPException) as error:
         reason = getattr(error, "strerror", None) or type(error).__name__

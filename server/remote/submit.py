@@ -1,4 +1,4 @@
-"""A run given to a server, asked after, and ended there, by Flower's public command line."""
+"""Submit a run to a server, ask for its status, and stop it, by Flower's command line."""
 
 from __future__ import annotations
 
@@ -7,24 +7,24 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from fedpeft.bundle import write_bundle
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
+from fedpeft.hosting.bundle import write_bundle
 from server.remote.connection import Connection
 from server.remote.flwr_cli import UnknownRun, run_flwr
 
 RUN_ID = re.compile(r"[0-9]{1,20}")  # Flower's ids of runs
-_DETAILS = 300  # characters of Flower's own words that are shown
+_DETAILS = 300  # characters of Flower's details that are shown
 
 
 @dataclass(frozen=True)
 class Status:
-    """What Flower says of a run.
+    """Flower's status of a run.
 
     Attributes:
         state: "pending", "starting", "running" or "finished".
-        end: "completed", "failed" or "stopped" when finished, else "".
-        details: its words on a failure, one line; "" where it has none.
+        end: "completed", "failed" or "stopped" when finished, otherwise "".
+        details: Flower's details of a failure in one line; may be "".
     """
 
     state: str
@@ -33,28 +33,37 @@ class Status:
 
     @property
     def finished(self) -> bool:
-        """Whether the run is over, well or not."""
+        """Whether the run has ended, successfully or not."""
         return self.state == "finished"
 
 
-def submit(connection: Connection, experiment: Experiment, name: str, resume: bool) -> str:
-    """Give a run to a server and return Flower's id of it.
+def submit(
+    connection: Connection,
+    experiment: Experiment,
+    name: str,
+    resume: bool,
+    from_round: int | None = None,
+) -> str:
+    """Submit a run to a server and return Flower's id of it.
 
     Args:
-        connection: to the server.
-        experiment: of the run; all that is sent is this, in a bundle without code.
-        name: of the run's folder there.
-        resume: go on with what is in that folder.
+        connection: the connection to the server.
+        experiment: the run's experiment, which is sent in a bundle without code.
+        name: the name of the run's folder at the server.
+        resume: continue the run in this folder.
+        from_round: continue it after this round, and drop later ones; None = after the last.
 
     Raises:
-        UserError: nothing answers there, or Flower refuses the run; only where it gave no answer
-            in time can the run have been started.
+        UserError: the server does not answer, or Flower refuses the run. The run may have started
+            only if the answer did not arrive in time.
     """
     settings: dict[str, str | int] = {
         "experiment": experiment.to_toml(),
         "out": name,
         "resume": int(resume),
     }
+    if from_round is not None:
+        settings["from-round"] = from_round
     with tempfile.TemporaryDirectory(prefix="fedpeft-run-") as parent:
         bundle = Path(parent) / "fedpeft"  # Flower allows few characters in its name
         bundle.mkdir()
@@ -67,15 +76,15 @@ def submit(connection: Connection, experiment: Experiment, name: str, resume: bo
 
 
 def status(connection: Connection, run: str) -> Status:
-    """Return how a run is doing.
+    """Return the status of a run.
 
     Raises:
-        NoSuperLink: nothing answers at the moment.
-        UnknownRun: the server knows no such run.
-        UserError: Flower refused to say; it may at the next question.
+        NoSuperLink: the server does not answer at the moment.
+        UnknownRun: the server has no such run.
+        UserError: Flower refused to answer; the next question may succeed.
     """
     answer = run_flwr(["ls", "--run-id", run], connection)
-    runs = [each for each in answer.get("runs", []) if each.get("run-id") == run]
+    runs = [entry for entry in answer.get("runs", []) if entry.get("run-id") == run]
     if not runs:
         raise UnknownRun(f"the SuperLink at {connection.control} knows no run {run}")
     state, _, end = str(runs[0]["status"]).partition(":")
@@ -84,9 +93,9 @@ def status(connection: Connection, run: str) -> Status:
 
 
 def stop(connection: Connection, run: str) -> None:
-    """End a run; its folder at the server stays and can be resumed.
+    """Stop a run; its folder stays at the server, and the run can be resumed.
 
     Raises:
-        UserError: nothing answers there, or the run is over already.
+        UserError: the server does not answer, or the run has ended already.
     """
     run_flwr(["stop", run], connection)

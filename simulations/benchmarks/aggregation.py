@@ -1,18 +1,18 @@
-"""What the server does with 10,000 replies of 4,099 numbers: SLaSh, d = 1,024, roberta-large.
+"""Cost of a server round with 10,000 replies of 4,099 numbers (SLaSh, d = 1,024, roberta-large).
 
-One round of ``server.app``'s own parts in a fresh process: the question to every client, the
-replies, the byte ledger, the checks, the strategy. The grid is ours: it makes each reply as bytes
-when it is asked for, and has Flower parse them. Making them is in no figure.
+One round of ``server.app``'s parts in a fresh process: messages to all clients, their replies, the
+byte ledger, the checks, and the strategy. The benchmark's grid serializes each reply when it is
+pulled and lets Flower parse it; the time to serialize replies is in no figure.
 
-- a question s: messages to all clients made and counted.
-- parsing s: Flower's, bytes to messages.
-- counting s: the byte ledger of the replies, and the waiting for them.
-- checking s: replies to vectors, nothing in them trusted.
-- strategy s: vectors to the next one.
-- aggregation s: the last three together; this and the memory have targets.
+- a question s: create and count the messages to all clients.
+- parsing s: Flower parses bytes to messages.
+- counting s: count the replies in the byte ledger, including the wait for them.
+- checking s: validate the replies and convert them to vectors.
+- strategy s: compute the next vector.
+- aggregation s: the last three together; has a target, as has memory.
 
-Beside it a bare loop: ``numpy.load`` of each vector's bytes, then a running mean in float32. Both
-must end in the same vector. Memory is the peak, less what the process had before the round.
+The bare loop calls ``numpy.load`` on the bytes of each vector and keeps a running mean in float32.
+Both must end in the same vector. Memory is the peak minus the memory before the round.
 
 Example:
     python -m simulations.benchmarks.aggregation
@@ -35,14 +35,17 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
-from server.app import check_update, combine
-from server.ledger import ByteLedger
-from server.nodes import Node
-from server.round import Round, check_all
+from server.app import ServerState, combine
+from server.byte_ledger import ByteLedger
+from server.exchange import check_replies
+from server.nodes import Node, Nodes
+from server.participants import Participants
+from server.run import Run
 from server.runfolder import RunFolder
-from server.strategies import build_strategy
+from server.updates import check_update
+from server.wire_bytes import WireMeter
 from simulations.benchmarks.common import (
     APART,
     Report,
@@ -60,7 +63,7 @@ from simulations.benchmarks.parts.answering import Answering
 
 CLIENTS, SIZE = 10_000, 4_099
 TARGETS = {"aggregation s": 1.0, "memory MB": 400.0}
-SAME = 1e-5  # most that both sides' vectors may differ, relative: rounding
+SAME = 1e-5  # largest relative difference of both vectors (rounding)
 
 Measurement = dict[str, float]
 
@@ -72,28 +75,32 @@ def vectors_of(clients: int, size: int) -> Iterator[np.ndarray]:
 
 
 def server_process(arguments: Sequence[str]) -> None:
-    """Do one round in this process; save its vector, print the seconds and MB as JSON."""
+    """Run one round in this process; save its vector, print the seconds and MB as JSON."""
     clients, size, out = int(arguments[0]), int(arguments[1]), Path(arguments[2])
     logging.getLogger("flwr").setLevel(logging.ERROR)  # as fedpeft.cli does
     experiment = Experiment.load("", ["backbone=tiny", f"federation.clients={clients}"])
-    runtime, strategy = runtime_of(experiment.to_toml()), build_strategy(experiment.federation)
-    grid = Answering(runtime.digest, vectors_of(clients, size))
+    runtime = runtime_of(experiment)
+    grid = Answering(vectors_of(clients, size))
     folder = RunFolder.create(out / "run", experiment)
-    run = Round(1, grid, runtime, folder, ByteLedger())
+    run = Run(grid, runtime, folder)
     start = np.zeros(size, dtype=np.float32)
+    participants = Participants(Nodes(grid), experiment, identity={})
+    state = ServerState(0, start, privacy={}, participants=participants, wire=WireMeter(None))
     asked = {client: Node(client, 1) for client in range(clients)}
     loaded, began = resident("VmRSS"), time.perf_counter()
-    replies, failed = run.ask("train", start, asked)
+    replies, failed = run.ask("train", 1, start, asked, ByteLedger())
     asking = time.perf_counter() - began
     checking, good = timed(
-        lambda: check_all(replies, failed, lambda each: check_update(runtime, each, start))
+        lambda: check_replies(
+            replies, failed, lambda client, reply: check_update(runtime, reply, start, 1)
+        )
     )
-    strategic, vector = timed(lambda: combine(strategy, None, start, good, asked, run))
+    strategic, (vector, _) = timed(lambda: combine(run, state, good, asked))
     assert len(good) == clients, failed
     question = grid.first_look - began
     counting = asking - question - grid.making - grid.parsing
     np.save(out / "vector.npy", vector)
-    found = {
+    figures = {
         "a question s": question,
         "parsing s": grid.parsing,
         "counting s": counting,
@@ -102,11 +109,11 @@ def server_process(arguments: Sequence[str]) -> None:
         "aggregation s": counting + checking.wall + strategic.wall,
         "memory MB": resident("VmHWM") - loaded,
     }
-    print(json.dumps(found))
+    print(json.dumps(figures))
 
 
 def bare_process(arguments: Sequence[str]) -> None:
-    """Average the vectors in this process as a script would; save and print as above."""
+    """Average the vectors in this process with a plain loop; save and print as above."""
     clients, size, out = int(arguments[0]), int(arguments[1]), Path(arguments[2])
     loaded, received = resident("VmRSS"), []
     for vector in vectors_of(clients, size):
@@ -127,7 +134,7 @@ def bare_process(arguments: Sequence[str]) -> None:
 
 
 def in_process(side: str, options: Namespace, out: Path) -> tuple[Measurement, np.ndarray]:
-    """Return what one side of this module finds in a fresh process, and its vector [P]."""
+    """Run one side of this module in a fresh process; return its figures and vector [P]."""
     code = f"import sys; from simulations.benchmarks import aggregation as module; module.{side}"
     command = child(f"{code}(sys.argv[1:])", str(options.clients), str(SIZE), str(out))
     done = subprocess.run(command, capture_output=True, text=True)
@@ -144,35 +151,35 @@ def measure(options: Namespace) -> Report:
     """
     with tempfile.TemporaryDirectory() as scratch:
         folders = (Path(scratch) / str(number) for number in count())
-        ours, bare = alternate(
+        server, bare = alternate(
             lambda: in_process("server_process", options, next(folders)),
             lambda: in_process("bare_process", options, next(folders)),
             options.repeats,
         )
     start = np.zeros(SIZE, dtype=np.float32)
-    apart = max(difference(a[1], b[1], start) for a, b in zip(ours, bare, strict=True))
+    apart = max(difference(a[1], b[1], start) for a, b in zip(server, bare, strict=True))
     if not apart <= SAME:
         raise SystemExit(f"the server's vector is {apart:.2g} apart from the mean: not the same")
-    return report([each for each, _ in ours], [each for each, _ in bare], apart, options)
+    return report([run for run, _ in server], [run for run, _ in bare], apart, options)
 
 
 def report(
-    ours: Sequence[Measurement], bare: Sequence[Measurement], apart: float, options: Namespace
+    server: Sequence[Measurement], bare: Sequence[Measurement], apart: float, options: Namespace
 ) -> Report:
     """Return the table of medians and ratios, and the parts of the server's time."""
     table = []
     for figure, target in TARGETS.items():
-        sides = [each[figure] for each in ours], [each[figure] for each in bare]
+        sides = [run[figure] for run in server], [run[figure] for run in bare]
         row = compare(figure, ("server", "bare loop"), *sides)
         table.append(row | {"at most": target if options.clients == CLIENTS else "-"})
     parts = {
-        figure: float(np.median([each[figure] for each in ours]))
-        for figure in ours[0]
+        figure: float(np.median([run[figure] for run in server]))
+        for figure in server[0]
         if figure not in TARGETS
     }
     facts = {"ratio": "server / bare loop, of each pair of processes", **parts, APART: apart}
     settings = {"clients": options.clients, "numbers each": SIZE, "repeats": options.repeats}
-    return Report(settings, table, facts, {"server": [*ours], "bare loop": [*bare]})
+    return Report(settings, table, facts, {"server": [*server], "bare loop": [*bare]})
 
 
 def main(arguments: Sequence[str] | None = None) -> Report:
@@ -181,9 +188,9 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser = arguments_of(__doc__)
     parser.add_argument("--clients", type=int, default=CLIENTS, help=f"replies ({CLIENTS:,})")
     options = parser.parse_args(arguments)
-    found = measure(options)
-    record("aggregation", f"{options.clients} clients", found, arguments, options.results)
-    return found
+    result = measure(options)
+    record("aggregation", f"{options.clients} clients", result, arguments, options.results)
+    return result
 
 
 if __name__ == "__main__":

@@ -1,7 +1,8 @@
-"""What bfloat16 saves on this CPU (`engine.autocast`), and why attention keeps float32 there.
+"""Speedup of bfloat16 on this CPU (`engine.autocast`), and the reason for float32 attention.
 
-Steps: one client's training with and without autocast, in turns. Attention: forward and backward
-of one block's attention in bfloat16, PyTorch's own over ours (`fedpeft.modifications.attention`).
+Steps: training of one client with and without autocast, alternating. Attention: forward and
+backward of one block's attention in bfloat16, PyTorch's against fedpeft's
+(`fedpeft.backbones.attention`).
 
 Example:
     python -m simulations.benchmarks.autocast --glue ../shared/data/glue
@@ -18,8 +19,8 @@ import torch
 from transformers import AttentionInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
-from fedpeft.config import Experiment
-from fedpeft.modifications.attention import SDPA, Attention
+from fedpeft.backbones.attention import SDPA, Attention
+from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.training import When, train_cohort
 from simulations.benchmarks.common import (
@@ -40,7 +41,7 @@ Raw = dict[str, object]
 
 
 class _Layer(torch.nn.Module):
-    """What transformers' attention asks of the module that attends."""
+    """Attributes of a module that transformers' attention reads."""
 
     is_causal = False
 
@@ -62,11 +63,11 @@ def step_row(task: str, method: str, options: argparse.Namespace, raw: Raw) -> R
             "engine.device=cpu",
             "engine.cache_mb=0",
         ]
-        toml = Experiment.load("", [*filter(None, settings)]).to_toml()
+        experiment = Experiment.load("", [*filter(None, settings)])
 
         def train() -> float:
-            runtime = runtime_of(toml)
-            start, local = runtime.model.initial(0), runtime.experiment.local
+            runtime = runtime_of(experiment)
+            start, local = runtime.parameters.initial(0), runtime.experiment.local
             took, _ = timed(
                 lambda: train_cohort(
                     runtime.model, start, [runtime.train], [0], local, When(0, 1, 1)
@@ -83,7 +84,7 @@ def step_row(task: str, method: str, options: argparse.Namespace, raw: Raw) -> R
 
 
 def attention_row(tokens: int, options: argparse.Namespace, raw: Raw) -> Row:
-    """Time a block's attention and its gradient, PyTorch's own and ours, in bfloat16."""
+    """Time a block's attention and its gradient, PyTorch's and fedpeft's, in bfloat16."""
     draw = torch.Generator().manual_seed(0)
     shape = (TEXTS, HEADS, tokens, WIDTH)
     states = [torch.randn(shape, generator=draw).bfloat16().requires_grad_() for _ in range(3)]
@@ -93,14 +94,14 @@ def attention_row(tokens: int, options: argparse.Namespace, raw: Raw) -> Row:
     def side(attend: Attention) -> Callable[[], float]:
         def calls() -> None:
             for _ in range(CALLS):
-                found, _ = attend(_Layer(), *states, mask, dropout=0.0, scaling=WIDTH**-0.5)
-                found.sum().backward()
+                output, _ = attend(_Layer(), *states, mask, dropout=0.0, scaling=WIDTH**-0.5)
+                output.sum().backward()
 
         calls()
         return lambda: 1000 * timed(calls)[0].wall / CALLS
 
-    pytorchs, ours = side(sdpa_attention_forward), side(AttentionInterface()[SDPA])
-    above, below = alternate(pytorchs, ours, options.repeats)
+    pytorch, fedpeft = side(sdpa_attention_forward), side(AttentionInterface()[SDPA])
+    above, below = alternate(pytorch, fedpeft, options.repeats)
     raw[f"{tokens} tokens"] = {"PyTorch": above, "ours": below}
     return compare(f"attention, {tokens} tokens", ("ms PyTorch", "ms ours"), above, below)
 
@@ -110,8 +111,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
-    parser.add_argument("--glue", type=Path, help="folder of GLUE files; none = made-up texts")
-    parser.add_argument("--examples", type=int, default=200, help="of the client (200)")
+    parser.add_argument("--glue", type=Path, help="folder of GLUE files; default: synthetic texts")
+    parser.add_argument("--examples", type=int, default=200, help="examples of the client (200)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
     parser.add_argument("--methods", nargs="+", default=["slash", "lora", "bitfit", "full"])
     options = parser.parse_args(arguments)

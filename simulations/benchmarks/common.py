@@ -1,7 +1,7 @@
-"""What the benchmarks share: timing in turns, ratios, the machine, and the files of results.
+"""Shared parts of the benchmarks: alternating timing, ratios, machine data, and result files.
 
-``results/NAME.json`` holds the report of each case of a benchmark (a backbone, say) with the
-command, machine and versions that produced it; ``results/NAME.md`` shows the same to people.
+``results/NAME.json`` holds the report of each case of a benchmark (such as a backbone) with its
+command, machine and versions; ``results/NAME.md`` shows the same as tables.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from fedpeft.files import write_atomic, write_json
 
 RESULTS = Path(__file__).parent / "results"
 APART = "difference of the final vectors, relative to the update"
-CLOSE = 1e-3  # the most that this may be where both sides trained the same
+CLOSE = 1e-3  # largest value if both sides trained the same
 PACKAGES = ("fedpeft", "flwr", "torch", "transformers", "numpy", "ray")
 
 Row = dict[str, Any]
@@ -37,7 +37,7 @@ ResultT = TypeVar("ResultT")
 
 @dataclass(frozen=True)
 class Timing:
-    """Wall-clock and CPU seconds of one call; CPU seconds are those of all threads together."""
+    """Wall-clock seconds of one call, and CPU seconds of all its threads."""
 
     wall: float
     cpu: float
@@ -45,7 +45,7 @@ class Timing:
 
 @dataclass(frozen=True)
 class Report:
-    """One case of a benchmark: what ran, its table, single facts, and every measurement."""
+    """One case of a benchmark: settings, table, single facts, and all measurements."""
 
     settings: dict[str, Any]
     table: list[Row]
@@ -66,7 +66,7 @@ def arguments_of(doc: str | None) -> argparse.ArgumentParser:
 
 
 def script(main: Callable[[], object]) -> None:
-    """Run a benchmark as a command: a user's mistake is one line and exit code 2."""
+    """Run a benchmark as a command; a UserError becomes one line and exit code 2."""
     try:
         main()
     except UserError as error:
@@ -75,7 +75,7 @@ def script(main: Callable[[], object]) -> None:
 
 
 def timed(call: Callable[[], ResultT]) -> tuple[Timing, ResultT]:
-    """Call once; return how long it took, and its result."""
+    """Call once; return its timing and its result."""
     wall, cpu = time.perf_counter(), time.process_time()
     result = call()
     return Timing(time.perf_counter() - wall, time.process_time() - cpu), result
@@ -89,7 +89,7 @@ def child(code: str, *arguments: str) -> list[str]:
 def alternate(
     one: Callable[[], ResultT], other: Callable[[], ResultT], repeats: int
 ) -> tuple[list[ResultT], list[ResultT]]:
-    """Call both in turns, so that a change in the machine's load meets both alike."""
+    """Call both alternately, so that changes of the machine's load affect both."""
     pairs = [(one(), other()) for _ in range(repeats)]
     return [first for first, _ in pairs], [second for _, second in pairs]
 
@@ -109,13 +109,13 @@ def compare(
     }
 
 
-def difference(found: np.ndarray, expected: np.ndarray, start: np.ndarray) -> float:
-    """Return the distance of two task vectors relative to the way from ``start``."""
-    return float(np.linalg.norm(found - expected) / np.linalg.norm(expected - start))
+def difference(actual: np.ndarray, expected: np.ndarray, start: np.ndarray) -> float:
+    """Return the distance of two task vectors relative to the update from ``start``."""
+    return float(np.linalg.norm(actual - expected) / np.linalg.norm(expected - start))
 
 
 def record(name: str, case: str, report: Report, arguments: Sequence[str], folder: Path) -> None:
-    """Print a report, and put it into the files of its benchmark in place of the case's last."""
+    """Print a report and write it to the benchmark's files, replacing that of the same case."""
     path = folder / f"{name}.json"
     cases = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     cases[case] = {
@@ -132,7 +132,7 @@ def record(name: str, case: str, report: Report, arguments: Sequence[str], folde
 
 
 def machine() -> dict[str, Any]:
-    """Return what the figures depend on; the load shows whether something else was running."""
+    """Return data of the machine; the load shows whether other programs were running."""
     return {
         "cpu": _cpu_model(),
         "cores": os.cpu_count(),
@@ -144,13 +144,13 @@ def machine() -> dict[str, Any]:
 
 def versions() -> dict[str, str]:
     """Return the versions of Python and of the packages that are installed."""
-    found = {"python": platform.python_version()}
+    installed = {"python": platform.python_version()}
     for package in PACKAGES:
         try:
-            found[package] = version(package)
+            installed[package] = version(package)
         except PackageNotFoundError:
             continue
-    return found
+    return installed
 
 
 def markdown(name: str, cases: Mapping[str, Mapping[str, Any]]) -> str:

@@ -1,10 +1,10 @@
-"""What is saved by computing only once what is the same for all task vectors, and by no padding.
+"""Savings from caching hidden states that all task vectors share, and from avoiding padding.
 
-Caching: one client trains for ten local epochs, with and without keeping what lies below the first
-change of its texts (`engine.cache_mb`), in turns, each time from an empty cache. Padding: the share
-of the tokens that pass through a block and are padding, with texts packed, cut into parts by
-length (methods that add tokens), and in plain batches of texts of similar length; batches of the
-clients of a federation as they would be trained in its first round.
+Caching: one client trains ten local epochs with and without cached hidden states at the first
+changed block (`engine.cache_mb`), alternating, each time from an empty cache. SLaSh shifts only the
+upper half of the blocks. Padding: the share of padding among the tokens that pass a block, with
+packed texts, with texts split by length (methods that add tokens), and in plain batches of texts of
+similar length, for the batches of a federation's first round.
 
 Example:
     python -m simulations.benchmarks.constant --glue ../shared/data/glue
@@ -20,10 +20,9 @@ from pathlib import Path
 import numpy as np
 
 from clients.partitioning import partition
-from fedpeft.below import KeptStates
-from fedpeft.config import Experiment
+from fedpeft.batches.passes import parts_by_length
+from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.tasks.parts import parts_by_length
 from fedpeft.training import When, plan_batches, train_cohort
 from simulations.benchmarks.common import (
     CLOSE,
@@ -38,8 +37,8 @@ from simulations.benchmarks.common import (
     timed,
 )
 
-METHODS = ("linear", "slash", "houlsby", "lora")
-TARGETS = {"linear": 10, "slash": 1.05}
+METHODS: dict[str, list[str]] = {"linear": [], "slash": ["method.layers=upper half"]}
+TARGETS = {"linear": 10, "slash": 1.4}
 TASKS = ("sst2", "qnli", "mrpc", "stsb", "rte")
 CLIENTS = 10
 
@@ -53,31 +52,32 @@ def runtime_for(options: argparse.Namespace, task: str, method: str, examples: i
         f"task.train_limit={examples}",
         "task.eval_limit=64",
         f"method.name={method}",
+        *METHODS.get(method, []),
         f"local.epochs={options.epochs}",
         f"federation.clients={CLIENTS}",
         f"engine.threads={options.threads}",
         "engine.device=cpu",
     ]
-    return runtime_of(Experiment.load("", settings).to_toml())
+    return runtime_of(Experiment.load("", settings))
 
 
 def caching_row(method: str, options: argparse.Namespace, raw: dict[str, object]) -> Row:
-    """Time one client's training with and without kept states.
+    """Time one client's training with and without cached states.
 
     Raises:
         SystemExit: the two do not end in the same vector.
     """
     runtime = runtime_for(options, "sst2", method, options.examples)
-    start = runtime.model.initial(0)
+    start = runtime.parameters.initial(0)
     vectors = {}
 
     def train(most: int) -> float:
-        runtime.model.kept = KeptStates(runtime.model, most)
+        runtime.model.keep_states(most)
         local, when = runtime.experiment.local, When(0, 1, 1)
-        took, found = timed(
+        took, trained = timed(
             lambda: train_cohort(runtime.model, start, [runtime.train], [0], local, when)
         )
-        vectors[most] = found.vectors[0]
+        vectors[most] = trained.vectors[0]
         return took.wall
 
     def without() -> float:
@@ -101,12 +101,12 @@ def padding_row(task: str, options: argparse.Namespace) -> Row:
     runtime = runtime_for(options, task, "jr_warp", options.examples * CLIENTS)
     plain, parts = [0, 0], [0, 0]
     for client, rows in enumerate(partition(runtime.task, runtime.experiment)):
-        own = runtime.train.select(rows)
+        data = runtime.train.select(rows)
         local = runtime.experiment.local.model_copy(update={"epochs": 1})
-        for batch in plan_batches(client, own, local, When(0, 1, 1)):
-            _add(plain, own.lengths[batch])
-            for (part,) in parts_by_length([own], [batch], runtime.model.costs.each):
-                _add(parts, own.lengths[part])
+        for batch in plan_batches(client, data, local, When(0, 1, 1)):
+            _add(plain, data.lengths[batch])
+            for (part,) in parts_by_length([data], [batch], runtime.model.costs.per_pass):
+                _add(parts, data.lengths[part])
     return {
         "task": task,
         "examples a client": options.examples,
@@ -117,7 +117,7 @@ def padding_row(task: str, options: argparse.Namespace) -> Row:
 
 
 def _add(sums: list[int], lengths: np.ndarray) -> None:
-    """Count a pass's tokens: of its texts, and with padding."""
+    """Count the tokens of a pass, without and with padding."""
     sums[0] += int(lengths.sum())
     sums[1] += int(lengths.max()) * len(lengths)
 
@@ -128,10 +128,10 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser = arguments_of(__doc__)
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
     parser.add_argument("--glue", type=Path, required=True, help="folder of GLUE files")
-    parser.add_argument("--examples", type=int, default=200, help="of a client (200)")
+    parser.add_argument("--examples", type=int, default=200, help="examples of a client (200)")
     parser.add_argument("--epochs", type=int, default=10, help="local epochs (10)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
-    parser.add_argument("--methods", nargs="+", default=METHODS)
+    parser.add_argument("--methods", nargs="+", default=[*METHODS])
     parser.add_argument("--tasks", nargs="+", default=TASKS)
     options = parser.parse_args(arguments)
     about = {name: getattr(options, name) for name in ("backbone", "examples", "threads")}

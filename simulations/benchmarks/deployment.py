@@ -1,12 +1,15 @@
-"""A deployment on this machine: what the resident worker saves, and what a slow line carries.
+"""A deployment on this machine: savings of the resident worker, and bytes over a slow line.
 
-Worker: two deployments side by side, each a server and two nodes with TLS and node authentication,
-the nodes of one with the resident worker, of the other without; the same run in turns. Clients do
-one step on four examples, so the time is what surrounds the training.
+Worker: two deployments, each a server and two nodes with TLS and node authentication, one with the
+resident worker and one without, run the same experiment alternately. Clients do one step on four
+examples, so the time is that of everything except training.
 
-Line: server and nodes as three hosts (network namespaces; root, Linux), joined by lines of 64
-kbit/s with 300 ms each way and 1 % loss. The bytes on the wire are those of the nodes' network
-devices, IP and TCP and TLS included, beside the byte ledger's.
+Wire: two nodes reach the server over relays that count TCP payload: while idle, and in a run with
+messages of 0.7 KB of which the last round, with its evaluation, is left out.
+
+Line: the server and the nodes are three hosts (network namespaces; root, Linux), connected by lines
+of 64 kbit/s with a delay of 300 ms each way and 1 % loss. Reports the bytes counted by the nodes'
+network devices, including IP, TCP and TLS, and those of the byte ledger.
 
 Example:
     python -m simulations.benchmarks.deployment
@@ -26,7 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from fedpeft.tasks import load_task
 from simulations.benchmarks.common import (
     Report,
@@ -38,15 +41,20 @@ from simulations.benchmarks.common import (
     script,
 )
 from simulations.benchmarks.parts.link import Line, hosts, inside
+from simulations.benchmarks.parts.relay import Relay
 from simulations.loopback import Deployment, deployment
 
-PARTS = ("worker", "line")
+PARTS = ("worker", "wire", "line")
 NODES = ("north", "south")
-ROUNDS = 4  # of a run; the first is warming up
+DATA = ("--labels", "negative,positive", "--data")
+ROUNDS = 4  # of a run; the first is warm-up
+WIRE_ROUNDS = 12  # of the run whose bytes are counted; the first and the last are left out
+WIRE_D = 64  # with the head of the tiny backbone: 130 numbers, 520 bytes
+IDLE = 60.0  # seconds
 
 
 def settings_of(backbone: str, rounds: int) -> list[str]:
-    """Return the experiment: the nodes' own files, evaluated there."""
+    """Return the experiment: clients train and evaluate on the nodes' files."""
     d = 32 if backbone == "tiny" else 1024
     return [
         f"backbone={backbone}",
@@ -80,17 +88,17 @@ def write_data(folder: Path) -> list[Path]:
 
 @contextmanager
 def with_nodes(folder: Path, backbone: str, *options: str) -> Iterator[Deployment]:
-    """Give a deployment whose two nodes are up."""
+    """Yield a deployment whose two nodes are online."""
     folder.mkdir()
     with deployment(folder) as made:
         for name, file in zip(NODES, write_data(folder), strict=True):
             made.add_node(name)
-            made.start_node(name, "--data", str(file), "--backbone", backbone, *options)
+            made.start_node(name, *DATA, str(file), "--backbone", backbone, *options)
         yield made
 
 
 def worker_report(options: argparse.Namespace) -> Report:
-    """Time the same run with and without the resident worker, in turns."""
+    """Time the same run with and without the resident worker, alternating."""
     rounds: dict[str, list[float]] = {"with": [], "without": []}
     messages: dict[str, list[float]] = {"with": [], "without": []}
     settings = settings_of(options.backbone, ROUNDS)
@@ -109,7 +117,7 @@ def worker_report(options: argparse.Namespace) -> Report:
             return median(seconds)
 
         counts = {side: iter(range(options.repeats + 1)) for side in sides}
-        for side in sides:  # once, so that files are in memory and nodes have met the server
+        for side in sides:  # warm up: files in memory, nodes known to the server
             run(side, counts[side])
         rounds["without"], rounds["with"] = alternate(
             lambda: run("without", counts["without"]),
@@ -128,19 +136,82 @@ def worker_report(options: argparse.Namespace) -> Report:
 
 def answered(log: Sequence[dict[str, Any]]) -> list[float]:
     """Return the seconds from each train message's arrival at a node to its reply's departure."""
-    found, arrived = [], None
+    seconds, arrived = [], None
     for line in log:
         when = datetime.fromisoformat(line["time"]).timestamp()
         if "Receiving: train" in line["message"]:
             arrived = when
         elif "Sending: train" in line["message"] and arrived is not None:
-            found.append(when - arrived)
+            seconds.append(when - arrived)
             arrived = None
-    return found[1:]  # the first of a run makes the model
+    return seconds[1:]  # the first message of a run builds the model
+
+
+def wire_report(options: argparse.Namespace) -> Report:
+    """Count the bytes on the wire of idle nodes and of rounds of training."""
+    with tempfile.TemporaryDirectory() as home, ExitStack() as stack:
+        folder = Path(home)
+        made = stack.enter_context(deployment(folder))
+        relays = [stack.enter_context(Relay(made.port)) for _ in NODES]
+        for name, file, relay in zip(NODES, write_data(folder), relays, strict=True):
+            made.add_node(name)
+            kept = (*DATA, str(file), "--backbone", "tiny")
+            made.start_node(name, *kept, port=relay.port)
+        time.sleep(5)  # the nodes activate themselves
+        before = _counts(relays)
+        time.sleep(IDLE)
+        idle = _mean(before, _counts(relays), IDLE)
+        made.run("warm", settings_of("tiny", 1))
+        marks = [_counts(relays)]
+        settings = [*settings_of("tiny", WIRE_ROUNDS), f"method.d={WIRE_D}"]
+        process = made.submit("trial", settings)
+        while process.poll() is None:
+            if len(made.rounds("trial")) >= len(marks):
+                marks.append(_counts(relays))
+            time.sleep(0.02)
+        made.finish("trial")
+        used = range(2, WIRE_ROUNDS)
+        rounds = [_mean(marks[number - 1], marks[number], 1) for number in used]
+        seconds = [line["seconds"] for line in made.rounds("trial")[1:-1]]
+        message = {
+            way: median(
+                line[way]["message"]
+                for line in made.sent("trial")
+                if line["kind"] == "train" and way in line
+            )
+            for way in ("up", "down")
+        }
+    row: Row = {"case": "two nodes"}
+    for way in ("up", "down"):
+        row[f"message {way}, bytes"] = message[way]
+        row[f"wire {way}, bytes"] = median(each[way] for each in rounds)
+    for way in ("up", "down"):
+        row[f"idle {way}, bytes/s"] = round(idle[way], 1)
+    row["s a round"] = round(median(seconds), 2)
+    facts = {
+        "wire": "TCP payload for a client and round, TLS included; median of "
+        f"{len(rounds)} rounds, mean over nodes",
+        "connections": f"{sum(relay.accepted for relay in relays)} in all",
+    }
+    return Report(about(options), [row], facts, {"rounds": rounds, "seconds": seconds})
+
+
+def _counts(relays: Sequence[Relay]) -> list[dict[str, int]]:
+    return [{"up": relay.up, "down": relay.down} for relay in relays]
+
+
+def _mean(
+    before: Sequence[dict[str, int]], after: Sequence[dict[str, int]], by: float
+) -> dict[str, float]:
+    """Return the bytes of each direction between two counts, mean over nodes, divided by ``by``."""
+    return {
+        way: sum(b[way] - a[way] for a, b in zip(before, after, strict=True)) / by / len(before)
+        for way in ("up", "down")
+    }
 
 
 def line_report(options: argparse.Namespace) -> Report:
-    """Run over slow lines, and set the bytes on the wire beside the ledger's."""
+    """Run over slow lines; compare the bytes on the wire with the byte ledger."""
     names = ["fedpeft-server", *(f"fedpeft-{name}" for name in NODES)]
     server = "10.99.0.1"
     prefixes = {name: inside(f"fedpeft-{name}") for name in ("server", *NODES)}
@@ -162,7 +233,7 @@ def line_report(options: argparse.Namespace) -> Report:
         made = stack.enter_context(deployment(folder, server, prefixes))
         for name, file in zip(NODES, write_data(folder), strict=True):
             made.add_node(name)
-            made.start_node(name, "--data", str(file), "--backbone", options.backbone)
+            made.start_node(name, *DATA, str(file), "--backbone", options.backbone)
         idle = _idle(lines)
         begun, marks = time.monotonic(), [[line.wire() for line in lines]]
         process = made.submit("trial", settings_of(options.backbone, ROUNDS))
@@ -183,14 +254,10 @@ def line_report(options: argparse.Namespace) -> Report:
 
 
 def _idle(lines: Sequence[Line], seconds: float = 30.0) -> dict[str, float]:
-    """Return the bytes a second that a node without work sends and gets, mean of the nodes."""
+    """Return the bytes per second that an idle node sends and receives, mean over nodes."""
     before = [line.wire() for line in lines]
     time.sleep(seconds)
-    after = [line.wire() for line in lines]
-    return {
-        way: sum(b[way] - a[way] for a, b in zip(before, after, strict=True)) / seconds / len(lines)
-        for way in ("up", "down")
-    }
+    return _mean(before, [line.wire() for line in lines], seconds)
 
 
 def _wire_rows(made: Deployment, marks: list[list[dict[str, int]]]) -> Iterator[Row]:
@@ -202,7 +269,9 @@ def _wire_rows(made: Deployment, marks: list[list[dict[str, int]]]) -> Iterator[
                 ledger = sum(
                     line[way]["message"]
                     for line in made.sent("trial")
-                    if (line["round"], line["client"]) == (number, client) and way in line
+                    if line["kind"] != "wire"
+                    and (line["round"], line["client"]) == (number, client)
+                    and way in line
                 )
                 yield {
                     "round": number,
@@ -215,7 +284,7 @@ def _wire_rows(made: Deployment, marks: list[list[dict[str, int]]]) -> Iterator[
 
 
 def about(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what a report says of the options."""
+    """Return the settings of a report."""
     return {"backbone": options.backbone, "nodes": len(NODES), "repeats": options.repeats}
 
 
@@ -224,13 +293,14 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
-    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="default: both")
+    parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="default: all")
     parser.add_argument("--rate", type=float, default=64, help="line: kbit/s (64)")
     parser.add_argument("--delay", type=float, default=300, help="line: ms each way (300)")
     parser.add_argument("--loss", type=float, default=1, help="line: %% of the packets (1)")
     options = parser.parse_args(arguments)
     reports = []
-    for part, measure in (("worker", worker_report), ("line", line_report)):
+    measures = {"worker": worker_report, "wire": wire_report, "line": line_report}
+    for part, measure in measures.items():
         if part in options.parts:
             reports.append(measure(options))
             case = f"{part}, {options.backbone}"

@@ -1,14 +1,13 @@
-"""The local engine beside Ray: how long a run takes to start, and how long a round takes.
+"""The local engine against the Ray engine: start-up time and time per round.
 
-Each run is a fresh ``fedpeft simulate``, as a user starts it. Both engines use all cores: local
-with one process and its threads, Ray with one worker a core. Both must end in the same vector.
-Of each run, from its folder and the clock:
+Each run is a fresh ``fedpeft simulate``. Both engines use all cores: local with the threads of one
+process, Ray with one actor per core. Both must end in the same vector. For each run:
 
-- until round 1 s: from the start of the process until round 1 begins.
-- start-up s: until round 1 ends, less an ordinary round: with the handshake, in which Ray's workers
-  load the backbone, and whatever else makes round 1 slow.
+- until round 1 s: from the start of the process to the start of round 1.
+- start-up s: to the end of round 1, minus an ordinary round; includes the start of the actors and
+  the handshake.
 - a round s: median of the rounds after the first.
-- whole s: until the process has ended.
+- whole s: to the end of the process.
 
 Example:
     python -m simulations.benchmarks.engines
@@ -32,7 +31,7 @@ from statistics import median
 import numpy as np
 from safetensors.numpy import load_file
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from server.runfolder import RESULT, VECTOR, RunFolder
 from simulations.benchmarks.common import (
@@ -55,13 +54,13 @@ FIGURES = {
     "a round s": "round",
     "whole s": "whole",
 }
-#: Nothing is sent or asked outside, which would be timed too.
+#: Telemetry would be timed, too.
 QUIET = {"FLWR_TELEMETRY_ENABLED": "0", "RAY_USAGE_STATS_ENABLED": "0"}
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run took, in seconds, and the task vector [P] it ended in."""
+    """Seconds of one run, and its final task vector [P]."""
 
     first_round: float
     start_up: float
@@ -74,7 +73,7 @@ def run(overrides: Sequence[str], folder: Path) -> Run:
     """Run ``fedpeft simulate`` in a fresh process and read its times.
 
     Raises:
-        RuntimeError: it failed; the message holds the end of what it printed.
+        RuntimeError: it failed; the message holds the end of its output.
     """
     settings = [part for override in overrides for part in ("-s", override)]
     command = child("from fedpeft.cli import main; main()", "simulate", *settings)
@@ -98,10 +97,10 @@ def run(overrides: Sequence[str], folder: Path) -> Run:
 
 
 def measure(backbone: str, options: argparse.Namespace) -> Report:
-    """Run both engines in turns.
+    """Run both engines alternately.
 
     Raises:
-        SystemExit: they do not end in the same vector.
+        SystemExit: they end in different vectors.
     """
     overrides = overrides_of(backbone, options)
     with tempfile.TemporaryDirectory() as scratch:
@@ -112,7 +111,7 @@ def measure(backbone: str, options: argparse.Namespace) -> Report:
             options.repeats,
         )
     experiment = Experiment.load("", overrides)
-    start = runtime_of(experiment.to_toml()).model.initial(experiment.seed)
+    start = runtime_of(experiment).parameters.initial(experiment.seed)
     apart = max(difference(a.vector, b.vector, start) for a, b in zip(ray, local, strict=True))
     if not apart <= CLOSE:
         raise SystemExit(f"the engines end {apart:.2g} apart: not the same training")
@@ -126,7 +125,7 @@ def measure(backbone: str, options: argparse.Namespace) -> Report:
         for figure, key in FIGURES.items()
     ]
     raw = {
-        name: [{key: getattr(each, key) for key in FIGURES.values()} for each in runs]
+        name: [{key: getattr(r, key) for key in FIGURES.values()} for r in runs]
         for name, runs in (("ray", ray), ("local", local))
     }
     facts = {"ratio": "ray / local, of each pair of runs", APART: apart}
@@ -142,7 +141,7 @@ def overrides_of(backbone: str, options: argparse.Namespace) -> list[str]:
         "task.eval_limit=64",
         f"federation.clients={options.clients}",
         f"federation.rounds={options.rounds}",
-        f"engine.workers={options.workers}",  # of Ray only
+        f"engine.workers={options.workers}",  # only for Ray
         "output.plots=false",
     ]
 
@@ -153,9 +152,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser = arguments_of(__doc__)
     parser.add_argument("--backbone", nargs="+", default=["tiny", "minilm"])
     parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--examples", type=int, default=64, help="of each client (64)")
+    parser.add_argument("--examples", type=int, default=64, help="examples of each client (64)")
     parser.add_argument("--rounds", type=int, default=5, help="at least 2 (5)")
-    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="of Ray (cores)")
+    parser.add_argument("--workers", type=int, default=os.cpu_count(), help="Ray actors")
     options = parser.parse_args(arguments)
     if options.rounds < 2:
         parser.error("--rounds: expected at least 2, because the first is not an ordinary one")

@@ -1,9 +1,9 @@
-"""Memory of a simulation: how much further clients need, and that the backbone is there once.
+"""Memory of a simulation: memory per additional client, with a single copy of the backbone.
 
 Every figure is the peak resident memory of a fresh process that trains one step at each client in
-one round. First part: several numbers of clients on the tiny backbone, with the same examples
-spread over them; the slope is what 100 further clients cost. Second part: a real backbone,
-right after loading and with 10 and 100 clients: a copy a client would show at once.
+one round. First part: several numbers of clients share the same examples on the tiny backbone; the
+slope gives the cost of 100 additional clients. Second part: a real backbone after loading, with 10,
+and with 100 clients, which would reveal copies of the backbone.
 
 Example:
     python -m simulations.benchmarks.memory
@@ -25,13 +25,13 @@ from typing import Any
 
 import numpy as np
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from simulations.benchmarks.common import Report, Row, arguments_of, child, record, script, slash_d
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
-TARGET = 5.0  # MB for 100 further clients
+TARGET = 5.0  # MB for 100 additional clients
 FEW, MANY = 10, 100  # clients of the second part
-EXAMPLES = 4000  # of all clients together, whatever their number
+EXAMPLES = 4000  # of all clients together
 
 Measurement = dict[str, float]
 
@@ -60,8 +60,8 @@ def measure_process(arguments: Sequence[str]) -> None:
         loaded = resident("VmRSS")
         simulate(folder, experiment)
     weights = sum(p.numel() * p.element_size() for p in runtime.backbone.model.parameters())
-    found = {"loaded": loaded, "peak": resident("VmHWM"), "backbone": weights / 1e6}
-    print(json.dumps(found))
+    figures = {"loaded": loaded, "peak": resident("VmHWM"), "backbone": weights / 1e6}
+    print(json.dumps(figures))
 
 
 def resident(key: str) -> float:
@@ -81,63 +81,63 @@ def resident(key: str) -> float:
 def in_processes(
     backbone: str, sizes: Sequence[int], examples: int, repeats: int
 ) -> dict[int, list[Measurement]]:
-    """Return the measurements of each number of clients, taken in turns."""
+    """Return the measurements of each number of clients, taken alternately."""
     code = (
         "import sys; from simulations.benchmarks.memory import measure_process; "
         "measure_process(sys.argv[1:])"
     )
-    found: dict[int, list[Measurement]] = {size: [] for size in sizes}
+    measurements: dict[int, list[Measurement]] = {size: [] for size in sizes}
     for _ in range(repeats):
         for size in sizes:
             command = child(code, backbone, str(size), str(examples))
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
                 raise RuntimeError(f"{size} clients on {backbone}: {done.stderr[-2000:]}")
-            found[size].append(json.loads(done.stdout.splitlines()[-1]))
-    return found
+            measurements[size].append(json.loads(done.stdout.splitlines()[-1]))
+    return measurements
 
 
 def slope(peaks: dict[int, float]) -> float:
-    """Return the MB that 100 further clients cost, by least squares."""
+    """Return the MB per 100 additional clients, by least squares."""
     return float(100 * np.polyfit([*peaks], [*peaks.values()], 1)[0])
 
 
 def clients_report(backbone: str, sizes: Sequence[int], examples: int, repeats: int) -> Report:
     """Measure how memory grows with the number of clients."""
-    found = in_processes(backbone, sizes, examples, repeats)
-    table = rows(found)
+    measurements = in_processes(backbone, sizes, examples, repeats)
+    table = rows(measurements)
     per_100 = slope({row["clients"]: row["peak MB"] for row in table})
     facts = {
         "MB for 100 further clients": per_100,
         "target": f"at most {TARGET:g} MB, ratio {per_100 / TARGET:.2f}",
     }
-    return Report(_settings(backbone, examples, repeats), table, facts, _raw(found))
+    return Report(_settings(backbone, examples, repeats), table, facts, _raw(measurements))
 
 
 def backbone_report(
     backbone: str, examples: int, repeats: int, few: int = FEW, many: int = MANY
 ) -> Report:
-    """Measure that further clients bring no further backbone."""
-    found = in_processes(backbone, (few, many), examples, repeats)
-    table = rows(found)
-    size = found[few][0]["backbone"]
+    """Check that additional clients do not copy the backbone."""
+    measurements = in_processes(backbone, (few, many), examples, repeats)
+    table = rows(measurements)
+    size = measurements[few][0]["backbone"]
     further = table[1]["peak MB"] - table[0]["peak MB"]
     facts = {
         "MB of the backbone's weights": size,
         f"MB of {many - few} further clients": further,
         "in backbones (a copy a client would be their number)": further / size,
     }
-    return Report(_settings(backbone, examples, repeats), table, facts, _raw(found))
+    return Report(_settings(backbone, examples, repeats), table, facts, _raw(measurements))
 
 
-def rows(found: dict[int, list[Measurement]]) -> list[Row]:
-    """Return a row of medians for each number of clients; the ratio is that to the first row."""
-    peaks = {size: [each["peak"] for each in many] for size, many in found.items()}
+def rows(measurements: dict[int, list[Measurement]]) -> list[Row]:
+    """Return a row of medians for each number of clients; the ratio is to the first row."""
+    peaks = {size: [run["peak"] for run in runs] for size, runs in measurements.items()}
     first = median(next(iter(peaks.values())))
     return [
         {
             "clients": size,
-            "loaded MB": round(median(each["loaded"] for each in found[size]), 1),
+            "loaded MB": round(median(run["loaded"] for run in measurements[size]), 1),
             "peak MB": round(median(values), 1),
             "least": round(min(values), 1),
             "largest": round(max(values), 1),
@@ -159,8 +159,8 @@ def _settings(backbone: str, examples: int, repeats: int) -> dict[str, Any]:
     }
 
 
-def _raw(found: dict[int, list[Measurement]]) -> dict[str, Any]:
-    return {f"{size} clients": many for size, many in found.items()}
+def _raw(measurements: dict[int, list[Measurement]]) -> dict[str, Any]:
+    return {f"{size} clients": runs for size, runs in measurements.items()}
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Report]:
@@ -169,8 +169,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser = arguments_of(__doc__)
     parser.add_argument("--sizes", type=int, nargs="+", default=[100, 200, 400])
     parser.add_argument("--full", action="store_true", help="1,000 clients as well")
-    parser.add_argument("--backbone", default="minilm", help="of the second part (minilm)")
-    parser.add_argument("--examples", type=int, default=EXAMPLES, help="of all clients together")
+    parser.add_argument("--backbone", default="minilm", help="backbone of the second part (minilm)")
+    parser.add_argument("--examples", type=int, default=EXAMPLES, help="examples of all clients")
     options = parser.parse_args(arguments)
     sizes = [*options.sizes, 1000] if options.full else options.sizes
     first = clients_report("tiny", sizes, options.examples, options.repeats)

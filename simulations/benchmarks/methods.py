@@ -1,9 +1,9 @@
-"""All methods trained on all data in one place: score, size, seconds a step, memory.
+"""All methods trained on all data in one place: score, size, seconds per step, memory.
 
-Every method has its defaults and every run is its own process. Scores are of several seeds, which
-also draw the training examples; two runs go side by side. Time and memory are measured
-afterwards, one process at a time: steps of the method and of full fine-tuning in turns, on the
-same batches. Finished runs are kept in --work and not done again.
+Every method uses its defaults, and every run is a separate process. Scores are over several seeds,
+which also draw the training examples; two runs go in parallel. Time and memory are measured
+afterwards, one process at a time: steps of the method and of full fine-tuning alternate on the same
+batches. Finished runs are kept in --work and not repeated.
 
 Example:
     python -m simulations.benchmarks.methods --glue ../shared/data/glue
@@ -28,7 +28,7 @@ from typing import Any
 import numpy as np
 
 import fedpeft
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_json
 from fedpeft.methods import REGISTRY
 from fedpeft.runtime import Runtime, runtime_of
@@ -37,7 +37,7 @@ from fedpeft.training import When, evaluate, train_cohort
 from simulations.benchmarks.common import Report, Row, arguments_of, child, record, script
 from simulations.benchmarks.memory import resident
 
-STEPS = 5  # of one side before it is the other's turn
+STEPS = 5  # of one side per turn
 REFERENCE = "full"
 
 
@@ -50,12 +50,12 @@ def experiment_of(overrides: Iterable[str]) -> Experiment:
 def score_process(overrides: Sequence[str]) -> None:
     """Train and evaluate one method in this process; print the outcome as JSON."""
     experiment = experiment_of(overrides)
-    runtime = runtime_of(experiment.to_toml())
+    runtime = runtime_of(experiment)
     started = time.perf_counter()
     trained = train(runtime, experiment)
     seconds = time.perf_counter() - started
-    found = evaluate(runtime.model, trained, runtime.dev)
-    metrics = scores(found.statistics, runtime.task.info.kind)
+    evaluation = evaluate(runtime.model, trained, runtime.dev)
+    metrics = scores(evaluation.statistics, runtime.task.info.kind)
     layout = runtime.model.layout
     print(
         json.dumps(
@@ -72,7 +72,7 @@ def score_process(overrides: Sequence[str]) -> None:
 
 
 def majority_of(runtime: Runtime) -> float | None:
-    """Return the accuracy of always saying the most frequent class; None for other tasks."""
+    """Return the accuracy of always predicting the majority class; None for other tasks."""
     if runtime.task.info.kind != "classes":
         return None
     return float(np.bincount(runtime.dev.labels).max() / len(runtime.dev))
@@ -83,43 +83,43 @@ def train(runtime: Runtime, experiment: Experiment, steps: int = 0) -> np.ndarra
     local = experiment.local
     if steps:
         local = local.model_copy(update={"steps": steps})
-    start = runtime.model.initial(experiment.seed)
+    start = runtime.parameters.initial(experiment.seed)
     when = When(experiment.seed, 1, 1)
     return train_cohort(runtime.model, start, [runtime.train], [0], local, when).vectors[0]
 
 
 def cost_process(arguments: Sequence[str]) -> None:
-    """Time steps of two methods in turns in this process; print the seconds a step as JSON."""
+    """Time steps of two methods alternately in this process; print the seconds a step as JSON."""
     repeats, method, *overrides = arguments
     experiments = [experiment_of([*overrides, f"method.name={n}"]) for n in (method, REFERENCE)]
-    runtimes = [runtime_of(experiment.to_toml()) for experiment in experiments]
-    found: list[list[float]] = [[], []]
+    runtimes = [runtime_of(experiment) for experiment in experiments]
+    seconds: list[list[float]] = [[], []]
     for turn in range(int(repeats) + 1):
         for side, (runtime, experiment) in enumerate(zip(runtimes, experiments, strict=True)):
             started = time.perf_counter()
             train(runtime, experiment, STEPS)
-            if turn:  # the first one warms up
-                found[side].append((time.perf_counter() - started) / STEPS)
-    print(json.dumps({"method": found[0], "reference": found[1]}))
+            if turn:  # the first turn is warm-up
+                seconds[side].append((time.perf_counter() - started) / STEPS)
+    print(json.dumps({"method": seconds[0], "reference": seconds[1]}))
 
 
 def memory_process(overrides: Sequence[str]) -> None:
-    """Do a few steps of one method in this process; print its peak memory in MB as JSON."""
+    """Run a few steps of one method in this process; print its peak memory in MB as JSON."""
     experiment = experiment_of(overrides)
-    train(runtime_of(experiment.to_toml()), experiment, STEPS)
+    train(runtime_of(experiment), experiment, STEPS)
     print(json.dumps({"peak": resident("VmHWM")}))
 
 
 def in_process(function: str, arguments: Sequence[str], kept: Path) -> dict[str, Any]:
-    """Return what a function of this module prints in a fresh process, or printed before.
+    """Return the output of a function of this module in a fresh process, now or before.
 
     What is kept counts only for the same arguments. ``source`` in it says which code it was.
     """
     called = [function, *arguments]
     if kept.exists():
-        found = json.loads(kept.read_text(encoding="utf-8"))
-        if found["arguments"] == called:
-            return found["result"]
+        stored = json.loads(kept.read_text(encoding="utf-8"))
+        if stored["arguments"] == called:
+            return stored["result"]
     code = (
         f"import sys; from simulations.benchmarks import methods; methods.{function}(sys.argv[1:])"
     )
@@ -171,7 +171,7 @@ def score_runs(options: Namespace) -> dict[str, list[dict[str, Any]]]:
 
 
 def cost_runs(options: Namespace, name: str) -> tuple[dict[str, Any], dict[str, Any]]:
-    """Return the step times of a method beside full fine-tuning's, and its peak memory."""
+    """Return the step times of a method and of full fine-tuning, and its peak memory."""
     shared = overrides_of(options)
     timing = in_process(
         "cost_process", [str(options.repeats), name, *shared], options.work / f"{name}-cost.json"
@@ -185,20 +185,20 @@ def cost_runs(options: Namespace, name: str) -> tuple[dict[str, Any], dict[str, 
 
 
 def report(options: Namespace) -> Report:
-    """Run everything that is not there yet, and make the table."""
+    """Run everything that is not finished, and build the table."""
     runs = score_runs(options)
     costs = {name: cost_runs(options, name) for name in options.methods}
     reference = cost_runs(options, REFERENCE)[1]["peak"]
     table = []
-    for name, found in runs.items():
+    for name, results in runs.items():
         timing, memory = costs[name]
-        values = [run["score"] for run in found]
+        values = [run["score"] for run in results]
         ratios = [a / b for a, b in zip(timing["method"], timing["reference"], strict=True)]
         row: Row = {
             "method": name,
-            "parameters": found[0]["parameters"],
-            "head": found[0]["head"],
-            found[0]["metric"]: round(mean(values), 4),
+            "parameters": results[0]["parameters"],
+            "head": results[0]["head"],
+            results[0]["metric"]: round(mean(values), 4),
             "deviation": round(stdev(values), 4) if len(values) > 1 else 0.0,
             "seconds a step": round(median(timing["method"]), 4),
             f"time of {REFERENCE}": round(median(ratios), 3),
@@ -210,7 +210,7 @@ def report(options: Namespace) -> Report:
     everything = [*chain(*runs.values()), *chain(*costs.values())]
     facts = {
         "accuracy of the majority class": runs[options.methods[0]][0]["majority"],
-        "versions of the source": ", ".join(sorted({each["source"] for each in everything})),
+        "versions of the source": ", ".join(sorted({run["source"] for run in everything})),
     }
     return Report(settings, table, facts, {"scores": runs, "costs": costs})
 
@@ -227,12 +227,12 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--epochs", type=int, default=3)
     parser.add_argument("--batch", type=int, default=16)
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--jobs", type=int, default=2, help="score runs side by side (2)")
+    parser.add_argument("--jobs", type=int, default=2, help="parallel score runs (2)")
     parser.add_argument("--work", type=Path, default=Path("runs/benchmark-methods"))
     options = parser.parse_args(arguments)
-    found = report(options)
-    record("methods", f"{options.backbone}, {options.task}", found, arguments, options.results)
-    return found
+    result = report(options)
+    record("methods", f"{options.backbone}, {options.task}", result, arguments, options.results)
+    return result
 
 
 if __name__ == "__main__":

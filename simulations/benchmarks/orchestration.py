@@ -1,13 +1,12 @@
-"""What a study costs around its runs.
+"""Overhead of a study over its runs.
 
-``fedpeft study run`` of a few cells on MiniLM, in a fresh process with one worker, beside a fresh
-process that runs the same cells in a bare loop (both by ``simulations.run.complete``). Both
+``fedpeft study run`` of a few cells on MiniLM, in a fresh process with one worker, against a fresh
+process that runs the same cells in a loop (both by ``simulations.simulation.complete``). Both
 import everything and load the backbone once; the study also starts its worker, keeps its folder,
-shows its progress and writes its table. Both must end in the same task vectors, else the comparison
-is void and the script fails.
+shows its progress and writes its table. The script fails unless both end in the same task vectors.
 
-Beside the ratio stands the share of the study's time that is not in the cells' rounds: imports,
-loading the backbone, reading and tokenising data included.
+The table also gives the share of the study's time outside the rounds of its cells, which includes
+imports, loading the backbone, and reading and tokenizing data.
 
 Example:
     python -m simulations.benchmarks.orchestration
@@ -44,7 +43,7 @@ _LOOP = """
 import sys
 from pathlib import Path
 from fedpeft.runtime import forget_runtimes
-from simulations.run import complete
+from simulations.simulation import complete
 from simulations.study.file import read
 from simulations.study.plan import Plan
 file, out = map(Path, sys.argv[1:])
@@ -132,9 +131,9 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser.add_argument("--rounds", type=int, default=5)
     parser.add_argument("--examples", type=int, default=400, help="of all clients (400)")
     options = parser.parse_args(arguments)
-    found = measure(options)
-    record("orchestration", options.backbone, found, arguments, options.results)
-    return [found]
+    result = measure(options)
+    record("orchestration", options.backbone, result, arguments, options.results)
+    return [result]
 
 
 if __name__ == "__main__":

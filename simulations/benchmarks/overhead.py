@@ -1,14 +1,13 @@
-"""What the local engine costs over a bare loop that trains the same batches.
+"""Overhead of the local engine over a bare loop that trains the same batches.
 
-The bare loop is plain PyTorch (``parts.bare_loop``): the same clients, rounds, start vector,
-batches and final evaluation, on the same backbone in the same process with the same threads, but no
-Flower, no messages, no ledger, no files and no group axis. It must end in the same vector, else the
-comparison is void and the script fails. Backbone and data are loaded before; the engine's time is
-all the rest of a run: partition, run folder, handshake, rounds, evaluation and result.
+The bare loop is plain PyTorch (``parts.bare_loop``) with the same clients, rounds, initial vector,
+batches, final evaluation, backbone, process and threads, but without Flower, messages, ledger,
+files and group axis. The script fails unless both end in the same vector. Backbone and data are
+loaded before; the engine's time covers partition, run folder, handshake, rounds, evaluation and
+result.
 
-What the engine saves is left out of its overhead: it keeps no states below the first change
-(``engine.cache_mb = 0``). The same with a cache, which is empty at the start of each run, stands
-below.
+The comparison disables the engine's cache of hidden states (``engine.cache_mb = 0``). Another row
+gives the engine with its cache, empty at the start of each run.
 
 Example:
     python -m simulations.benchmarks.overhead
@@ -30,9 +29,9 @@ from statistics import median
 import torch
 from safetensors.numpy import load_file
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.settings import EngineSection
 from fedpeft.runtime import runtime_of
-from fedpeft.settings import EngineSection
 from server.runfolder import VECTOR
 from simulations.benchmarks.common import (
     APART,
@@ -49,10 +48,10 @@ from simulations.benchmarks.common import (
     timed,
 )
 from simulations.benchmarks.parts.bare_loop import BareLoop
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
 TARGET = 1.05  # engine / bare loop, wall clock, with minilm
-EVALUATED = 64  # dev examples: one batch, so that the evaluation both do hides nothing
+EVALUATED = 64  # dev examples: one batch, so that the evaluation hides no overhead
 
 
 def run_engine(experiment: Experiment, folder: Path) -> Path:
@@ -77,7 +76,7 @@ def experiment_of(backbone: str, options: argparse.Namespace) -> Experiment:
             f"federation.rounds={options.rounds}",
             f"engine.threads={options.threads}",
             "engine.device=cpu",
-            "engine.cohort=1",  # as the bare loop: one client after the other
+            "engine.cohort=1",  # one client after the other, as in the bare loop
             "engine.cache_mb=0",
             f"output.eval_every={options.rounds + 1}",  # the last round is always evaluated
             "output.plots=false",
@@ -86,35 +85,39 @@ def experiment_of(backbone: str, options: argparse.Namespace) -> Experiment:
 
 
 def with_cache(experiment: Experiment, number: int) -> Experiment:
-    """Return the same with the default cache; each number is another, with a cache of its own."""
-    found = Experiment.load(
+    """Return the experiment with the default cache; each ``number`` has its cache."""
+    cached = Experiment.load(
         experiment.to_toml(),
         [
             f"engine.cache_mb={EngineSection().cache_mb}",
             f"federation.timeout={experiment.federation.timeout + number}",
         ],
     )
-    runtime = runtime_of(found.to_toml())
-    _ = runtime.model, runtime.train, runtime.dev  # loaded before, as the others' are
-    return found
+    runtime = runtime_of(cached)
+    _ = (
+        runtime.model,
+        runtime.train,
+        runtime.dev,
+    )  # loaded before the timing, as for the other sides
+    return cached
 
 
 def measure(experiment: Experiment, repeats: int) -> Report:
-    """Time both sides in turns, after one run of each to warm up.
+    """Time both sides alternately, after one warm-up run of each.
 
     Raises:
         SystemExit: they do not end in the same vector.
     """
-    runtime = runtime_of(experiment.to_toml())
-    loop, start = BareLoop(experiment, runtime), runtime.model.initial(experiment.seed)
+    runtime = runtime_of(experiment)
+    loop, start = BareLoop(experiment, runtime), runtime.parameters.initial(experiment.seed)
     expected = loop.run()
     with tempfile.TemporaryDirectory() as scratch:
         numbers = count()
 
         def run(cached: bool) -> tuple[Timing, float]:
             number = next(numbers)
-            own = with_cache(experiment, number) if cached else experiment
-            timing, path = timed(lambda: run_engine(own, Path(scratch) / str(number)))
+            chosen = with_cache(experiment, number) if cached else experiment
+            timing, path = timed(lambda: run_engine(chosen, Path(scratch) / str(number)))
             return timing, difference(load_file(path)["vector"], expected, start)
 
         run(cached=False), run(cached=True)
@@ -123,11 +126,11 @@ def measure(experiment: Experiment, repeats: int) -> Report:
             lambda: [(timed(loop.run)[0], 0.0)],
             repeats,
         )
-    apart = max(each for both in engine for _, each in both)
+    apart = max(distance for both in engine for _, distance in both)
     if not apart <= CLOSE:
         raise SystemExit(f"the bare loop ends {apart:.2g} apart from the engine: not the same")
     plain, cached = ([both[side][0] for both in engine] for side in (0, 1))
-    return _report(experiment, plain, cached, [own[0][0] for own in bare], apart, len(expected))
+    return _report(experiment, plain, cached, [runs[0][0] for runs in bare], apart, len(expected))
 
 
 def _report(
@@ -168,7 +171,7 @@ def _report(
         "repeats": len(engine),
     }
     sides = {"engine": engine, "engine with the cache": cached, "bare loop": bare}
-    raw = {name: [vars(each) for each in runs] for name, runs in sides.items()}
+    raw = {name: [vars(run) for run in runs] for name, runs in sides.items()}
     return Report(settings, table, facts, raw)
 
 
@@ -177,9 +180,11 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
     parser.add_argument("--backbone", nargs="+", default=["minilm"], help="minilm (default), tiny")
-    parser.add_argument("--glue", type=Path, help="folder of GLUE files: SST-2 for synthetic data")
+    parser.add_argument(
+        "--glue", type=Path, help="folder of GLUE files: use SST-2, not synthetic data"
+    )
     parser.add_argument("--clients", type=int, default=10)
-    parser.add_argument("--examples", type=int, default=64, help="of each client (64)")
+    parser.add_argument("--examples", type=int, default=64, help="examples of each client (64)")
     parser.add_argument("--rounds", type=int, default=2)
     parser.add_argument("--threads", type=int, default=0, help="torch threads (0: torch decides)")
     options = parser.parse_args(arguments)

@@ -1,18 +1,17 @@
-"""A whole simulation, start-up included: ours beside Flower's on Ray and pfl-research's.
+"""A whole simulation including start-up: fedpeft against Flower on Ray and pfl-research.
 
-100 clients x 10 rounds of SLaSh, one local epoch, each side a fresh process, in turns. All train
-the same: backbone from one folder, start, texts, the batches in the clients' own order, AdamW. All
-must end in (about) the same vector, else the comparison is void and the script fails.
+100 clients x 10 rounds of SLaSh, one local epoch, each side a fresh process, alternating. All sides
+train with the same backbone, initial vector, tokens, batches in the clients' order, and AdamW. The
+script fails unless all end in (about) the same vector.
 
-- fedpeft: ``fedpeft simulate`` as a user starts it. It alone makes and tokenises the texts and
-  draws the batches; the others read them from files made before.
-- fedpeft on Ray: the same apps in Flower's simulation (``engine.kind = "ray"``).
-- Flower on Ray: apps as a Flower user writes them (``parts.peer_flower``).
-- pfl: pfl-research (``parts.peer_pfl``), which needs an environment of its own; not measured
-  without.
+- fedpeft: ``fedpeft simulate``. Only this side creates and tokenizes the texts and draws the
+  batches; the others read them from files prepared before.
+- fedpeft on Ray: the same with ``engine.kind = "ray"``: cohorts in Ray actors.
+- Flower on Ray: ordinary Flower apps (``parts.peer_flower``).
+- pfl: pfl-research (``parts.peer_pfl``) in a separate environment; skipped without --pfl.
 
-Every side may use all cores: ours and pfl with torch's threads, Ray with one worker a core. CPU
-seconds are those of all processes, Ray's daemons too (``usage``).
+Every side may use all cores: fedpeft and pfl by torch's threads, Ray by one process per core. CPU
+seconds include all processes, also Ray's daemons (``usage``).
 
 Example:
     python -m simulations.benchmarks.peers --pfl /tmp/pfl/bin/python
@@ -52,7 +51,7 @@ from simulations.benchmarks.parts.usage import Usage, usage_of
 
 ROOT = Path(__file__).resolve().parents[2]
 OURS = "fedpeft"
-#: (backbone, side, seconds) -> the least ratio that is aimed at.
+#: (backbone, side, seconds) -> smallest acceptable ratio.
 TARGETS = {
     ("tiny", "Flower on Ray", "wall"): 3,
     ("tiny", "fedpeft on Ray", "wall"): 3,
@@ -63,14 +62,14 @@ TARGETS = {
 }
 
 
-#: The most that final vectors may be apart, relative to the update. AdamW makes much of rounding:
-#: on tiny, float32 sets our own cohorts and single clients 2e-3 to 4e-3 apart, float64 1e-12.
+#: Largest distance of final vectors, relative to the update. AdamW amplifies rounding: on tiny,
+#: fedpeft's cohorts and single clients differ by 2e-3 to 4e-3 in float32, by 1e-12 in float64.
 ROUNDED = 1e-2
 
 
 @dataclass(frozen=True)
 class Run:
-    """What one run took, and the task vector [P] that it ended in."""
+    """Resource usage of one run, and its final task vector [P]."""
 
     usage: Usage
     vector: np.ndarray
@@ -97,10 +96,10 @@ def experiment_of(backbone: str, folder: Path, options: Namespace) -> list[str]:
 def sides_of(
     overrides: Sequence[str], folder: Path, options: Namespace
 ) -> dict[str, Callable[[Path], Run]]:
-    """Return how each side runs, given a path for its result."""
+    """Return side -> function that runs it, given a path for its result."""
 
-    def ours(*more: str) -> Callable[[Path], Run]:
-        settings = [part for each in (*overrides, *more) for part in ("-s", each)]
+    def fedpeft(*more: str) -> Callable[[Path], Run]:
+        settings = [part for change in (*overrides, *more) for part in ("-s", change)]
         command = child("from fedpeft.cli import main; main()", "simulate", *settings, "--out")
         return lambda out: Run(
             usage_of([*command, str(out)], QUIET), load_file(out / VECTOR)["vector"]
@@ -119,15 +118,15 @@ def sides_of(
 
     workers = str(os.cpu_count())
     sides = {
-        OURS: ours(),
-        "fedpeft on Ray": ours("engine.kind=ray", f"engine.workers={workers}"),
+        OURS: fedpeft(),
+        "fedpeft on Ray": fedpeft("engine.kind=ray", f"engine.workers={workers}"),
         "Flower on Ray": other(sys.executable, "peer_flower", workers),
     }
     return sides | ({"pfl": other(options.pfl, "peer_pfl")} if options.pfl else {})
 
 
 def measure(backbone: str, options: Namespace) -> Report:
-    """Run all sides in turns.
+    """Run all sides alternately.
 
     Raises:
         SystemExit: they do not end in the same vector.
@@ -138,46 +137,47 @@ def measure(backbone: str, options: Namespace) -> Report:
         overrides = experiment_of(backbone, folder, options)
         start = prepare(overrides, folder)
         sides, numbers = sides_of(overrides, folder, options), count()
-        found: dict[str, list[Run]] = {side: [] for side in sides}
+        results: dict[str, list[Run]] = {side: [] for side in sides}
         for _ in range(options.repeats):
             for side, run in sides.items():
-                found[side].append(run(folder / str(next(numbers))))
+                results[side].append(run(folder / str(next(numbers))))
     apart = {
-        side: max(difference(run.vector, found[OURS][0].vector, start) for run in runs)
-        for side, runs in found.items()
+        side: max(difference(run.vector, results[OURS][0].vector, start) for run in runs)
+        for side, runs in results.items()
     }
     for side, distance in apart.items():
         if not distance <= ROUNDED:
             raise SystemExit(f"{side} ends {distance:.2g} apart from {OURS}: not the same training")
     return report(
         backbone,
-        {side: [run.usage for run in runs] for side, runs in found.items()},
+        {side: [run.usage for run in runs] for side, runs in results.items()},
         max(apart.values()),
         options,
     )
 
 
 def report(
-    backbone: str, found: dict[str, list[Usage]], apart: float, options: Namespace
+    backbone: str, results: dict[str, list[Usage]], apart: float, options: Namespace
 ) -> Report:
-    """Return a row for each other side and kind of seconds."""
+    """Return one row per other side and kind of seconds."""
     table: list[Row] = []
     names = ("s", f"s of {OURS}")
-    for side, runs in found.items():
+    for side, runs in results.items():
         if side == OURS:
             continue
         for kind, figure in (("wall", "wall s"), ("cpu", "CPU s")):
-            both = [[getattr(each, kind) for each in own] for own in (runs, found[OURS])]
+            both = [
+                [getattr(run, kind) for run in side_runs] for side_runs in (runs, results[OURS])
+            ]
             row = compare(f"{side}: {figure}", names, *both)
             table.append(row | {"at least": TARGETS.get((backbone, side, kind), "-")})
     facts = {"ratio": f"to {OURS}, of each turn", APART: apart}
-    if "pfl" not in found:
+    if "pfl" not in results:
         facts["pfl"] = "not measured: --pfl names no Python that has it"
     settings = {name: getattr(options, name) for name in ("clients", "rounds", "examples", "batch")}
     settings |= {"backbone": backbone, "repeats": options.repeats}
     raw = {
-        side: [{"wall": each.wall, "cpu": each.cpu} for each in runs]
-        for side, runs in found.items()
+        side: [{"wall": run.wall, "cpu": run.cpu} for run in runs] for side, runs in results.items()
     }
     return Report(settings, table, facts, raw)
 
@@ -189,7 +189,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser.add_argument("--backbone", nargs="+", default=["tiny", "minilm"])
     parser.add_argument("--clients", type=int, default=100)
     parser.add_argument("--rounds", type=int, default=10)
-    parser.add_argument("--examples", type=int, default=16, help="of each client (16)")
+    parser.add_argument("--examples", type=int, default=16, help="examples of each client (16)")
     parser.add_argument("--batch", type=int, default=8)
     parser.add_argument("--pfl", default="", help="Python of an environment with pfl and torch")
     options = parser.parse_args(arguments)

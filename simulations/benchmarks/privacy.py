@@ -1,14 +1,13 @@
-"""A step of DP-SGD beside a step without privacy, and what a large virtual batch needs in memory.
+"""Time of a DP-SGD step against a step without privacy, and memory of a large virtual batch.
 
-Time: each side does the same batches, of texts of similar length, from the rows of a client's data
-to the changed task vector, in turns in one process. Without privacy: gradient, clipping of its
-norm, AdamW. Private: a gradient for each example, clip 1, noise multiplier 1, AdamW, with the
-seeded and with the secure noise. The third side is Opacus on the same model
-(``parts.opacus_step``); its gradients must be ours, else the comparison is void and the script
-fails. Then whole local training, each side with batches of its own: Poisson samples hold texts of
-all lengths.
+Time: all sides process the same batches of texts of similar length, from rows of a client's data to
+the updated task vector, alternating in one process. Without privacy: gradient, gradient clipping,
+AdamW. Private: per-example gradients, clip 1, noise multiplier 1, AdamW, with seeded and with
+secure noise. The third side is Opacus on the same model (``parts.opacus_step``); the script fails
+unless its gradients equal fedpeft's. Then whole local training, where each side draws its batches:
+Poisson samples hold texts of all lengths.
 
-The memory of a large virtual batch is measured as ``parts.private_memory`` says.
+``parts.private_memory`` describes how memory is measured.
 
 Example:
     python -m simulations.benchmarks.privacy
@@ -26,10 +25,10 @@ from typing import Any
 
 import numpy as np
 
+from fedpeft.batches.batch import batches as similar
 from fedpeft.privacy.noise import SecureNoise
 from fedpeft.randomness import generator
 from fedpeft.runtime import runtime_of
-from fedpeft.tasks.batching import batches as similar
 from simulations.benchmarks.common import (
     Report,
     Row,
@@ -54,8 +53,8 @@ from simulations.benchmarks.parts.private_steps import (
 )
 
 TARGET = 1.15  # private / not private, wall clock, with minilm
-STEPS = 4  # of one side before it is the other's turn
-EXAMPLES = 16  # batches that the client's data would fill
+STEPS = 4  # of one side per turn
+EXAMPLES = 16  # size of the client's data in batches
 TIMED = ("slash", "jr_warp", "linear", "lora")
 PARTS = ("time", "memory")
 
@@ -69,30 +68,30 @@ def time_report(options: argparse.Namespace) -> Report:
     table: list[Row] = []
     raw: dict[str, Any] = {"apart": {}}
     for name in options.methods:
-        runtime = runtime_of(experiment_of(name, EXAMPLES * options.batch, options).to_toml())
+        runtime = runtime_of(experiment_of(name, EXAMPLES * options.batch, options))
         draw = generator(runtime.experiment.seed, "benchmark")
         batches = similar(runtime.train.lengths, options.batch, draw)[:STEPS]
         plain = plain_step(runtime)
-        ours, secure = (
+        reproducible, secure = (
             private_step(runtime, how(runtime, noise, options.batch, options.batch))
             for noise in (seeded(runtime), SecureNoise())
         )
         opacus, raw["apart"][name] = opacus_step(runtime, batches[0])
         for figure, above, below, target in (
-            ("private, seeded noise / not private", ours, plain, TARGET),
+            ("private, seeded noise / not private", reproducible, plain, TARGET),
             ("private, secure noise / not private", secure, plain, TARGET),
-            ("Opacus / private, seeded noise", opacus, ours, "-"),
+            ("Opacus / private, seeded noise", opacus, reproducible, "-"),
         ):
-            found = in_turns(above, below, batches, options.repeats)
-            row = compare(f"{name}: {figure}", ("s a step", "s of the other"), *found)
+            seconds = in_turns(above, below, batches, options.repeats)
+            row = compare(f"{name}: {figure}", ("s a step", "s of the other"), *seconds)
             table.append(row | {"at most": target})
-            raw[row["figure"]] = found
+            raw[row["figure"]] = seconds
         both = training(runtime, options.batch, SecureNoise()), training(runtime, options.batch)
-        found = alternate(*both, options.repeats)
+        seconds = alternate(*both, options.repeats)
         figure = f"{name}: whole training, private / not private"
-        row = compare(figure, ("s a step", "s of the other"), *found)
+        row = compare(figure, ("s a step", "s of the other"), *seconds)
         table.append(row | {"at most": "-"})
-        raw[figure] = found
+        raw[figure] = seconds
     facts = {
         "ratio": f"of pairs of {STEPS} steps each, wall clock",
         "target for minilm": f"private / not private at most {TARGET}",
@@ -105,7 +104,7 @@ def time_report(options: argparse.Namespace) -> Report:
 def in_turns(
     above: Step, below: Step, batches: Sequence[np.ndarray], repeats: int
 ) -> tuple[list[float], list[float]]:
-    """Return the seconds a step of both sides, over all batches in each turn, once warm."""
+    """Return the seconds per step of both sides, over all batches in each turn, after warm-up."""
 
     def seconds(step: Step) -> float:
         return timed(lambda: [step(rows) for rows in batches])[0].wall / len(batches)
@@ -120,8 +119,12 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
-    parser.add_argument("--glue", type=Path, help="folder of GLUE files: SST-2 for synthetic data")
-    parser.add_argument("--methods", nargs="+", default=TIMED, choices=TIMED, help="to be timed")
+    parser.add_argument(
+        "--glue", type=Path, help="folder of GLUE files: use SST-2, not synthetic data"
+    )
+    parser.add_argument(
+        "--methods", nargs="+", default=TIMED, choices=TIMED, help="methods to time"
+    )
     parser.add_argument("--batch", type=int, default=64, help="physical batch (64)")
     parser.add_argument("--virtual", type=int, default=2048, help="virtual batch (2048)")
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="default: both")

@@ -1,8 +1,8 @@
 """Score against epsilon: the same federation without privacy and with DP-SGD at each client.
 
-Every run has its own run folder in --work, as of ``fedpeft simulate``; finished runs are not done
-again, unfinished ones go on. Tasks can be given to processes of their own, side by side. Noise is
-from the secure source, so a run that is repeated gives other numbers within the spread shown.
+Every run has a run folder in --work, like those of ``fedpeft simulate``; finished runs are not
+repeated, unfinished ones resume. Tasks can run in parallel processes. Noise comes from the secure
+source, so repeated runs differ within the reported spread.
 
 Example:
     python -m simulations.benchmarks.private_scores --glue ../shared/data/glue
@@ -20,22 +20,22 @@ from pathlib import Path
 from statistics import mean, stdev
 from typing import Any
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.vectorfile import EXPERIMENT
 from server.runfolder import RESULT
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.methods import majority_of
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
 SHARED = [
     "federation.clients=10",
     "engine.threads=1",
     "engine.autocast=bfloat16",
-    "output.eval_every=100",  # at the end only
+    "output.eval_every=100",  # only at the end
     "output.plots=false",
 ]
-#: What differs from the defaults. QNLI needs many steps one after the other: two clients a round.
+#: Changes of the defaults. QNLI needs many sequential steps, so two clients per round.
 TASKS = {
     "sst2": [
         "task.train_limit=20000",
@@ -54,8 +54,8 @@ TASKS = {
 }
 FOLDERS = {"sst2": "SST-2", "qnli": "QNLI"}
 NONE = "inf"
-#: (task, method) -> optimiser, learning rate and schedule without privacy, and with it; from a few
-#: tries with seed 0.
+#: (task, method) -> optimizer, learning rate and schedule without and with privacy, from a few
+#: trials with seed 0.
 OPTIMIZERS = {
     ("sst2", "slash"): ("sgd 1 linear", "sgd 3 constant"),
     ("sst2", "lora"): ("sgd 0.5 linear", "sgd 3 constant"),
@@ -72,7 +72,7 @@ def overrides_of(task: str, method: str, epsilon: str, seed: int, glue: str) -> 
     protect = []
     if epsilon != NONE:
         protect = ["privacy.unit=example", f"privacy.epsilon={epsilon}"]
-        if task == "qnli":  # a client may be drawn twice as often as the mean
+        if task == "qnli":  # a client may be sampled twice as often as the mean
             protect.append("privacy.participations=2")
     used = (plain if epsilon == NONE else private).split()
     keys = ("optimizer", "lr", "schedule")
@@ -81,7 +81,7 @@ def overrides_of(task: str, method: str, epsilon: str, seed: int, glue: str) -> 
 
 
 def run(overrides: Sequence[str], path: Path) -> dict[str, Any]:
-    """Return the result of a run: of its folder, or after simulating it."""
+    """Return the result of a run from its folder, or simulate it."""
     if not (path / RESULT).exists():
         experiment = Experiment.load("", overrides)
         folder, _ = prepare(experiment, path, resume=(path / EXPERIMENT).exists())
@@ -92,9 +92,9 @@ def run(overrides: Sequence[str], path: Path) -> dict[str, Any]:
 
 
 def report(task: str, options: argparse.Namespace) -> Report:
-    """Run everything of one task that is not there yet, and make its table."""
+    """Run the unfinished runs of one task, and build its table."""
     cells = [*product(options.methods, options.epsilons)]
-    # Seed by seed, so that an early look shows every cell.
+    # Seed by seed, so that partial results cover every cell.
     runs = [(seed, *cell) for seed in range(options.seeds) for cell in cells]
 
     done = {}
@@ -102,24 +102,24 @@ def report(task: str, options: argparse.Namespace) -> Report:
         overrides = overrides_of(task, method, epsilon, seed, options.glue)
         path = options.work / f"{task}-{method}-{epsilon}-{seed}"
         done[seed, method, epsilon] = run(overrides, path)
-    found = {cell: [done[seed, *cell] for seed in range(options.seeds)] for cell in cells}
-    table = [_row(task, *cell, results) for cell, results in found.items()]
+    results = {cell: [done[seed, *cell] for seed in range(options.seeds)] for cell in cells}
+    table = [_row(task, *cell, runs) for cell, runs in results.items()]
     settings = {"overrides": " ".join([f"task.name={task}", *SHARED, *TASKS[task]])}
     experiment = Experiment.load("", overrides_of(task, "slash", NONE, 0, options.glue))
     facts = {
-        "majority class": majority_of(runtime_of(experiment.to_toml())),
+        "majority class": majority_of(runtime_of(experiment)),
         "score": "on the dev set after the last round, mean over seeds; the optimisers' settings "
         "were chosen on it, too, with seed 0, and that choice is not in epsilon",
     }
-    raw = {"-".join(cell): [_short(each) for each in results] for cell, results in found.items()}
+    raw = {"-".join(cell): [_short(run) for run in runs] for cell, runs in results.items()}
     return Report(settings, table, facts, raw)
 
 
 def _row(task: str, method: str, epsilon: str, results: Sequence[dict[str, Any]]) -> Row:
     plain, private = OPTIMIZERS[task, method]
-    scores = [each["score"] for each in results]
-    said = [each["privacy"]["example"] for each in results if each["privacy"]]
-    worst = max(said, key=lambda each: each["epsilon"]) if said else {}
+    scores = [run["score"] for run in results]
+    spent = [run["privacy"]["example"] for run in results if run["privacy"]]
+    worst = max(spent, key=lambda loss: loss["epsilon"]) if spent else {}
     return {
         "method": method,
         "target epsilon": epsilon,
@@ -127,7 +127,7 @@ def _row(task: str, method: str, epsilon: str, results: Sequence[dict[str, Any]]
         results[0]["metric"]: round(mean(scores), 4),
         "deviation": round(stdev(scores), 4) if len(scores) > 1 else 0.0,
         "seeds": len(scores),
-        "epsilon spent": round(worst["epsilon"], 3) if said else "-",
+        "epsilon spent": round(worst["epsilon"], 3) if spent else "-",
         **{key: worst.get(key, "-") for key in ("delta", "noise_multiplier", "steps")},
         "q": worst.get("sampling_rate", "-"),
     }
@@ -145,7 +145,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser.add_argument("--methods", nargs="+", default=["slash", "lora"])
     parser.add_argument("--epsilons", nargs="+", default=[NONE, "8", "3", "1"])
     parser.add_argument("--seeds", type=int, default=3)
-    parser.add_argument("--glue", default="", help="GLUE's folder; empty = the hub")
+    parser.add_argument("--glue", default="", help="folder of GLUE; default: download")
     parser.add_argument("--work", type=Path, default=Path("runs/private-scores"))
     options = parser.parse_args(arguments)
     logging.getLogger("flwr").setLevel(logging.ERROR)  # as fedpeft.cli does

@@ -1,10 +1,10 @@
-"""Projections made anew in every pass beside projections in memory: what it costs and saves.
+"""Regenerated projections against projections in memory: time and memory.
 
-SLaSh's projections of a backbone, forward and backward, in turns in one process; then whole steps
-(the gradients of a batch) through the backbone with random weights, whose numbers do not matter to
-the time. Memory is the peak of a fresh process that does the passes of one side, of the device's
-memory with --device cuda. The sides must agree: on a CPU to the bit in their results, on CUDA to
-the bit in their entries; otherwise the script fails.
+Measures SLaSh's projections of a backbone, forward and backward, alternating in one process; then
+whole steps (gradients of a batch) through the backbone with random weights, which take the same
+time as trained ones. Memory is the peak of a fresh process that runs the passes of one side; with
+--device cuda, of the device's memory. The script fails unless both sides agree bit for bit: in
+their results on a CPU, in their entries on CUDA.
 
 Example:
     python -m simulations.benchmarks.projections
@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import torch
 
-from fedpeft.backbones import KNOWN_SHAPES
+from fedpeft.backbones.shapes import KNOWN_SHAPES
 from fedpeft.methods.base import Method
 from fedpeft.projection import Projection
 from fedpeft.projection.choice import operator
@@ -59,7 +59,7 @@ CHECKED = 256  # columns whose entries are compared on CUDA
 
 
 def check(method: Method[Any], groups: int, device: torch.device) -> None:
-    """Compare the sides: results to the bit, or on CUDA the entries of some columns.
+    """Compare the sides bit for bit: results, or on CUDA the entries of some columns.
 
     Raises:
         SystemExit: they differ.
@@ -82,7 +82,7 @@ def check(method: Method[Any], groups: int, device: torch.device) -> None:
 def milliseconds(
     one: Callable[[], Any], other: Callable[[], Any], device: torch.device, repeats: int
 ) -> Pair:
-    """Return the wall-clock milliseconds of both in turns, once warm."""
+    """Return the wall-clock milliseconds of both, alternating, after warm-up."""
 
     def done(call: Callable[[], Any]) -> None:
         call()
@@ -99,7 +99,7 @@ def milliseconds(
 
 
 def memory_process(arguments: Sequence[str]) -> None:
-    """Do the passes of one side in this process and print its peak memory in MB as JSON."""
+    """Run the passes of one side in this process and print its peak memory in MB as JSON."""
     mode, backbone, d, groups, device = arguments
     where = torch.device(device)
     operators = operators_of(method_of(backbone, int(d)), cast(Mode, mode), where)
@@ -124,19 +124,19 @@ def peak(mode: Mode, options: Namespace) -> float:
 
 
 def measure(options: Namespace) -> Report:
-    """Check that the sides agree, and measure them."""
+    """Check that the sides agree, then measure them."""
     method = method_of(options.backbone, options.d)
     check(method, options.groups, torch.device(options.device))
-    found = {"passes, ms": passes_in_turns(method, options)}
+    figures = {"passes, ms": passes_in_turns(method, options)}
     if options.batch:
-        found["step, ms"] = steps_in_turns(method, options)
+        figures["step, ms"] = steps_in_turns(method, options)
     peaks = [(peak(SIDES[0], options), peak(SIDES[1], options)) for _ in range(options.repeats)]
-    found["peak memory, MB"] = [one for one, _ in peaks], [other for _, other in peaks]
-    return report(found, method, options)
+    figures["peak memory, MB"] = [one for one, _ in peaks], [other for _, other in peaks]
+    return report(figures, method, options)
 
 
 def passes_in_turns(method: Method[Any], options: Namespace) -> Pair:
-    """Time the projections alone; what they hold is given back afterwards."""
+    """Time the projections alone, and free their memory."""
     device = torch.device(options.device)
     made, kept = (operators_of(method, mode, device) for mode in SIDES)
     return milliseconds(
@@ -155,11 +155,11 @@ def steps_in_turns(method: Method[Any], options: Namespace) -> Pair:
     return milliseconds(made, kept, device, options.repeats)
 
 
-def report(found: dict[str, Pair], method: Method[Any], options: Namespace) -> Report:
-    """Return the table of medians and ratios, and what is saved."""
-    table: list[Row] = [compare(figure, SIDES, *sides) for figure, sides in found.items()]
-    made, kept = (median(side) for side in found["peak memory, MB"])
-    entries = sum(each.rows * each.columns for each in method.projections())
+def report(figures: dict[str, Pair], method: Method[Any], options: Namespace) -> Report:
+    """Return the table of medians and ratios, and the savings."""
+    table: list[Row] = [compare(figure, SIDES, *sides) for figure, sides in figures.items()]
+    made, kept = (median(side) for side in figures["peak memory, MB"])
+    entries = sum(projection.rows * projection.columns for projection in method.projections())
     first, device = method.projections()[0], torch.device(options.device)
     kernel = Fused.suits(first, device, torch.float32)
     facts = {
@@ -176,28 +176,28 @@ def report(found: dict[str, Pair], method: Method[Any], options: Namespace) -> R
         facts["GPU"] = torch.cuda.get_device_name()
     names = ("backbone", "d", "groups", "device", "autocast", "repeats")
     settings = {name: getattr(options, name) for name in names}
-    return Report(settings | {"threads": torch.get_num_threads()}, table, facts, found)
+    return Report(settings | {"threads": torch.get_num_threads()}, table, facts, figures)
 
 
 def main(arguments: Sequence[str] | None = None) -> Report | None:
-    """Run the benchmark from its command line; None if the device is not there."""
+    """Run the benchmark from its command line; None if the device is missing."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
     parser.add_argument("--backbone", default="minilm", choices=KNOWN_SHAPES)
     parser.add_argument("--d", type=int, default=1024)
-    parser.add_argument("--groups", type=int, default=1, help="task vectors side by side (1)")
+    parser.add_argument("--groups", type=int, default=1, help="task vectors trained together (1)")
     parser.add_argument("--device", default="cpu", choices=("cpu", "cuda"))
     parser.add_argument("--batch", type=int, default=16, help="texts a group; 0: no steps (16)")
-    parser.add_argument("--tokens", type=int, default=64, help="of each text (64)")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of each text (64)")
     parser.add_argument("--autocast", default="off", choices=("off", "bfloat16", "float16"))
     options = parser.parse_args(arguments)
     if options.device == "cuda" and not torch.cuda.is_available():
         print("cuda: not measured, torch finds no such device here")
         return None
-    found = measure(options)
+    result = measure(options)
     case = f"{options.device}, {options.backbone}, d = {options.d}, {options.groups} groups"
-    record("projections", case, found, arguments, options.results)
-    return found
+    record("projections", case, result, arguments, options.results)
+    return result
 
 
 if __name__ == "__main__":

@@ -1,11 +1,11 @@
-"""Rounds per second of the local engine against the number of clients, and against P.
+"""Rounds per second of the local engine against the number of clients and against P.
 
-Clients take one step on four examples each, on the tiny backbone, so that what surrounds the
-training shows. First part: all clients are asked in each round, and 10 of them. Second part: 10
-clients whose task vector is longer and longer (JR-WARP, which does the least with each number).
-A run has two rounds more than are measured: the first has the handshakes, the last an evaluation.
+Clients take one step on four examples per_client, on the tiny backbone, so the engine's overhead is
+visible. First part: each round samples all clients, then 10 of them. Second part: 10 clients with
+increasing length of the task vector (JR-WARP, which does the least work per number). A run has two
+unmeasured rounds: the first includes the handshakes, the last an evaluation.
 
-Ratio: milliseconds a client that was asked, to those of the part's first row.
+Ratio: milliseconds per sampled client, relative to the first row of the part.
 
 Example:
     python -m simulations.benchmarks.scaling
@@ -23,13 +23,13 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script, slash_d
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
 BACKBONE = "tiny"
-EXAMPLES = 4  # of each client
-ASKED = 10  # clients, where not all are
+EXAMPLES = 4  # of per_client client
+ASKED = 10  # clients per round, unless all are sampled
 
 
 def experiment_of(clients: int, asked: int, options: Namespace, *method: str) -> Experiment:
@@ -54,7 +54,7 @@ def experiment_of(clients: int, asked: int, options: Namespace, *method: str) ->
 
 
 def measure(experiment: Experiment) -> tuple[list[float], int]:
-    """Run an experiment; return the seconds of its ordinary rounds, and P."""
+    """Run an experiment; return the seconds of its measured rounds, and P."""
     with tempfile.TemporaryDirectory() as scratch:
         folder, runtime = prepare(experiment, Path(scratch) / "run")
         simulate(folder, experiment)
@@ -62,24 +62,24 @@ def measure(experiment: Experiment) -> tuple[list[float], int]:
 
 
 def report(experiments: Iterable[Experiment], options: Namespace) -> Report:
-    """Run experiments of 10 clients or more; the first is what others are compared with."""
+    """Run experiments of 10 clients or more; ratios are to the first."""
     table: list[Row] = []
     raw: dict[str, Any] = {}
     first = 0.0
     for experiment in experiments:
         clients, asked = experiment.federation.clients, experiment.clients_per_round
         seconds, size = measure(experiment)
-        each = [1e3 * second / asked for second in seconds]
-        first = first or median(each)
+        per_client = [1e3 * second / asked for second in seconds]
+        first = first or median(per_client)
         row = {
             "clients": clients,
             "asked": asked,
             "P": size,
             "rounds a second": round(1 / median(seconds), 4),
-            "ms a client": round(median(each), 4),
-            "ratio": round(median(each) / first, 4),
-            "least": round(min(each) / first, 4),
-            "largest": round(max(each) / first, 4),
+            "ms a client": round(median(per_client), 4),
+            "ratio": round(median(per_client) / first, 4),
+            "least": round(min(per_client) / first, 4),
+            "largest": round(max(per_client) / first, 4),
         }
         table.append(row)
         raw[f"{clients} clients, {asked} asked, P {size}"] = seconds
@@ -95,7 +95,7 @@ def report(experiments: Iterable[Experiment], options: Namespace) -> Report:
 
 
 def clients_report(options: Namespace) -> Report:
-    """Measure against the number of clients: all asked, then 10 of them."""
+    """Measure against the number of clients: all sampled, then 10 of them."""
     d = f"method.d={slash_d(BACKBONE)}"
     all_asked = [experiment_of(size, size, options, d) for size in options.sizes]
     some = [experiment_of(size, ASKED, options, d) for size in options.sizes if size > ASKED]
@@ -105,7 +105,9 @@ def clients_report(options: Namespace) -> Report:
 def vectors_report(options: Namespace) -> Report:
     """Measure against the length of the task vector."""
     methods = [("method.name=jr_warp", f"method.d={d}") for d in options.vectors]
-    return report([experiment_of(ASKED, ASKED, options, *each) for each in methods], options)
+    return report(
+        [experiment_of(ASKED, ASKED, options, *per_client) for per_client in methods], options
+    )
 
 
 def main(arguments: Sequence[str] | None = None) -> list[Report]:

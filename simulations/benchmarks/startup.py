@@ -1,10 +1,10 @@
-"""How long everything takes to start, each in a fresh process.
+"""Start-up times, each in a fresh process.
 
-- ``fedpeft --help``, beside a Python that does nothing. It must import nothing heavy.
-- ``fedpeft simulate`` until round 1 begins, beside a Python that imports torch, transformers and
-  Flower's apps and does nothing with them.
-- what a node runs for each message without the resident worker (``clients.app``), beside the same.
-- what it runs with it (``clients.relay``), beside a Python that imports Flower's apps alone.
+- ``fedpeft --help``, against a Python that does nothing. It must not import heavy packages.
+- ``fedpeft simulate`` until round 1 begins, against a Python that imports torch, transformers and
+  Flower's apps.
+- the process of a node per message without the resident worker (``clients.app``), against the same.
+- the process with it (``clients.relay``), against a Python that imports only Flower's apps.
 
 Example:
     python -m simulations.benchmarks.startup
@@ -41,7 +41,7 @@ HEAVY = ("torch", "transformers", "flwr", "cryptography", "matplotlib", "pandas"
 NOTHING = "pass"
 LIBRARIES = "import torch, transformers, flwr.app, flwr.serverapp, flwr.clientapp"
 HELP = "from fedpeft.cli import main; main(['--help'])"
-#: What a node runs -> what it stands beside.
+#: Process of a node -> reference.
 NODE = {
     "import clients.app": LIBRARIES,
     "import clients.relay": "import flwr.app, flwr.clientapp",
@@ -63,7 +63,7 @@ def seconds_of(command: Sequence[str]) -> float:
 
 
 def heavy_imports(code: str) -> str:
-    """Return which of the heavy packages a fresh process has imported after ``code``."""
+    """Return the heavy packages that a fresh process has imported after ``code``."""
     asked = f"{code}\nimport sys\nprint(*sys.modules)"
     done = subprocess.run(child(asked), capture_output=True, text=True, check=True)
     imported = done.stdout.splitlines()[-1].split()
@@ -79,17 +79,17 @@ def until_first_round(options: Namespace, folder: Path) -> float:
 
 
 def measure(options: Namespace) -> Report:
-    """Start everything in turns with what it stands beside."""
+    """Time every process alternately with its reference."""
     table: list[Row] = []
     raw = {}
 
-    def add(figure: str, ours: Callable[[], float], beside: str, target: object = "-") -> None:
-        sides = alternate(ours, lambda: seconds_of(child(beside)), options.repeats)
+    def add(figure: str, start: Callable[[], float], beside: str, target: object = "-") -> None:
+        sides = alternate(start, lambda: seconds_of(child(beside)), options.repeats)
         row = compare(figure, ("s", "s of the other"), *sides)
         table.append(row | {"at most": target})
         raw[figure] = sides
 
-    seconds_of(child(HELP))  # once, so that files are in memory
+    seconds_of(child(HELP))  # warm up: files in memory
     seconds_of(child(LIBRARIES))
     add("fedpeft --help", lambda: seconds_of(child(HELP)), NOTHING, TARGET)
     with tempfile.TemporaryDirectory() as scratch:
@@ -112,9 +112,9 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser = arguments_of(__doc__)
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
     options = parser.parse_args(arguments)
-    found = measure(options)
-    record("startup", options.backbone, found, arguments, options.results)
-    return found
+    result = measure(options)
+    record("startup", options.backbone, result, arguments, options.results)
+    return result
 
 
 if __name__ == "__main__":

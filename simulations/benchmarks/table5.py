@@ -1,16 +1,16 @@
-"""Seconds a step and memory of six methods, as table 5 of Gupta et al. (2023): ours beside loops.
+"""Seconds per step and memory of six methods, as in table 5 of Gupta et al. (2023).
 
-RoBERTa of the sizes base and large with random weights, which cost the same as trained ones. Each
-method trains beside a loop over the Hugging Face encoder without us (``parts.table5_loop``: LoRA by
-peft, Houlsby's adapter, SLaSh and JR-WARP as small modules, BitFit and full fine-tuning on the
-encoder's own weights), both from the same start, on the same batches of texts of one length, with
-AdamW and no dropout. Their losses must agree, else the comparison is void and the script fails.
+RoBERTa base and large with random weights, which cost the same as trained ones. Each method trains
+with fedpeft and in a loop over the Hugging Face encoder without fedpeft (``parts.table5_loop``:
+LoRA by peft, Houlsby's adapter, SLaSh and JR-WARP as small modules, BitFit and full fine-tuning on
+the encoder's weights), both from the same initial vector, on the same batches of texts of equal
+length, with AdamW and no dropout. The script fails unless their losses agree.
 
-- s a step: steps of both in turns in one process. "of full" is ours to our full fine-tuning.
-- MB: the peak of a fresh process of each side; on CUDA what torch has allocated there.
-- paper: the table's own ratios to full fine-tuning, on QNLI with batch 8 on a Quadro RTX 8000.
+- s a step: steps of both, alternating in one process. "of full" is relative to full fine-tuning.
+- MB: the peak of a fresh process of each side; on CUDA the memory allocated by torch.
+- paper: the ratios to full fine-tuning in the table, on QNLI with batch 8 on a Quadro RTX 8000.
 
-Ours keeps no states below the first change here, which would make SLaSh cheaper still.
+fedpeft's cache of hidden states, which would make SLaSh faster, is disabled.
 
 Example:
     python -m simulations.benchmarks.table5
@@ -31,8 +31,8 @@ from typing import Any
 
 import torch
 
+from fedpeft.batches.encoded import Encoded
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.tasks.encoding import Encoded
 from fedpeft.training import When, plan_batches, train_cohort
 from simulations.benchmarks.common import (
     Report,
@@ -56,12 +56,12 @@ from simulations.benchmarks.parts.random_roberta import (
 from simulations.benchmarks.parts.table5_loop import LOOPS, Loop
 
 FULL = "full"
-#: Most that losses of the first turn may differ, relative.
+#: Largest relative difference of the losses of the first turn.
 SAME = {"off": 5e-6, "bfloat16": 3e-2}
-#: Of later turns: Adam makes a step of what is only rounding, and from turn to turn that grows
-#: (1e-3 after six: base with full, large with SLaSh).
+#: The same of later turns: Adam amplifies rounding from turn to turn (1e-3 after six turns: base
+#: with full, large with SLaSh).
 GROWN = 1e-2
-#: Method -> (seconds, GB) in table 5; JR-WARP is not in it.
+#: Method -> (seconds, GB) in table 5; it lacks JR-WARP.
 PAPER = {
     "base": {
         FULL: (1227, 5.8),
@@ -84,59 +84,59 @@ class Ours:
     """Trains one method with fedpeft."""
 
     def __init__(self, runtime: Runtime):
-        self.runtime, self.vector = runtime, runtime.model.initial(runtime.experiment.seed)
+        self.runtime, self.vector = runtime, runtime.parameters.initial(runtime.experiment.seed)
 
     def train(self, texts: Encoded) -> float:
-        """Go on from where it is; return the mean loss."""
+        """Continue training; return the mean loss."""
         local, when = self.runtime.experiment.local, When(0, 1, 1)
-        found = train_cohort(self.runtime.model, self.vector, [texts], [0], local, when)
-        self.vector = found.vectors[0]
-        return float(found.losses[0])
+        trained = train_cohort(self.runtime.model, self.vector, [texts], [0], local, when)
+        self.vector = trained.vectors[0]
+        return float(trained.losses[0])
 
 
 def other_of(runtime: Runtime, options: Namespace) -> Loop:
-    """Return the loop beside ours; nothing of the runtime is loaded for it but method and head."""
+    """Return the reference loop; it loads only the method and head of the runtime."""
     experiment = runtime.experiment
     folder = Path(experiment.backbone)
-    return Loop(folder, runtime.trainable, experiment.seed, options.device, options.autocast)
+    return Loop(folder, runtime.parameters, experiment.seed, options.device, options.autocast)
 
 
 def time_method(name: str, folder: str, options: Namespace) -> tuple[list[float], list[float]]:
-    """Return the seconds a step of ours and of the loop, in turns, once warm.
+    """Return the seconds per step of fedpeft and of the loop, alternating, after warm-up.
 
     Raises:
         SystemExit: their losses are not the same.
     """
-    runtime, texts = runtime_of(experiment_of(name, folder, options).to_toml()), texts_of(options)
+    runtime, texts = runtime_of(experiment_of(name, folder, options)), texts_of(options)
     local = runtime.experiment.local
     plan = plan_batches(0, texts, local, When(0, 1, 1))
     ours, other = Ours(runtime), other_of(runtime, options)
-    losses: list[list[float]] = [[], []]  # a figure of each turn
+    losses: list[list[float]] = [[], []]  # one figure per turn
 
     def seconds(side: int) -> float:
         def turn() -> None:
             trained = ours.train(texts) if side == 0 else other.train(texts, plan, local)
-            losses[side].append(trained)  # a number, so a GPU has done its work
+            losses[side].append(trained)  # a Python number: waits for the GPU
 
         return timed(turn)[0].wall / STEPS
 
     seconds(0), seconds(1)
-    found = alternate(lambda: seconds(0), lambda: seconds(1), options.repeats)
+    both = alternate(lambda: seconds(0), lambda: seconds(1), options.repeats)
     most = SAME[options.autocast]
     for turn, (one, two) in enumerate(zip(*losses, strict=True)):
         if not abs(one - two) <= (max(most, GROWN) if turn else most) * losses[0][0]:
             raise SystemExit(f"{name}: losses are {one:.6g} and {two:.6g}: not the same")
-    return found
+    return both
 
 
 def process(arguments: Sequence[str]) -> None:
-    """Do one part in this process and print its figures as JSON: "time", "ours" or "other"."""
-    part, name, folder, own = arguments
-    options = Namespace(**json.loads(own))
+    """Run one part in this process and print its figures as JSON: "time", "ours" or "other"."""
+    part, name, folder, settings = arguments
+    options = Namespace(**json.loads(settings))
     if part == "time":
         print(json.dumps(time_method(name, folder, options)))
         return
-    runtime, texts = runtime_of(experiment_of(name, folder, options).to_toml()), texts_of(options)
+    runtime, texts = runtime_of(experiment_of(name, folder, options)), texts_of(options)
     if part == "ours":
         Ours(runtime).train(texts)
     else:
@@ -148,10 +148,10 @@ def process(arguments: Sequence[str]) -> None:
 
 
 def in_process(part: str, name: str, folder: Path, options: Namespace) -> Any:
-    """Return what ``process`` prints in a fresh process."""
-    own = {key: getattr(options, key) for key in SETTINGS}
+    """Return the output of ``process`` in a fresh process."""
+    settings = {key: getattr(options, key) for key in SETTINGS}
     code = "import sys; from simulations.benchmarks.table5 import process; process(sys.argv[1:])"
-    command = child(code, part, name, str(folder), json.dumps(own))
+    command = child(code, part, name, str(folder), json.dumps(settings))
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode:
         raise RuntimeError(f"{name}, {part}: {done.stderr[-2000:]}")
@@ -195,7 +195,7 @@ def row_of(name: str, raw: dict[str, Any], paper: dict[str, tuple[int, float]]) 
 
 
 def share(paper: dict[str, tuple[int, float]], name: str, place: int) -> float | str:
-    """Return the paper's ratio of a method to full fine-tuning; "-" where it has none."""
+    """Return the paper's ratio of a method to full fine-tuning; "-" if it has none."""
     return round(paper[name][place] / paper[FULL][place], 3) if name in paper else "-"
 
 
@@ -207,7 +207,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser.add_argument("--sizes", nargs="+", default=["base", "large"], choices=SIZES)
     parser.add_argument("--methods", nargs="+", default=[*names], choices=names)
     parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=64, help="of each text (64)")
+    parser.add_argument("--tokens", type=int, default=64, help="tokens of each text (64)")
     parser.add_argument("--threads", type=int, default=0, help="torch threads (0: torch decides)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--autocast", default="off", choices=SAME)

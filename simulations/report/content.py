@@ -1,35 +1,32 @@
-"""What the report says of a study: read from its folder, once."""
+"""The content of a report, read once from the study's folder."""
 
 from __future__ import annotations
 
 import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
 from server.runfolder import RESULT
-from simulations.run import PARTITION
+from simulations.simulation import PARTITION
 from simulations.study.agreement import disagreements
 from simulations.study.cells import Cell
+from simulations.study.execution import best_so_far
 from simulations.study.file import SEED, StudyFile
 from simulations.study.folder import STUDY, Damaged, StudyFolder
-from simulations.study.running import found_best
 from simulations.study.search import Best
 from simulations.study.table import Finished
-
-Found = tuple[Cell, Finished]
 
 
 @dataclass(frozen=True)
 class Spread:
-    """How the training examples are spread over clients.
+    """Number of training examples of each client.
 
     Attributes:
-        sizes: each client's number of examples.
-        labels: names of the classes; none for scores.
-        counts: how many of each class a client has, [clients][classes].
+        sizes: examples of each client.
+        labels: names of the classes; empty for tasks that predict a score.
+        counts: examples of each client and class, [clients][classes].
     """
 
     sizes: list[int]
@@ -39,19 +36,19 @@ class Spread:
 
 @dataclass
 class Content:
-    """A study's files, read."""
+    """The content of a study's files."""
 
     study: StudyFile
     text: str  # of study.toml
-    command: str  # that ran the study
-    size: int  # cells that the study asks for
+    command: str  # the command that ran the study
+    size: int  # planned cells
     seeds: int
-    found: list[Found]
-    best: dict[str, Best]  # by the name of a cell
+    finished: list[tuple[Cell, Finished]]
+    best: dict[str, Best]  # cell name -> best settings
     failed: dict[str, str] = field(default_factory=dict)  # cells and trials -> reason
-    damaged: list[str] = field(default_factory=list)  # file and what is wrong with it
+    damaged: list[str] = field(default_factory=list)  # file and error
     disagreements: list[str] = field(default_factory=list)  # see ``simulations.study.agreement``
-    partitions: dict[str, Spread] = field(default_factory=dict)  # by title
+    partitions: dict[str, Spread] = field(default_factory=dict)  # title -> partition
     newest: str = ""  # date of the newest result
 
     @property
@@ -61,31 +58,29 @@ class Content:
 
     @property
     def versions(self) -> dict[str, list[str]]:
-        """Program -> its versions among the results; of a whole study one each."""
+        """Package -> versions that produced the results; normally one."""
+        results = [finished.result["versions"] for _, finished in self.finished]
         programs = ("fedpeft", "torch", "transformers", "flwr")
-        return {name: self._values("versions", name) for name in programs}
+        return {name: sorted({result.get(name, "?") for result in results}) for name in programs}
 
     @property
     def backbones(self) -> dict[str, list[str]]:
-        """Backbone -> fingerprints of it among the results; of a whole study one."""
-        found: dict[str, set[str]] = {}
-        for _, finished in self.found:
+        """Backbone -> fingerprints in the results; normally one."""
+        digests: dict[str, set[str]] = {}
+        for _, finished in self.finished:
             result = finished.result
-            found.setdefault(result["backbone"], set()).add(result["digests"]["backbone"])
-        return {name: sorted(values) for name, values in found.items()}
-
-    def _values(self, section: str, name: str) -> list[str]:
-        return sorted({finished.result[section].get(name, "?") for _, finished in self.found})
+            digests.setdefault(result["backbone"], set()).add(result["digests"]["backbone"])
+        return {name: sorted(values) for name, values in digests.items()}
 
 
 def content_of(folder: StudyFolder) -> Content:
-    """Read a study's folder; what is not finished, failed or cannot be read is left out.
+    """Read a study's folder; list failed and damaged cells, skip unfinished ones.
 
     Raises:
-        UserError: study.toml is no study, or no cell of it has a result.
+        UserError: study.toml is not a valid study, or no cell has a result.
     """
     plan = folder.plan()
-    best = found_best(folder, plan)
+    best = best_so_far(folder, plan)
     cells = plan.cells(best)
     text = (folder.path / STUDY).read_text(encoding="utf-8")
     seeds = next((len(axis.choices) for axis in plan.axes if axis.name == SEED), 1)
@@ -94,9 +89,9 @@ def content_of(folder: StudyFolder) -> Content:
     for trial in plan.trials:
         _read(folder, trial.cell, content)
     for cell in cells:
-        if found := _read(folder, cell, content):
-            content.found.append((cell, found))
-    if not content.found:
+        if finished := _read(folder, cell, content):
+            content.finished.append((cell, finished))
+    if not content.finished:
         wrong = f" ({'; '.join(content.damaged)})" if content.damaged else ""
         if content.failed:
             wrong += f", {len(content.failed)} runs failed: {next(iter(content.failed.values()))}"
@@ -104,17 +99,17 @@ def content_of(folder: StudyFolder) -> Content:
             f"no results yet in '{folder.path}'{wrong}; run `fedpeft study run "
             f"{folder.path / STUDY} --out {folder.path} --resume`"
         )
-    content.partitions.update(_partitions(folder, content.found))
-    content.disagreements = disagreements(folder, [cell for cell, _ in content.found])
-    content.newest = _newest(folder, content.found)
+    content.partitions.update(_partitions(folder, content.finished))
+    content.disagreements = disagreements(folder, [cell for cell, _ in content.finished])
+    content.newest = _newest(folder, content.finished)
     return content
 
 
 def _read(folder: StudyFolder, cell: Cell, content: Content) -> Finished | None:
-    """Return a cell's results; note why it has none."""
+    """Return a cell's results; None, with the reason noted in ``content``, if it has none."""
     try:
-        if found := folder.read(cell):
-            return found
+        if finished := folder.read(cell):
+            return finished
     except Damaged as error:
         content.damaged.append(str(error).replace(f"{folder.path}/", ""))
     else:
@@ -123,17 +118,17 @@ def _read(folder: StudyFolder, cell: Cell, content: Content) -> Finished | None:
     return None
 
 
-def _partitions(folder: StudyFolder, found: list[Found]) -> dict[str, Spread]:
-    """Return the different partitions of the first seed, by title."""
-    first = found[0][0].experiment.seed
+def _partitions(folder: StudyFolder, finished: list[tuple[Cell, Finished]]) -> dict[str, Spread]:
+    """Return the distinct partitions of the first seed, by title."""
+    first = finished[0][0].experiment.seed
     result: dict[str, Spread] = {}
     seen: set[str] = set()
-    for cell, _ in found:
+    for cell, _ in finished:
         if cell.experiment.seed == first and (read := _partition(folder, cell)):
             digest, spread = read
             if digest not in seen:
                 title = _title(cell)
-                same = sum(each == title or each.startswith(f"{title} (") for each in result)
+                same = sum(other == title or other.startswith(f"{title} (") for other in result)
                 result[f"{title} ({same + 1})" if same else title] = spread
             seen.add(digest)
     return result
@@ -148,18 +143,17 @@ def _partition(folder: StudyFolder, cell: Cell) -> tuple[str, Spread] | None:
         spread = Spread(sizes, read.get("labels", []), read.get("counts", []))
         return f"{_title(cell)} {read['digest']}", spread
     except (OSError, ValueError, KeyError, TypeError):
-        return None  # a picture less
+        return None  # the report then lacks this figure
 
 
 def _title(cell: Cell) -> str:
     partition, task = cell.experiment.partition, cell.experiment.task.name
     alpha = f" {partition.alpha:g}" if partition.kind in ("dirichlet", "quantity") else ""
     clients = cell.experiment.federation.clients
-    own = cell.labels.get("task", task)
-    return f"{own}: {partition.kind}{alpha}, {clients} clients"
+    label = cell.labels.get("task", task)
+    return f"{label}: {partition.kind}{alpha}, {clients} clients"
 
 
-def _newest(folder: StudyFolder, found: list[Found]) -> str:
-    paths: list[Path] = [folder.run_of(cell).path / RESULT for cell, _ in found]
-    newest = max(path.stat().st_mtime for path in paths)
+def _newest(folder: StudyFolder, finished: list[tuple[Cell, Finished]]) -> str:
+    newest = max((folder.run_of(cell).path / RESULT).stat().st_mtime for cell, _ in finished)
     return datetime.fromtimestamp(newest, UTC).strftime("%Y-%m-%d")

@@ -1,4 +1,4 @@
-"""The report's figures, a picture for each task."""
+"""The figures of a report, one picture per task."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulations.display import readable_bytes
+from simulations.readable import readable_bytes
 from simulations.report.content import Spread
 from simulations.report.panel import Panel, Picture
 from simulations.report.style import COLOURS, SOFT, Style
@@ -31,9 +31,9 @@ if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
 PAYLOAD = "payload a client sent up, whole run, mean over clients"
-_MARKS = 20  # on a curve
-_BARS = 60  # clients that can be told apart
-_BEYOND = 4.0  # times the largest epsilon: where runs without privacy stand
+_MARKS = 20  # per curve
+_BARS = 60  # clients that a bar chart can show
+_BEYOND = 4.0  # runs without privacy are drawn at this multiple of the largest epsilon
 
 
 def draw_scores(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style]) -> list[Picture]:
@@ -45,7 +45,7 @@ def draw_scores(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style]) 
         drawn.axes.plot(best[SENT], best["mean"], "--", color=SOFT, linewidth=1.1, zorder=1)
         for row in rows.itertuples():
             style = styles[row.series]
-            tip = f"{said(row)}\n{readable_bytes(row.client_sent)} {PAYLOAD}"
+            tip = f"{_tip(row)}\n{readable_bytes(row.client_sent)} {PAYLOAD}"
             drawn.series(style, [row.client_sent], [row.mean], [tip], [row.deviation])
         drawn.bytes_along_x()
         pictures.append(drawn.save(folder, f"score-bytes-{name}"))
@@ -58,18 +58,18 @@ def draw_curves(
     """Draw the score after each evaluated round.
 
     Args:
-        folder: gets the files.
+        folder: receives the files.
         frame: see ``summary.labelled``.
-        styles: of the series.
-        x: "round", or SENT for the payload bytes sent by then.
+        styles: series -> style.
+        x: "round", or SENT for the payload bytes sent so far.
     """
-    label = "round" if x == "round" else "payload a client sent up by then (log)"
+    label = "round" if x == "round" else "payload a client sent up so far (log)"
     pictures = []
     for panel, name, rows in _panels(over_seeds(frame, [*GROUP, "round"])):
         drawn = Panel(panel, label, rows["metric"].iloc[0])
         for series, curve in rows.groupby(SERIES, sort=False):
             tips = [
-                f"{said(row)}\nround {row.round}, {readable_bytes(row.client_sent)} of payload"
+                f"{_tip(row)}\nround {row.round}, {readable_bytes(row.client_sent)} of payload"
                 for row in curve.itertuples()
             ]
             every = max(1, len(curve) // _MARKS)
@@ -84,7 +84,7 @@ def draw_curves(
 
 
 def draw_epsilon(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style]) -> list[Picture]:
-    """Draw final score against target epsilon; nothing if that is the same everywhere."""
+    """Draw final score against target epsilon; return [] if all runs have the same."""
     frame = frame.assign(target=_targets(frame))
     if frame["target"].fillna(-1).nunique() < 2:
         return []
@@ -106,7 +106,7 @@ def draw_epsilon(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style])
             colour = styles[line[SERIES].iloc[0]].colour
             drawn.axes.plot(line["at"], line["mean"], color=colour, linewidth=1, alpha=0.5)
             for row in line.itertuples():
-                tip = f"{said(row)}\n{_epsilon(row.at, most)}"
+                tip = f"{_tip(row)}\n{_epsilon(row.at, most)}"
                 drawn.series(styles[row.series], [row.at], [row.mean], [tip], [row.deviation])
         drawn.axes.set_xscale("log")
         ticks = sorted(rows["at"].unique())
@@ -117,11 +117,11 @@ def draw_epsilon(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style])
 
 
 def draw_partitions(folder: Path, partitions: Mapping[str, Spread]) -> list[Picture]:
-    """Draw how many training examples each client has, stacked by class where there are any.
+    """Draw how many training examples each client has, stacked by class.
 
     Args:
-        folder: gets the files.
-        partitions: by title.
+        folder: receives the files.
+        partitions: title -> partition.
     """
     pictures = []
     for number, (title, spread) in enumerate(partitions.items(), 1):
@@ -139,46 +139,46 @@ def draw_partitions(folder: Path, partitions: Mapping[str, Spread]) -> list[Pict
 
 
 def _stack(axes: Axes, heights: np.ndarray, labels: Sequence[str], many: bool) -> None:
-    """Draw heights [clients, classes] on one another: bars, or a stair for many clients."""
+    """Draw stacked heights [clients, classes]: bars, or a filled stairs plot for many clients."""
     below = np.zeros(len(heights))
     for place in range(heights.shape[1]):
-        own = heights[:, place]
+        counts = heights[:, place]
         colour = COLOURS[place % len(COLOURS)][0] if labels else SOFT
         name = labels[place] if labels else None
         if many:
-            axes.stairs(below + own, baseline=below, fill=True, color=colour, label=name)
+            axes.stairs(below + counts, baseline=below, fill=True, color=colour, label=name)
         else:
-            axes.bar(range(len(own)), own, bottom=below, color=colour, label=name)
-        below += own
+            axes.bar(range(len(counts)), counts, bottom=below, color=colour, label=name)
+        below += counts
     if labels:
         axes.legend(fontsize=8, frameon=False)
 
 
-def said(row: Any) -> str:
-    """Return series, metric and score of a row of ``over_seeds`` for people."""
+def _tip(row: Any) -> str:
+    """Return the series, metric and score of a row of ``over_seeds`` as text."""
     spread = f" ± {row.deviation:.4f} ({row.n} seeds)" if row.n > 1 else ""
     return f"{row.series}\n{row.metric} {row.mean:.4f}{spread}"
 
 
 def slug(text: str) -> str:
-    """Return a text as part of a file's name."""
+    """Return a text as part of a file name."""
     return re.sub(r"[^a-z0-9]+", "-", text.lower()).strip("-")[:60] or "panel"
 
 
 def _targets(frame: pd.DataFrame) -> pd.Series:
-    """Return each row's target epsilon; of a run that was given its noise, what it spent in all."""
+    """Return the target epsilon of each row; for runs with a given noise, the epsilon spent."""
     spent = frame.groupby("cell")["epsilon"].transform("max")
     return frame["target_epsilon"].fillna(spent.where(frame["privacy"] != "none"))
 
 
 def _panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield each panel's label, its part of a file's name, and its rows."""
+    """Yield the label of each panel, its part of the file name, and its rows."""
     taken: list[str] = []
-    for panel, own in rows.groupby(PANEL, sort=False):
+    for panel, group in rows.groupby(PANEL, sort=False):
         name = slug(str(panel))
         taken.append(name)
         again = taken.count(name)
-        yield str(panel), f"{name}-{again}" if again > 1 else name, own
+        yield str(panel), f"{name}-{again}" if again > 1 else name, group
 
 
 def _epsilon(at: float, most: float) -> str:

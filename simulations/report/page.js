@@ -5,14 +5,14 @@ const REACH = 16; // pixels
 const tip = document.getElementById("tip");
 
 function nearest(svg, x, y) {
-  let found = null, least = REACH;
+  let closest = null, least = REACH;
   for (const mark of svg.querySelectorAll("[data-tip]")) {
     const box = mark.getBoundingClientRect();
     if (!box.width) continue; // hidden
     const distance = Math.hypot(box.x + box.width / 2 - x, box.y + box.height / 2 - y);
-    if (distance < least) [found, least] = [mark, distance];
+    if (distance < least) [closest, least] = [mark, distance];
   }
-  return found;
+  return closest;
 }
 
 function show(mark) {
@@ -20,9 +20,9 @@ function show(mark) {
   if (!mark) return;
   tip.textContent = mark.dataset.tip;
   const box = mark.getBoundingClientRect();
-  const own = tip.getBoundingClientRect();
-  const left = Math.min(box.right + 8, innerWidth - own.width - 8);
-  const top = box.top - own.height - 8;
+  const size = tip.getBoundingClientRect();
+  const left = Math.min(box.right + 8, innerWidth - size.width - 8);
+  const top = box.top - size.height - 8;
   tip.style.left = `${Math.max(8, left)}px`;
   tip.style.top = `${top < 8 ? box.bottom + 8 : top}px`;
 }
@@ -35,7 +35,7 @@ for (const svg of document.querySelectorAll("figure svg")) {
 }
 addEventListener("scroll", () => show(null), { passive: true });
 
-// Legend: an entry hides its series in all figures.
+// Legend: an entry shows or hides its series in all figures.
 for (const button of document.querySelectorAll("[data-legend]")) {
   button.addEventListener("click", () => {
     const shown = button.getAttribute("aria-pressed") !== "true";
@@ -45,7 +45,7 @@ for (const button of document.querySelectorAll("[data-legend]")) {
   });
 }
 
-// Tables: a heading sorts, a second click turns the order; what has no number comes last.
+// Tables: a click on a heading sorts, a second click reverses; cells without a number come last.
 function compare(one, other) {
   const [a, b] = [one, other].map((cell) => cell.dataset.value);
   if (a !== undefined && b !== undefined) return Number(a) - Number(b);

@@ -1,4 +1,4 @@
-"""``fedpeft report``: a study's folder becomes report.html and a folder of figures."""
+"""Write the report of a study: report.html and a folder of figures (``fedpeft report``)."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _HERE = Path(__file__).parent
 
 @dataclass(frozen=True)
 class Pictures:
-    """A heading's figures, a picture for each task."""
+    """The figures below one heading, one picture per task."""
 
     heading: str
     text: str
@@ -54,18 +54,18 @@ class Family:
 
     @property
     def outstanding(self) -> int:
-        """How many differences stand out."""
-        return sum(each.stands_out for each in self.comparisons)
+        """Number of significant differences."""
+        return sum(comparison.stands_out for comparison in self.comparisons)
 
     @property
     def pairs(self) -> str:
-        """How many pairs each comparison has."""
-        counts = sorted({each.n for each in self.comparisons})
+        """Number of pairs of the comparisons: one number or a range."""
+        counts = sorted({comparison.n for comparison in self.comparisons})
         return f"{counts[0]}" if len(counts) == 1 else f"{counts[0]} to {counts[-1]}"
 
 
 def write_report(path: Path) -> tuple[Path, Content]:
-    """Write a study's report from what is finished of it; its table is written anew as well.
+    """Write the report of a study from its finished cells, and rewrite its table.
 
     The same study gives the same bytes.
 
@@ -73,16 +73,16 @@ def write_report(path: Path) -> tuple[Path, Content]:
         path: the study's folder.
 
     Returns:
-        The page, and what it was made of.
+        The path of the page, and its content.
 
     Raises:
-        UserError: the folder holds no study, or no result.
+        UserError: the folder holds no study, no result, or no score.
     """
     folder = StudyFolder.open(path)
     content = content_of(folder)
-    with suppress(UserError), folder.locked():  # a study that runs writes its table itself
-        write_table(folder.path, content.found)
-    frame = labelled(table_of(content.found))
+    with suppress(UserError), folder.locked():  # a running study writes its own table
+        write_table(folder.path, content.finished)
+    frame = labelled(table_of(content.finished))
     if frame["score"].isna().all():
         raise UserError(f"'{path}': none of its runs was evaluated, so there is no score to report")
     page = folder.path / PAGE
@@ -107,7 +107,6 @@ def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str
         content=content,
         colours=variables(),
         styles=list(styles_of(frame).values()),
-        panels=list(frame[PANEL].unique()),
         sections=_drawn(folder, content, frame),
         targets=tables.targets_table(frame, targets),
         targets_given=content.study.report.targets,
@@ -120,7 +119,7 @@ def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str
         level=LEVEL,
         schema=tables.schema_table(),
         digests={
-            name: _digest(folder.path / name)
+            name: hashlib.sha256((folder.path / name).read_bytes()).hexdigest()
             for name in ("study.toml", CSV, PARQUET)
             if (folder.path / name).exists()
         },
@@ -128,56 +127,51 @@ def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str
 
 
 def _drawn(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> dict[str, Pictures]:
-    """Draw everything; return name -> pictures."""
-    styles, to = styles_of(frame), folder.path / FIGURES
-    to.mkdir(exist_ok=True)
+    """Draw all figures; return section -> pictures."""
+    styles, target = styles_of(frame), folder.path / FIGURES
+    target.mkdir(exist_ok=True)
     with settings():
         return {
             "scores": Pictures(
                 "Score against bytes",
-                "The last score of each series: mean over seeds, bars of one standard deviation. "
-                "No other series is both cheaper and better than one on the dashed line "
-                "(the Pareto front of the means).",
-                figures.draw_scores(to, frame, styles),
+                "Last score of each series: mean over seeds; error bars show one standard "
+                "deviation. The dashed line is the Pareto front of the means.",
+                figures.draw_scores(target, frame, styles),
             ),
             "rounds": Pictures(
                 "Convergence, by rounds",
                 "Mean over seeds; the band is one standard deviation.",
-                figures.draw_curves(to, frame, styles, "round"),
+                figures.draw_curves(target, frame, styles, "round"),
             ),
             "bytes": Pictures(
                 "Convergence, by bytes",
-                "The same curves against what a client had sent up by then.",
-                figures.draw_curves(to, frame, styles, SENT),
+                "The same curves against the payload a client has sent up so far.",
+                figures.draw_curves(target, frame, styles, SENT),
             ),
             "epsilon": Pictures(
                 "Score against privacy",
-                "Target epsilon of each run, or what it spent where its noise was given; smaller "
-                "is more private. Each run stands alone: what several spend on the same examples, "
-                "and what the trials of a search spend, adds up.",
-                figures.draw_epsilon(to, frame, styles),
+                "Target epsilon of each run, or the epsilon spent by runs with a given noise; "
+                "smaller is more private. Epsilon counts one run: the losses of several runs on "
+                "the same examples, including trials of a search, add up.",
+                figures.draw_epsilon(target, frame, styles),
             ),
             "partitions": Pictures(
-                "Who has how much",
-                "Training examples of each client, with the study's first seed.",
-                figures.draw_partitions(to, content.partitions),
+                "Data of each client",
+                "Training examples of each client, for the first seed of the study.",
+                figures.draw_partitions(target, content.partitions),
             ),
         }
 
 
 def _families(last: pd.DataFrame) -> list[Family]:
     panels = list(last[PANEL].unique())
-    found = []
+    families = []
     for name in ([POOLED] if len(panels) > 1 else []) + panels:
         if comparisons := compare_all(last, name):
-            found.append(Family(name, comparisons, tables.comparisons_table(comparisons)))
-    return found
+            families.append(Family(name, comparisons, tables.comparisons_table(comparisons)))
+    return families
 
 
 def _with_tasks(last: pd.DataFrame) -> pd.DataFrame:
     """Return the final means with the name of each panel's task."""
     return over_seeds(last).merge(last.drop_duplicates(PANEL)[[PANEL, "task"]], on=PANEL)
-
-
-def _digest(path: Path) -> str:
-    return hashlib.sha256(path.read_bytes()).hexdigest()

@@ -1,4 +1,4 @@
-"""One picture of the report: axes with the series of a task, saved as files and for the page."""
+"""One picture of the report: the series of a task, saved as files and for the page."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpeft.files import write_atomic
-from simulations.display import readable_bytes
+from simulations.readable import readable_bytes
 from simulations.report.style import GRID, INK, PAPER, SOFT, Style, variables
 from simulations.report.svg import gid, inline
 
@@ -23,15 +23,15 @@ if TYPE_CHECKING:
 
 _WIDTH, _HEIGHT = 5.6, 3.7  # inches, without the legend
 _LEFT, _RIGHT, _TOP, _BOTTOM = 0.76, 0.15, 0.36, 0.52  # inches around the axes
-_ROW, _LETTER, _SWATCH = 0.185, 0.072, 0.5  # inches of a line, a letter and a mark of the legend
-_LONGEST = 64  # letters of a label in the files' legend; the page shows it whole
+_ROW, _LETTER, _SWATCH = 0.185, 0.072, 0.5  # inches of a legend's line, letter and mark
+_LONGEST = 64  # letters of a label in the legend of the files; the page shows all
 _DPI = 150
 _SIZE = 5.5  # points of a mark on a curve
-_LARGER = {"*": 1.5, "X": 1.15, "P": 1.15}  # marks that would look smaller than the others
+_LARGER = {"*": 1.5, "X": 1.15, "P": 1.15}  # scale marks that would look too small
 _SETTINGS: dict[Any, Any] = {
-    "font.family": "DejaVu Sans",  # comes with matplotlib: the same on every machine
+    "font.family": "DejaVu Sans",  # ships with matplotlib, so files are the same on every machine
     "font.size": 9,
-    "text.parse_math": False,  # a label with a dollar sign is text
+    "text.parse_math": False,  # labels may contain dollar signs
     "text.color": INK,
     "axes.edgecolor": SOFT,
     "axes.labelcolor": INK,
@@ -47,27 +47,27 @@ _SETTINGS: dict[Any, Any] = {
     "ytick.color": INK,
     "lines.markersize": _SIZE,
     "lines.linewidth": 1.4,
-    "svg.fonttype": "none",  # text stays text
+    "svg.fonttype": "none",  # keep text as text
 }
 
 
 @dataclass(frozen=True)
 class Picture:
-    """A drawn panel: the name of its files, and itself as part of a page."""
+    """A drawn panel: the name of its files, and its SVG for the page."""
 
     name: str
     svg: str
 
 
 def settings() -> AbstractContextManager[None]:
-    """Return the context in which panels are made and saved."""
+    """Return the context manager in which panels are created and saved."""
     import matplotlib
 
     return matplotlib.rc_context(_SETTINGS)
 
 
 class Panel:
-    """Axes that series are drawn into, each mark with a text that the page shows."""
+    """Axes with series whose marks have tooltips on the page."""
 
     def __init__(self, title: str, x: str, y: str):
         from matplotlib.figure import Figure
@@ -78,10 +78,10 @@ class Panel:
         self.axes.set_title(title, loc="left", fontweight="bold", fontsize=10)
         self.axes.set_xlabel(x)
         self.axes.set_ylabel(y)
-        # At the edge, so that a phone's larger ticks stay clear of it.
+        # At the edge, clear of the larger tick labels on phones.
         self.axes.yaxis.set_label_coords((0.18 - _LEFT) / (_WIDTH - _LEFT - _RIGHT), 0.5)
         self._tips: dict[str, list[str]] = {}
-        self._drawn: dict[str, Any] = {}  # label -> its line, for the legend of the files
+        self._drawn: dict[str, Any] = {}  # label -> line, for the legend of the files
         self._count = 0
 
     def series(
@@ -93,15 +93,15 @@ class Panel:
         deviation: Sequence[float] | None = None,
         every: int = 1,
     ) -> None:
-        """Draw a series: marks with a line through them; a single mark has none.
+        """Draw a series as marks connected by a line.
 
         Args:
-            style: its look.
-            x: finite.
-            y: finite.
-            tips: a text for each mark.
-            deviation: drawn as error bars of a single mark, else as a band; NaN is none.
-            every: so many points have one mark; the last one always has.
+            style: style of the series.
+            x: finite values.
+            y: finite values.
+            tips: tooltip of each point.
+            deviation: drawn as an error bar for a single point, otherwise as a band; NaN as 0.
+            every: mark every n-th point, and the last one.
         """
         size = _SIZE * _LARGER.get(style.marker, 1.0) * (1.0 if len(x) > 1 else 1.3)
         marked = sorted({*range(0, len(x), every), len(x) - 1})
@@ -117,7 +117,7 @@ class Panel:
             markeredgewidth=0.5,
             zorder=3,
         )
-        self._tips[self._own(line, style)] = [tips[at] for at in marked]
+        self._tips[self._tag(line, style)] = [tips[at] for at in marked]
         self._drawn.setdefault(style.label, line)
         if deviation is not None and np.isfinite(deviation).any():
             self._spread(style, np.asarray(x), np.asarray(y), np.nan_to_num(deviation))
@@ -127,22 +127,22 @@ class Panel:
             band = self.axes.fill_between(
                 x, y - deviation, y + deviation, color=style.colour, alpha=0.14, linewidth=0
             )
-            self._own(band, style)
+            self._tag(band, style)
             return
         _, caps, bars = self.axes.errorbar(
             x, y, yerr=deviation, fmt="none", ecolor=style.colour, elinewidth=1.2, capsize=3
         )
         for artist in (*caps, *bars):
-            self._own(artist, style)
+            self._tag(artist, style)
 
-    def _own(self, artist: Artist, style: Style) -> str:
+    def _tag(self, artist: Artist, style: Style) -> str:
         self._count += 1
         name = gid(style.number, self._count)
         artist.set_gid(name)
         return name
 
     def whole_numbers_along_x(self) -> None:
-        """Have ticks of x at whole numbers only."""
+        """Put ticks of x at whole numbers only."""
         from matplotlib.ticker import MaxNLocator
 
         self.axes.xaxis.set_major_locator(MaxNLocator("auto", integer=True, min_n_ticks=1))
@@ -159,25 +159,25 @@ class Panel:
         self.axes.xaxis.set_minor_formatter(NullFormatter())
 
     def save(self, folder: Path, name: str) -> Picture:
-        """Write NAME.png and NAME.svg, with a legend, and return the picture without one.
+        """Write NAME.png and NAME.svg with a legend; return the picture without a legend.
 
         The same panel gives the same bytes.
         """
         import matplotlib
 
         with matplotlib.rc_context({"svg.hashsalt": name}), warnings.catch_warnings():
-            # PNG files show a box for what the font has not.
+            # PNG files show a box for glyphs that the font lacks.
             warnings.filterwarnings("ignore", "Glyph", UserWarning)
             self._arrange(0.0)
             colours = {colour: variable for colour, (variable, _) in variables().items()}
-            own = inline(self._svg(), name, self.title, colours, self._tips)
+            svg = inline(self._svg(), name, self.title, colours, self._tips)
             if self._drawn:
                 self._legend()
             write_atomic(folder / f"{name}.svg", self._svg())
             content = io.BytesIO()
             self.figure.savefig(content, format="png", dpi=_DPI)
             write_atomic(folder / f"{name}.png", content.getvalue())
-        return Picture(name, own)
+        return Picture(name, svg)
 
     def _svg(self) -> str:
         content = io.StringIO()
@@ -201,7 +201,7 @@ class Panel:
         )
 
     def _arrange(self, below: float) -> None:
-        """Leave so many inches below the axes for the legend."""
+        """Leave ``below`` inches under the axes for the legend."""
         height = _HEIGHT + below
         self.figure.set_size_inches(_WIDTH, height)
         self.figure.subplots_adjust(

@@ -1,16 +1,14 @@
-"""Which differences between series stand out from the chance of the seeds.
+"""Significance of the differences between series over tasks and seeds.
 
-Two series are compared on the pairs that differ in nothing else: the same task and seed. Up to
-five pairs the paired t-test says how probable such a difference is by chance; from six on
-Wilcoxon's signed-rank test, which asks nothing of the differences' shape. Where all pairs of
-series are compared, p is corrected after Holm (1979): the chance that any of the differences
-called significant is none stays below the level.
+Two series are compared on pairs of the same task and seed: by the paired t-test up to five pairs,
+by Wilcoxon's signed-rank test, which assumes no distribution, from six on. When all pairs of
+series are compared, p is corrected for multiple comparisons (Holm 1979).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import combinations
 from typing import TYPE_CHECKING
 
@@ -23,12 +21,12 @@ if TYPE_CHECKING:
 
 LEVEL = 0.05
 POOLED = "all tasks"
-_WILCOXON_FROM = 6  # pairs; with fewer its least p is above 0.05
+_WILCOXON_FROM = 6  # pairs; with fewer its smallest p is above 0.05
 
 
 @dataclass(frozen=True)
 class Comparison:
-    """Two series on their common pairs; ``p`` is two-sided, None where it cannot be known."""
+    """Comparison of two series on their common pairs; ``p`` is two-sided, None if undefined."""
 
     panel: str
     one: str
@@ -37,7 +35,7 @@ class Comparison:
     difference: float  # mean of one minus other
     test: str
     p: float | None
-    holm: float | None = None  # p, corrected for all comparisons of the panel
+    holm: float | None = None  # p corrected for all comparisons of the panel
 
     @property
     def stands_out(self) -> bool:
@@ -49,10 +47,10 @@ def compare(finals: pd.DataFrame, one: str, other: str, panel: str = POOLED) -> 
     """Compare the final scores of two series.
 
     Args:
-        finals: a row a cell, see ``summary.finals``.
+        finals: one row per cell, see ``summary.finals``.
         one: a series.
-        other: another one.
-        panel: the task whose pairs are used; POOLED: of all tasks, each task and seed a pair.
+        other: another series.
+        panel: the task whose pairs are used; POOLED uses the pairs of all tasks.
     """
     rows = finals if panel == POOLED else finals[finals[PANEL] == panel]
     scores = rows.pivot_table(index=[PANEL, "seed"], columns=SERIES, values="score")
@@ -64,22 +62,19 @@ def compare(finals: pd.DataFrame, one: str, other: str, panel: str = POOLED) -> 
 
 
 def compare_all(finals: pd.DataFrame, panel: str = POOLED) -> list[Comparison]:
-    """Compare all pairs of series that have common pairs; the most significant first."""
+    """Compare all pairs of series that have common pairs, most significant first."""
     rows = finals if panel == POOLED else finals[finals[PANEL] == panel]
     names = rows[SERIES].unique()
-    found = [compare(finals, one, other, panel) for one, other in combinations(names, 2)]
-    found = [each for each in found if each.n]
-    known = [each for each in found if each.p is not None]
-    corrected = holm([each.p for each in known if each.p is not None])
-    tested = [
-        Comparison(**{**vars(each), "holm": p}) for each, p in zip(known, corrected, strict=True)
-    ]
-    tested.sort(key=lambda each: (each.p, -abs(each.difference)))
-    return tested + [each for each in found if each.p is None]
+    pairs = [compare(finals, one, other, panel) for one, other in combinations(names, 2)]
+    known = [pair for pair in pairs if pair.p is not None]
+    corrected = holm([pair.p for pair in known if pair.p is not None])
+    tested = [replace(pair, holm=p) for pair, p in zip(known, corrected, strict=True)]
+    tested.sort(key=lambda pair: (pair.p, -abs(pair.difference)))
+    return tested + [pair for pair in pairs if pair.n and pair.p is None]
 
 
 def holm(values: Sequence[float]) -> list[float]:
-    """Return p-values corrected after Holm, in the order given."""
+    """Return p-values with Holm's correction, in the same order."""
     order = np.argsort(values, kind="stable")
     scaled = np.asarray(values, float)[order] * np.arange(len(values), 0, -1)
     corrected = np.empty(len(values))
@@ -88,7 +83,7 @@ def holm(values: Sequence[float]) -> list[float]:
 
 
 def _test(differences: np.ndarray) -> tuple[str, float | None]:
-    """Return the name of the test and its p, None for fewer than two pairs."""
+    """Return the name of the test and p; None if it is undefined."""
     from scipy import stats
 
     name = "Wilcoxon" if len(differences) >= _WILCOXON_FROM else "paired t"
@@ -98,6 +93,6 @@ def _test(differences: np.ndarray) -> tuple[str, float | None]:
         return name, 1.0
     if name == "Wilcoxon":
         return name, float(stats.wilcoxon(differences).pvalue)
-    if np.ptp(differences) <= 1e-12:  # no spread to hold it against: t would be infinite
+    if np.ptp(differences) <= 1e-12:  # no spread: t would be infinite
         return name, None
     return name, float(stats.ttest_1samp(differences, 0.0).pvalue)

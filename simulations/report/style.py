@@ -1,4 +1,4 @@
-"""How each series looks, in all figures the same: a colour for a method, a marker, a dash."""
+"""Style of each series in all figures: color of its method, marker, and dash."""
 
 from __future__ import annotations
 
@@ -12,8 +12,8 @@ from simulations.report.summary import HUE, SERIES
 if TYPE_CHECKING:
     import pandas as pd
 
-# Told apart with any colour vision by hue, lightness and marker together; the first six are those
-# of Okabe and Ito (2008). The page shows the second colour of a pair on a dark background.
+# Hue, lightness and marker together are distinguishable with any color vision; the first six are
+# from Okabe and Ito (2008). The page shows the second color of a pair on a dark background.
 COLOURS = (
     ("#0072b2", "#4aa8e0"),
     ("#d55e00", "#ff8a3d"),
@@ -31,14 +31,14 @@ COLOURS = (
 INK, SOFT, GRID, PAPER = "#1a1c21", "#6a707b", "#e4e6ea", "#fefefe"
 _MARKERS = ("o", "s", "^", "D", "v", "P", "X", "<", ">", "p", "h", "*")
 _DASHES = ("-", "--", ":", "-.")
-_STEP = 5  # markers between two series of one colour; no divisor of their number
+_STEP = 5  # markers between two series of one color; coprime to the number of markers
 
 
 @dataclass(frozen=True)
 class Style:
-    """The look of a series."""
+    """Style of a series."""
 
-    number: int  # of the series in the study
+    number: int  # index of the series in the study
     label: str
     colour: str
     marker: str
@@ -46,12 +46,12 @@ class Style:
 
     @property
     def variable(self) -> str:
-        """The name of the style sheet's variable that holds the colour."""
+        """Name of the CSS variable of the color."""
         return f"--c{[light for light, _ in COLOURS].index(self.colour)}"
 
     @property
     def outline(self) -> str:
-        """The marker as the path of an SVG, in a box from -1 to 1."""
+        """The marker as an SVG path in a box from -1 to 1."""
         from matplotlib.markers import MarkerStyle
 
         style = MarkerStyle(self.marker)
@@ -66,31 +66,31 @@ class Style:
 
 
 def styles_of(frame: pd.DataFrame) -> dict[str, Style]:
-    """Return series -> its look, in the order of the study.
+    """Return series -> style, in the order of the study.
 
     Args:
-        frame: see ``summary.labelled``. More hues than COLOURS share colours, not markers.
+        frame: see ``summary.labelled``. Hues beyond COLOURS reuse colors with other markers.
     """
     rows = frame[[SERIES, HUE]].drop_duplicates(SERIES)
     hues = {hue: at for at, hue in enumerate(rows[HUE].unique())}
     seen: dict[str, int] = {}
-    found = {}
+    styles = {}
     for number, (label, hue) in enumerate(rows.itertuples(index=False)):
         colour, nth = hues[hue], seen.get(hue, 0)
         seen[hue] = nth + 1
         marker = colour + colour // len(COLOURS) + _STEP * nth
-        found[label] = Style(
+        styles[label] = Style(
             number,
             label,
             COLOURS[colour % len(COLOURS)][0],
             _MARKERS[marker % len(_MARKERS)],
             _DASHES[nth % len(_DASHES)],
         )
-    return found
+    return styles
 
 
 def variables() -> dict[str, tuple[str, str]]:
-    """Return colour in a figure -> (variable of the page, colour on a dark background)."""
+    """Return color in a figure -> (CSS variable, color on a dark background)."""
     series = {light: (f"--c{at}", dark) for at, (light, dark) in enumerate(COLOURS)}
     return series | {
         INK: ("--ink", "#e8eaed"),

@@ -1,8 +1,8 @@
-"""The statistics of a study: pure functions of its table (``simulations.study.table``).
+"""Statistics of a study: pure functions of its table (``simulations.study.table``).
 
-``labelled`` adds to the table what the others group by: ``panel``, the task; ``series``, the
-labels on all other axes but the seed, such as "SLaSh 256"; ``hue``, the part of it that has one
-colour; and ``client_sent``, the payload bytes that a client had sent up by then, training only,
+``labelled`` adds the columns that the other functions group by: ``panel``, the task; ``series``,
+the labels on all other axes except the seed, such as "SLaSh 256"; ``hue``, the part of it that
+sets the color; and ``client_sent``, the payload bytes that a client sent up so far in training,
 mean over all clients of the federation.
 """
 
@@ -19,13 +19,18 @@ if TYPE_CHECKING:
 
 PANEL, SERIES, HUE, SENT = "panel", "series", "hue", "client_sent"
 GROUP = [PANEL, SERIES]
-REACH = 0.95  # of the way from the worst series to the best: the target where none is given
+REACH = 0.95  # default target: this fraction of the way from the worst series to the best
 _AXIS = "axis."
-_NUMBERS = ("score", "target_epsilon", "epsilon", "alpha")  # all empty, they would be objects
+_NUMBERS = (
+    "score",
+    "target_epsilon",
+    "epsilon",
+    "alpha",
+)  # pandas would read empty columns as objects
 
 
 def labelled(table: pd.DataFrame) -> pd.DataFrame:
-    """Return a study's table with the columns that the statistics group by, see the module."""
+    """Return a study's table with the columns described in the module."""
     frame = table.astype(dict.fromkeys(_NUMBERS, "float64"))
     named = [name for name in (f"{_AXIS}task", f"{_AXIS}task.name") if name in frame]
     task = named[0] if named else "task"
@@ -39,32 +44,32 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
 
 
 def axes_of(frame: pd.DataFrame) -> list[str]:
-    """Return the columns of the axes but the seed's."""
+    """Return the columns of all axes except the seed."""
     return [name for name in frame if name.startswith(_AXIS) and name != f"{_AXIS}{SEED}"]
 
 
 def joined(frame: pd.DataFrame, axes: Sequence[str]) -> pd.Series:
-    """Return the labels of some axes as one text a row; without axes the method's name."""
+    """Return the joined labels of axes for each row; the method's name without axes."""
     if not axes:
         return frame["method"]
     return frame[list(axes)].agg(" · ".join, axis=1)
 
 
 def finals(frame: pd.DataFrame) -> pd.DataFrame:
-    """Return a row for each cell: its last round that was evaluated."""
+    """Return one row per cell: its last evaluated round."""
     scored = frame[frame["score"].notna()]
     return scored.loc[scored.groupby("cell", sort=False)["round"].idxmax()]
 
 
 def over_seeds(frame: pd.DataFrame, by: Sequence[str] = GROUP) -> pd.DataFrame:
-    """Return ``mean``, ``deviation`` (n - 1; empty for one) and ``n`` of the score in each group.
+    """Return ``mean``, ``deviation`` (n - 1; NaN if n = 1) and ``n`` of the score per group.
 
     Args:
-        frame: a row a cell, see ``finals``; or a row a cell and round, with ``round`` in ``by``.
-        by: columns of a group; what is left are seeds.
+        frame: one row per cell, see ``finals``; or per cell and round, with ``round`` in ``by``.
+        by: columns of a group; its rows differ in the seed.
 
     Returns:
-        A row a group, in order of appearance; ``client_sent`` is the group's mean.
+        One row per group, in order of appearance; ``client_sent`` is the group's mean.
     """
     return (
         frame[frame["score"].notna()]
@@ -81,10 +86,10 @@ def over_seeds(frame: pd.DataFrame, by: Sequence[str] = GROUP) -> pd.DataFrame:
 
 
 def front(points: pd.DataFrame) -> pd.Series:
-    """Return which points no other one beats: at most its bytes, at least its score, one better.
+    """Return the mask of the Pareto front: points that no other point dominates.
 
     Args:
-        points: with ``client_sent`` and ``mean``. Of points equal in both, all or none are in.
+        points: with ``client_sent`` (less is better) and ``mean`` (more is better).
     """
     import pandas as pd
 
@@ -95,26 +100,26 @@ def front(points: pd.DataFrame) -> pd.Series:
 
 
 def targets_of(points: pd.DataFrame, given: Mapping[str, float]) -> dict[str, float]:
-    """Return panel -> target score: the given one, else REACH of the way from worst to best.
+    """Return panel -> target score: given, or REACH of the way from the worst to the best.
 
     Args:
         points: final means, see ``over_seeds``, with the column ``task``.
-        given: by the panel's label or its task's name.
+        given: panel's label or task's name -> target score.
     """
-    found = {}
+    targets = {}
     for panel, rows in points.groupby(PANEL, sort=False):
         names = [name for name in (panel, *rows["task"]) if name in given]
         worst, best = rows["mean"].min(), rows["mean"].max()
-        found[panel] = given[names[0]] if names else float(worst + REACH * (best - worst))
-    return found
+        targets[panel] = given[names[0]] if names else float(worst + REACH * (best - worst))
+    return targets
 
 
 def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame:
-    """Return what each series needed to reach its panel's target for the first time.
+    """Return the rounds and bytes that each series needed to reach its panel's target first.
 
     Returns:
-        A row a group: ``target``, ``seeds``, ``reached`` (seeds that did), and means over those:
-        ``round``, ``client_sent``, ``messages`` (bytes up and down of all clients); else empty.
+        One row per group: ``target``, ``seeds``, ``reached`` (seeds that reached it), and their
+        means of ``round``, ``client_sent``, ``messages`` (bytes up and down, all clients).
     """
     frame = frame.assign(
         target=frame[PANEL].map(targets),
@@ -132,26 +137,25 @@ def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame
 
 
 def at_budgets(frame: pd.DataFrame, budgets: Sequence[float]) -> pd.DataFrame:
-    """Return each series' score at the last evaluated round that was within each budget.
+    """Return each series' score at the last evaluated round within each budget.
 
     Args:
         frame: see ``labelled``.
-        budgets: bytes of payload that a client may have sent up.
+        budgets: payload bytes that a client may send up.
 
     Returns:
-        The columns of ``over_seeds`` and ``budget``. A series without a score within a budget
-        has no row for it.
+        The columns of ``over_seeds`` and ``budget``; only rows with a score.
     """
     import pandas as pd
 
-    each = [
+    parts = [
         over_seeds(finals(frame[frame[SENT] <= budget])).assign(budget=budget) for budget in budgets
     ]
-    return pd.concat(each, ignore_index=True) if each else pd.DataFrame()
+    return pd.concat(parts, ignore_index=True) if parts else pd.DataFrame()
 
 
 def round_budgets(frame: pd.DataFrame, count: int = 3) -> list[float]:
-    """Return budgets (1, 2 or 5 times a power of ten) spread over what was sent, log scale."""
+    """Return budgets (1, 2 or 5 times a power of ten) spread over the bytes sent, log scale."""
     low, high = log10(frame[SENT].clip(lower=1).min()), log10(frame[SENT].clip(lower=1).max())
     steps = [low + (high - low) * (at + 1) / (count + 1) for at in range(count)]
     return sorted({_round(10**step) for step in steps})
@@ -163,11 +167,11 @@ def _round(value: float) -> float:
 
 
 def epsilon_axis(frame: pd.DataFrame) -> str | None:
-    """Return the axis that sets the target epsilon, None if no axis alone does."""
+    """Return the axis that sets the target epsilon, None if no single axis does."""
     epsilon = frame["target_epsilon"].fillna(-1)
+    if epsilon.nunique() < 2:
+        return None
     for axis in axes_of(frame):
         if frame[axis].nunique() > 1 and epsilon.groupby(frame[axis]).nunique().max() == 1:
-            varies = epsilon.groupby(frame[axis]).first().nunique() > 1
-            if varies:
-                return str(axis)
+            return str(axis)
     return None

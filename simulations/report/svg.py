@@ -1,4 +1,4 @@
-"""A figure's SVG made part of a page: no name twice, the page's colours, a text for each mark."""
+"""Prepare a figure's SVG for a page: unique ids, CSS colors, and tooltips."""
 
 from __future__ import annotations
 
@@ -7,12 +7,11 @@ from collections.abc import Mapping, Sequence
 from xml.etree import ElementTree
 
 _SVG, _XLINK = "http://www.w3.org/2000/svg", "http://www.w3.org/1999/xlink"
-_REFERENCE = re.compile(r"url\(#")
 _SERIES = re.compile(r"series-(\d+)-")
 
 
 def gid(series: int, count: int) -> str:
-    """Return the id by which ``inline`` knows that a part of a figure belongs to a series."""
+    """Return the id that marks a part of a figure as part of a series, for ``inline``."""
     return f"series-{series}-{count}"
 
 
@@ -26,22 +25,22 @@ def inline(
     """Return a figure's SVG for a page.
 
     Args:
-        text: what matplotlib wrote.
-        name: of the figure; every id in it gets this prefix.
-        title: what the figure shows, for those who do not see it.
-        colours: colour -> variable of the page that takes its place.
-        tips: id of a series' part -> a text for each of its marks, in the order drawn.
+        text: SVG written by matplotlib.
+        name: name of the figure, and prefix of all its ids.
+        title: description for screen readers.
+        colours: color -> CSS variable that replaces it.
+        tips: id of a part -> tooltip of each of its marks, in drawing order.
     """
     root = ElementTree.fromstring(text)
     for metadata in root.findall(f"{{{_SVG}}}metadata"):
         root.remove(metadata)
     for element in root.iter():
-        own = element.get("id", "")
-        if match := _SERIES.match(own):
+        part = element.get("id", "")
+        if match := _SERIES.match(part):
             element.set("data-series", match[1])
-        if own in tips:
+        if part in tips:
             marks = list(element.iter(f"{{{_SVG}}}use"))
-            for mark, tip in zip(marks, tips[own], strict=True):
+            for mark, tip in zip(marks, tips[part], strict=True):
                 mark.set("data-tip", tip)
     for element in root.iter():
         _rename(element, name)
@@ -49,7 +48,7 @@ def inline(
             for colour, variable in colours.items():
                 style = style.replace(colour, f"var({variable})")
             element.set("style", style)
-    for size in ("width", "height"):  # the page decides; the viewBox keeps the shape
+    for size in ("width", "height"):  # the page sets the size; the viewBox keeps the aspect ratio
         root.attrib.pop(size, None)
     root.set("role", "img")
     root.set("aria-label", title)
@@ -65,4 +64,4 @@ def _rename(element: ElementTree.Element, prefix: str) -> None:
         elif key in ("href", f"{{{_XLINK}}}href") and value.startswith("#"):
             element.set(key, f"#{prefix}-{value[1:]}")
         elif "url(#" in value:
-            element.set(key, _REFERENCE.sub(f"url(#{prefix}-", value))
+            element.set(key, value.replace("url(#", f"url(#{prefix}-"))

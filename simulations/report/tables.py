@@ -1,4 +1,4 @@
-"""The report's tables: what is shown, and what it is sorted by."""
+"""Tables of the report: texts and sort keys."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from simulations.display import readable_bytes
+from simulations.readable import readable_bytes
 from simulations.report.content import Content
 from simulations.report.significance import Comparison
 from simulations.report.summary import GROUP, PANEL, SERIES, at_budgets, finals, over_seeds
@@ -22,7 +22,7 @@ _NONE = "–"
 
 @dataclass(frozen=True)
 class Value:
-    """What a table shows in one place; ``key`` is its number for sorting, None sorts as text."""
+    """A table cell; ``key`` is the number it sorts by, None sorts as text."""
 
     text: str
     key: float | None = None
@@ -37,20 +37,20 @@ class Table:
 
     @property
     def numeric(self) -> list[bool]:
-        """Which columns hold numbers."""
+        """For each column whether it holds numbers."""
         columns = range(len(self.columns))
         return [any(row[at].key is not None for row in self.rows) for at in columns]
 
 
 def targets_table(frame: pd.DataFrame, targets: Mapping[str, float]) -> Table:
-    """Return what each series needed to reach the target of its task."""
+    """Return the rounds and bytes that each series needed to reach the target of its task."""
     columns = (
         "task",
         "series",
         "target",
         "seeds that reached it",
         "rounds",
-        "payload up, a client",
+        "payload up per client",
         "messages up + down, all clients",
     )
     rows = [
@@ -71,27 +71,29 @@ def targets_table(frame: pd.DataFrame, targets: Mapping[str, float]) -> Table:
 def budgets_table(frame: pd.DataFrame, budgets: Sequence[float]) -> Table:
     """Return each series' score within each budget."""
     within = at_budgets(frame, budgets)
-    found = {(row.panel, row.series, row.budget): row for row in within.itertuples()}
+    scores = {(row.panel, row.series, row.budget): row for row in within.itertuples()}
     names = frame[GROUP].drop_duplicates().itertuples(index=False)
     rows = [
         (
             Value(panel),
             Value(series),
-            *(_score(found.get((panel, series, budget))) for budget in budgets),
+            *(_score(scores.get((panel, series, budget))) for budget in budgets),
         )
         for panel, series in names
     ]
-    return Table(("task", "series", *(f"≤ {readable_bytes(each)}" for each in budgets)), rows)
+    return Table(("task", "series", *(f"≤ {readable_bytes(budget)}" for budget in budgets)), rows)
 
 
 def results_table(frame: pd.DataFrame, content: Content) -> Table:
-    """Return all combinations of the axes but the seed."""
+    """Return the results of all combinations of the axes except the seed."""
     axes = list(
-        dict.fromkeys(axis for cell, _ in content.found for axis in cell.labels if axis != "seed")
+        dict.fromkeys(
+            axis for cell, _ in content.finished for axis in cell.labels if axis != "seed"
+        )
     )
     last = finals(frame)
     means = {(row.panel, row.series): row for row in over_seeds(last).itertuples()}
-    results = {cell.name: finished.result for cell, finished in content.found}
+    results = {cell.name: finished.result for cell, finished in content.finished}
     columns = (
         *axes,
         "score, mean ± sd",
@@ -99,9 +101,9 @@ def results_table(frame: pd.DataFrame, content: Content) -> Table:
         "seeds",
         "examples scored",
         "P",
-        "of the head",
-        "up, a client and round: payload",
-        "up, a client and round: message",
+        "P of the head",
+        "payload up per client and round",
+        "message up per client and round",
         "messages up + down, all clients and rounds",
         "lr",
         "chosen by the search",
@@ -133,59 +135,58 @@ def _chosen(cell: str, content: Content) -> str:
     best = content.best.get(cell)
     if best is None:
         return _NONE
-    said = ", ".join(f"{key} = {value}" for key, value in best.values.items())
-    return f"{said} (at the edge: {', '.join(best.edges)})" if best.edges else said
+    settings = ", ".join(f"{key} = {value}" for key, value in best.values.items())
+    return f"{settings} (at the edge: {', '.join(best.edges)})" if best.edges else settings
 
 
 def published_table(frame: pd.DataFrame, content: Content) -> Table | None:
-    """Return papers' figures beside the measured ones of the same labels; None without any."""
+    """Return published scores beside the measured ones with the same labels; None without any."""
     if not content.study.published:
         return None
     last = finals(frame)
     rows = []
-    for each in content.study.published:
-        rows_there = last
-        for axis, label in each.where.items():
+    for figure in content.study.published:
+        matching = last
+        for axis, label in figure.where.items():
             column = f"axis.{axis}"
-            there = last[column] == label if column in last else last["cell"] == ""
-            rows_there = rows_there[there.loc[rows_there.index]]
-        ours = list(over_seeds(rows_there).itertuples())
-        measured = _score(ours[0]) if len(ours) == 1 else Value(_NONE if not ours else "several")
-        spread = f" ± {each.deviation:g}" if each.deviation is not None else ""
+            matching = matching[matching[column] == label] if column in last else matching[:0]
+        means = list(over_seeds(matching).itertuples())
+        measured = _score(means[0]) if len(means) == 1 else Value("several" if means else _NONE)
+        spread = f" ± {figure.deviation:g}" if figure.deviation is not None else ""
         rows.append(
             (
-                Value(" · ".join(each.where.values())),
-                Value(f"{each.score:g}{spread}", each.score),
-                Value(each.source),
+                Value(" · ".join(figure.where.values())),
+                Value(f"{figure.score:g}{spread}", figure.score),
+                Value(figure.source),
                 measured,
-                Value(ours[0].metric if ours else _NONE),
+                Value(means[0].metric if means else _NONE),
             )
         )
-    columns = ("what", "published", "by, and how", "measured here, mean ± sd", "metric here")
+    columns = ("combination", "published", "source", "measured here, mean ± sd", "metric here")
     return Table(columns, rows)
 
 
 def comparisons_table(comparisons: Sequence[Comparison], most: int = 60) -> Table:
-    """Return the most significant comparisons, at most so many."""
-    columns = ("one", "other", "one − other", "pairs", "test", "p", "p after Holm", "stands out")
+    """Return the ``most`` most significant comparisons."""
+    columns = ("one", "other", "one − other", "pairs", "test", "p", "p (Holm)", "significant")
     rows = [
         (
-            Value(each.one),
-            Value(each.other),
-            Value(f"{each.difference:+.4f}".replace("-", "−"), each.difference),
-            _number(each.n, "d"),
-            Value(each.test),
-            _number(each.p, ".2g"),
-            _number(each.holm, ".2g"),
-            Value("yes" if each.stands_out else "no"),
+            Value(comparison.one),
+            Value(comparison.other),
+            Value(f"{comparison.difference:+.4f}".replace("-", "−"), comparison.difference),
+            _number(comparison.n, "d"),
+            Value(comparison.test),
+            _number(comparison.p, ".2g"),
+            _number(comparison.holm, ".2g"),
+            Value("yes" if comparison.stands_out else "no"),
         )
-        for each in comparisons[:most]
+        for comparison in comparisons[:most]
     ]
     return Table(columns, rows)
 
 
 def schema_table() -> Table:
-    """Return what the columns of table.csv and table.parquet mean."""
+    """Return the meaning of the columns of table.csv and table.parquet."""
     more = {"axis.NAME": "label on an axis of the study", "metric.NAME": "a metric of the task"}
     return Table(
         ("column", "meaning"),

@@ -1,6 +1,6 @@
-"""Studies: many runs from one file, on many processes, with one table at the end.
+"""Studies: many runs from one file, in many processes, with one table at the end.
 
-``file`` reads a study, ``cells`` makes its runs, ``search`` chooses settings for them, ``folder``
-keeps them, ``workers`` and ``ray`` run them, ``running`` puts this together, ``table`` is the
-result.
+``file`` reads a study, ``cells`` makes its runs, ``preflight`` checks them, ``search`` chooses
+their settings, ``folder`` keeps them, ``pool`` and ``ray`` run them, ``execution`` combines these,
+``table`` is the result.
 """

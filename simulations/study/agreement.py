@@ -1,7 +1,7 @@
-"""Whether a study's runs were made from the same data and weights: files change between two days.
+"""Check that the runs of a study read the same data and weights: files may change meanwhile.
 
-Each run keeps digests of what it read (``identity.json``), and refuses to go on with others. That
-another run of the same settings read the same is seen here only.
+Each run keeps digests of what it read (``identity.json``) and refuses to resume with others. Only
+this module compares different runs.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ from fedpeft.errors import UserError
 from simulations.study.cells import Cell
 from simulations.study.folder import StudyFolder
 
-_SAME = {"data": "examples", "backbone": "weights"}  # key of identity.json -> what it is of
+_SAME = {"data": "examples", "backbone": "weights"}  # key of identity.json -> content
 
 
 def disagreements(folder: StudyFolder, cells: Sequence[Cell]) -> list[str]:
-    """Return a line for each task, or backbone, of which runs have read different contents.
+    """Return a line for each task or backbone that has different contents in different runs.
 
-    And one for each run that does not tell, its identity.json being damaged.
+    A run whose identity.json is damaged has a line, too.
     """
-    found: dict[tuple[str, ...], dict[str, list[str]]] = {}
+    groups: dict[tuple[str, ...], dict[str, list[str]]] = {}
     lines = []
     for cell in cells:
         try:
@@ -29,13 +29,13 @@ def disagreements(folder: StudyFolder, cells: Sequence[Cell]) -> list[str]:
             lines.append(str(error).partition("; start again")[0])
             continue
         for key in _SAME.keys() & identity.keys():
-            runs = found.setdefault(_settings(cell, key), {})
+            runs = groups.setdefault(_settings(cell, key), {})
             runs.setdefault(identity[key], []).append(cell.name)
-    return [*lines, *(_line(group, runs) for group, runs in found.items() if len(runs) > 1)]
+    return [*lines, *(_line(group, runs) for group, runs in groups.items() if len(runs) > 1)]
 
 
 def _settings(cell: Cell, key: str) -> tuple[str, ...]:
-    """Return the settings that decide what a run reads."""
+    """Return the settings that determine what a run reads."""
     experiment = cell.experiment
     if key == "backbone":
         return key, experiment.backbone

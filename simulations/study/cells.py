@@ -8,22 +8,22 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
-from fedpeft.overrides import apply_override, leaves, merged
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.overrides import apply_override, leaves, merged
 from simulations.study.file import CELLS, SEED, StudyFile
 
-LABEL, OVER = "label", "over"  # keys of a choice that are no settings
+LABEL, OVER = "label", "over"  # keys of a choice that are not settings
 
 
 @dataclass(frozen=True)
 class Choice:
-    """One place on an axis.
+    """One point of an axis.
 
     Attributes:
-        labels: mostly one, of the axis's own name.
-        settings: a tree.
-        over: a tree of what a search tries here, in place of what it tries elsewhere.
+        labels: name -> label; mostly one, with the name of the axis.
+        settings: nested settings.
+        over: nested values that a search tries here instead of those of the search.
     """
 
     labels: dict[str, str]
@@ -32,13 +32,13 @@ class Choice:
 
     @property
     def label(self) -> str:
-        """All labels together, which tell the choice from the others of its axis."""
+        """All labels together, unique on the axis."""
         return " · ".join(self.labels.values())
 
 
 @dataclass(frozen=True)
 class Axis:
-    """A direction of the grid."""
+    """A dimension of the grid."""
 
     name: str
     choices: tuple[Choice, ...]
@@ -49,9 +49,9 @@ class Cell:
     """One run of a study.
 
     Attributes:
-        labels: on every axis.
+        labels: name -> label, of all axes.
         experiment: all settings.
-        key: the combination whose settings a search chooses; empty without one.
+        key: the combination whose settings a search chooses; empty without a search.
     """
 
     labels: dict[str, str]
@@ -60,40 +60,45 @@ class Cell:
 
     @property
     def name(self) -> str:
-        """The name of its folder: labels, and the start of the experiment's digest."""
-        said = re.sub(r"[^a-z0-9.]+", "-", "-".join(self.labels.values()).lower()).strip("-.")
-        return f"{said[:80]}-{self.experiment.digest[:8]}"
+        """The name of the cell's folder: its labels and the start of the experiment's digest."""
+        labels = re.sub(r"[^a-z0-9.]+", "-", "-".join(self.labels.values()).lower()).strip("-.")
+        return f"{labels[:80]}-{self.experiment.digest[:8]}"
 
 
 def axes_of(study: StudyFile) -> tuple[Axis, ...]:
-    """Return the axes of a study, its seeds first: an early look then shows every combination.
+    """Return the axes of a study, seeds first: early results then cover every combination.
 
     Raises:
-        UserError: an axis that is no list, an empty one, two choices with one label.
+        UserError: an axis is not a list or is empty, or two choices have the same label.
     """
     axes = list(_axes(study.axes))
     if study.cells:
         axes.append(_axis(CELLS, list(study.cells)))
-    _require_own_labels(axes)
+    _require_separate_labels(axes)
     return tuple(sorted(axes, key=lambda axis: axis.name != SEED))
 
 
 def combinations(axes: tuple[Axis, ...]) -> Iterator[dict[str, Choice]]:
-    """Yield a choice on every axis, in the order of the axes."""
+    """Yield one choice per axis for each combination, in the order of the axes."""
     for chosen in product(*(axis.choices for axis in axes)):
         yield {axis.name: choice for axis, choice in zip(axes, chosen, strict=True)}
 
 
 def base_of(study: StudyFile, overrides: Sequence[str]) -> dict[str, Any]:
-    """Return the settings that all cells begin with.
+    """Return the settings shared by all cells.
 
-    Runs stand side by side, so each has one thread unless the study says otherwise: bits then
-    depend neither on the machine's cores nor on how many runs share them.
+    Each run has one thread unless the study sets another number: bits then depend neither on the
+    number of cores nor on the number of parallel runs.
     """
     base = merged({"engine": {"threads": 1}}, study.base)
     for override in overrides:
         apply_override(base, override)
     return base
+
+
+def key_of(chosen: Mapping[str, Choice], by: Sequence[str]) -> tuple[str, ...]:
+    """Return the labels on the axes ``by``: the combination whose settings a search chooses."""
+    return tuple(chosen[axis].label for axis in by)
 
 
 def cell_of(
@@ -102,35 +107,40 @@ def cell_of(
     *more: Mapping[str, Any],
     by: Sequence[str] = (),
 ) -> Cell:
-    """Return the cell of one combination, with further settings laid over it.
+    """Return the cell of one combination, overlaid with further settings.
 
     Args:
         base: settings of the study.
         chosen: the choice on each axis.
-        more: trees of settings.
-        by: axes along which a search chooses.
+        more: nested settings.
+        by: axes for which a search chooses settings separately.
 
     Raises:
-        UserError: an axis that is no key of an experiment, settings that do not go together.
+        UserError: an axis is not a setting, or settings contradict each other.
     """
     labels = {name: label for choice in chosen.values() for name, label in choice.labels.items()}
     values = dict(base)
     for settings in (*(choice.settings for choice in chosen.values()), *more):
         values = merged(values, settings)
     try:
-        return Cell(labels, Experiment.of(values), tuple(chosen[axis].label for axis in by))
+        return Cell(labels, Experiment.of(values), key_of(chosen, by))
     except UserError as error:
-        said = ", ".join(f"{axis} '{label}'" for axis, label in labels.items())
-        raise UserError(f"cell with {said}: {error}" if said else str(error)) from None
+        raise error_in(labels, error) from None
+
+
+def error_in(labels: Mapping[str, str], error: UserError) -> UserError:
+    """Return an error with the labels of its cell in front."""
+    described = ", ".join(f"{axis} '{label}'" for axis, label in labels.items())
+    return UserError(f"cell with {described}: {error}" if labels else str(error))
 
 
 def require_different(cells: list[Cell]) -> None:
-    """Raise UserError if two cells have the same settings: one of them was a slip."""
+    """Raise UserError if two cells have the same settings."""
     seen: dict[str, Cell] = {}
     for cell in cells:
         other = seen.setdefault(cell.experiment.digest, cell)
         if other is not cell:
-            both = [", ".join(each.labels.values()) for each in (other, cell)]
+            both = [", ".join(twin.labels.values()) for twin in (other, cell)]
             raise UserError(f"two cells with the same settings: '{both[0]}' and '{both[1]}'")
 
 
@@ -151,17 +161,17 @@ def _axis(name: str, values: list[Any]) -> Axis:
     choices = tuple(_choice(name, value) for value in values)
     for choice in choices:
         if choice.labels.keys() != choices[0].labels.keys():
-            both = [", ".join(each.labels) for each in (choices[0], choice)]
+            both = [", ".join(names.labels) for names in (choices[0], choice)]
             raise UserError(f"axes.{name}: labels '{both[0]}' and '{both[1]}'; expected the same")
     labels = [choice.label for choice in choices]
     for label in labels:
         if labels.count(label) > 1:
-            raise UserError(f"axes.{name}: the label '{label}' stands there twice")
+            raise UserError(f"axes.{name}: the label '{label}' occurs twice")
     return Axis(name, choices)
 
 
-def _require_own_labels(axes: list[Axis]) -> None:
-    """Raise UserError if two axes give a cell a label of the same name."""
+def _require_separate_labels(axes: list[Axis]) -> None:
+    """Raise UserError if two axes have labels of the same name."""
     owner: dict[str, str] = {}
     for axis in axes:
         for name in {name for choice in axis.choices for name in choice.labels}:
@@ -171,11 +181,11 @@ def _require_own_labels(axes: list[Axis]) -> None:
 
 def _choice(axis: str, value: Any) -> Choice:
     if not isinstance(value, Mapping):
-        return Choice({axis: _said(value)}, _tree(axis, value))
-    settings = {key: each for key, each in value.items() if key not in (LABEL, OVER)}
-    label = value.get(LABEL, " ".join(_said(each) for _, each in leaves(settings)))
+        return Choice({axis: _text(value)}, _tree(axis, value))
+    settings = {key: part for key, part in value.items() if key not in (LABEL, OVER)}
+    label = value.get(LABEL, " ".join(_text(leaf) for _, leaf in leaves(settings)))
     labels = dict(label) if isinstance(label, Mapping) else {axis: label}
-    if not labels or not all(isinstance(each, str) and each.strip() for each in labels.values()):
+    if not labels or not all(isinstance(text, str) and text.strip() for text in labels.values()):
         raise UserError(f"axes.{axis}: label = {label!r}, expected a text, or a table of texts")
     return Choice(labels, settings, value.get(OVER, {}))
 
@@ -186,8 +196,8 @@ def _tree(path: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _said(value: Any) -> str:
+def _text(value: Any) -> str:
     """Return a value as a label: ``0.001``, ``true``, ``0, 1``."""
     if isinstance(value, list):
-        return ", ".join(map(_said, value))
+        return ", ".join(map(_text, value))
     return str(value).lower() if isinstance(value, bool) else str(value)

@@ -1,8 +1,7 @@
-"""A live view of a study: what runs, what has ended, what failed, and how long it still takes."""
+"""A live view of a study: running, finished, and failed cells, and the time left."""
 
 from __future__ import annotations
 
-import json
 import time
 from collections import deque
 from collections.abc import Sequence
@@ -12,17 +11,18 @@ from rich.live import Live
 from rich.table import Table
 from rich.text import Text
 
+from fedpeft.files import read_object
 from server.runfolder import PROGRESS
-from simulations.display import readable_seconds
+from simulations.readable import readable_seconds
 from simulations.study.cells import Cell
 from simulations.study.folder import StudyFolder
 from simulations.study.table import Finished
 
-_SHOWN = 10  # cells that have ended, in the live view
+_SHOWN = 10  # ended cells in the live view
 
 
 class StudyDisplay:
-    """Shows a study while the context is open: live in a terminal, else a line for each cell."""
+    """Shows a study while the context is open: live in a terminal, otherwise a line per cell."""
 
     def __init__(self, folder: StudyFolder, jobs: int, console: Console):
         self._folder, self._jobs, self._console = folder, jobs, console
@@ -42,7 +42,7 @@ class StudyDisplay:
             self._live.stop()
 
     def begin(self, phase: str, cells: Sequence[Cell], finished: int) -> None:
-        """See ``simulations.study.running.Watch``."""
+        """See ``simulations.study.execution.Watch``."""
         self._phase, self._total, self._done, self._failed = phase, len(cells), finished, 0
         self._took.clear()
         before = f", {finished} finished before" if finished else ""
@@ -57,14 +57,14 @@ class StudyDisplay:
         _, began = self._running.pop(cell.name, (cell, time.monotonic()))
         self._took.append(time.monotonic() - began)
         self._done, self._failed = self._done + bool(finished), self._failed + (not finished)
-        said = f"[{self._done + self._failed}/{self._total}] {self.said(cell)}: "
+        line = f"[{self._done + self._failed}/{self._total}] {self.labels(cell)}: "
         if finished:
             result = finished.result
             score = "-" if result["score"] is None else f"{result['score']:.4f}"
-            said += f"{result['metric']} {score} in {readable_seconds(self._took[-1])}"
+            line += f"{result['metric']} {score} in {readable_seconds(self._took[-1])}"
         else:
-            said += f"failed: {reason}"
-        self.say(f"{said}; {self._left()}")
+            line += f"failed: {reason}"
+        self.say(f"{line}; {self._left()}")
 
     def say(self, line: str) -> None:
         """See ``Watch``."""
@@ -74,8 +74,8 @@ class StudyDisplay:
             self._console.print(line, soft_wrap=True)
 
     @staticmethod
-    def said(cell: Cell) -> str:
-        """Return a cell's labels for people."""
+    def labels(cell: Cell) -> str:
+        """Return a cell's labels as text."""
         return " · ".join(cell.labels.values())
 
     def _left(self) -> str:
@@ -90,16 +90,10 @@ class StudyDisplay:
     def _view(self) -> Group:
         running = Table(box=None, padding=(0, 2), show_header=False)
         for cell, began in list(self._running.values()):
-            round = self._round(cell)
-            where = f"round {round}/{cell.experiment.federation.rounds}" if round else "starting"
-            running.add_row(self.said(cell), where, readable_seconds(time.monotonic() - began))
+            progress = read_object(self._folder.run_of(cell).path / PROGRESS)
+            number, rounds = progress.get("round"), cell.experiment.federation.rounds
+            where = f"round {number}/{rounds}" if number else "starting"
+            running.add_row(self.labels(cell), where, readable_seconds(time.monotonic() - began))
         failed = f", {self._failed} failed" if self._failed else ""
         head = f"{self._phase}: {self._done} of {self._total} done{failed}; {self._left()}"
         return Group(*(Text(line) for line in list(self._last)), running, Text(head, "bold"))
-
-    def _round(self, cell: Cell) -> int:
-        try:
-            text = (self._folder.run_of(cell).path / PROGRESS).read_text(encoding="utf-8")
-            return int(json.loads(text)["round"])
-        except (OSError, ValueError, KeyError, TypeError):
-            return 0

@@ -1,4 +1,4 @@
-"""The study file: a base experiment, axes, and perhaps a search for the best settings.
+"""The study file: a base experiment, axes, and optionally a search for the best settings.
 
 ::
 
@@ -32,14 +32,14 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from fedpeft.errors import UserError, nearest, plain_message
-from fedpeft.settings import Section
+from fedpeft.methods.settings import Section
 
 CELLS = "cell"  # the axis that [[cells]] makes
 SEED = "seed"  # the axis whose values repeat a measurement
 
 
 class SearchSection(Section):
-    """How the settings of each combination are chosen, on examples cut from its training set."""
+    """How settings are chosen for each combination, on examples held out of its training set."""
 
     over: dict[str, Any] = Field(
         {},
@@ -56,7 +56,7 @@ class SearchSection(Section):
 
 
 class ReportSection(Section):
-    """What the report looks for."""
+    """Targets and budgets of the report."""
 
     targets: dict[str, float] = Field({}, description="task = score that is to be reached")
     budgets: tuple[int, ...] = Field(
@@ -65,7 +65,7 @@ class ReportSection(Section):
 
 
 class Published(Section):
-    """Figures of a paper, shown beside the measured ones and never mixed with them."""
+    """A score of a paper, shown in a separate column next to the measured ones."""
 
     source: str = Field(min_length=1, description="paper, table, backbone and budget")
     where: dict[str, str] = Field(description="label on some axes")
@@ -74,7 +74,7 @@ class Published(Section):
 
 
 class StudyFile(Section):
-    """A study as it stands in its file; ``simulations.study.cells`` makes its runs."""
+    """A study file; ``simulations.study.cells`` makes its runs."""
 
     title: str = ""
     about: str = Field("", description="what is asked, for the report")

@@ -1,9 +1,9 @@
-"""The folder of a study: its file, the folders of its runs, why some failed, what came out.
+"""The folder of a study: its file, the folders of its runs, failures, and results.
 
-``study.toml`` is the study as it was last run, ``asked.json`` its file and what the command line
-changed. ``trials`` and ``cells`` hold run folders, named by
-labels and settings, so a cell whose settings change is another cell. ``failed`` says why runs did
-not end, ``damaged`` keeps what could not be read, and ``best.json`` is the search's outcome.
+``study.toml`` is the study as it was last run, ``asked.json`` its file and the overrides of the
+command line. ``trials`` and ``cells`` hold run folders named by labels and settings, so a cell
+whose settings change is another cell. ``failed`` holds the reasons of failures, ``damaged`` holds
+runs that could not be read, and ``best.json`` is the result of the search.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Literal
 
 from fedpeft.errors import UserError
 from fedpeft.files import write_atomic, write_json
-from fedpeft.locks import locked
+from fedpeft.hosting.locks import locked
 from fedpeft.vectorfile import EXPERIMENT
 from server.runfolder import RESULT, RunFolder
 from simulations.study.cells import Cell
@@ -29,7 +29,7 @@ from simulations.study.table import Finished, rows_of
 
 STUDY, ASKED, LOCK = "study.toml", "asked.json", "study.lock"
 BEST = "best.json"
-LOG = "workers.log"  # what the processes of the study's runs printed
+LOG = "workers.log"  # output of the processes that run the cells
 State = Literal["finished", "running", "unfinished", "failed", "waiting"]
 
 
@@ -39,7 +39,7 @@ class Damaged(Exception):
 
 @dataclass(frozen=True)
 class StudyFolder:
-    """A study's folder, opened."""
+    """An open study folder."""
 
     path: Path
 
@@ -47,27 +47,27 @@ class StudyFolder:
     def create(
         cls, path: Path, text: str, resume: bool, file: str = STUDY, overrides: Sequence[str] = ()
     ) -> StudyFolder:
-        """Make the folder of a study, or open it to go on.
+        """Create the folder of a study, or open it to resume.
 
         Args:
             path: of the folder.
-            text: becomes its study.toml.
-            resume: whether it holds the study already.
-            file: where the text is from.
-            overrides: key=value of the command line; of one that goes on, if there are any.
+            text: content of study.toml.
+            resume: whether the folder must already hold the study.
+            file: path of the study file.
+            overrides: key=value of the command line; when resuming, empty keeps the old ones.
 
         Raises:
-            UserError: the folder holds other files, a study and ``resume`` is not asked for, or
-                none and it is; it cannot be written.
+            UserError: the folder holds other files, holds a study without ``resume``, holds none
+                with ``resume``, or cannot be written.
         """
         there = (path / STUDY).is_file()
         if resume and not there:
             raise UserError(f"nothing to resume in '{path}': it holds no {STUDY}")
         if there and not resume:
             raise UserError(f"'{path}' holds a study; add --resume or choose another --out")
-        # What a kill in the middle of making the folder leaves is not in the way.
-        own = {LOCK, ASKED, f".{ASKED}.tmp", f".{STUDY}.tmp"}
-        used = path.is_dir() and {each.name for each in path.iterdir()} - own
+        # A kill while the folder was created may leave these files.
+        leftovers = {LOCK, ASKED, f".{ASKED}.tmp", f".{STUDY}.tmp"}
+        used = path.is_dir() and {entry.name for entry in path.iterdir()} - leftovers
         if not there and (used or (path.exists() and not path.is_dir())):
             raise UserError(f"'{path}' is not empty and holds no study; choose another --out")
         folder = cls(path)
@@ -83,7 +83,7 @@ class StudyFolder:
 
     @classmethod
     def open(cls, path: Path) -> StudyFolder:
-        """Open the folder of a study to look at it.
+        """Open the folder of a study to read it.
 
         Raises:
             UserError: it holds no study.
@@ -96,7 +96,7 @@ class StudyFolder:
         """Return the plan of the study as it was last run.
 
         Raises:
-            UserError: its file, or what was asked, cannot be read or is wrong.
+            UserError: study.toml or asked.json cannot be read or is wrong.
         """
         try:
             study = parse((self.path / STUDY).read_text(encoding="utf-8"))
@@ -105,13 +105,13 @@ class StudyFolder:
             raise UserError(f"{self.path / STUDY}: {error}") from None
 
     def command(self) -> str:
-        """Return the command that ran the study first."""
+        """Return the command that started the study."""
         asked = self.asked()
-        changes = [part for each in asked["set"] for part in ("-s", each)]
+        changes = [part for change in asked["set"] for part in ("-s", change)]
         return shlex.join(["fedpeft", "study", "run", asked["file"], *changes])
 
     def asked(self) -> dict[str, Any]:
-        """Return the study's ``file``, and what the command line ``set``.
+        """Return the study's ``file`` and the overrides of the command line (``set``).
 
         Raises:
             UserError: asked.json is damaged.
@@ -121,24 +121,24 @@ class StudyFolder:
             return {"file": STUDY, "set": []}
         try:
             asked = json.loads(path.read_text(encoding="utf-8"))
-            return {"file": str(asked["file"]), "set": [str(each) for each in asked["set"]]}
+            return {"file": str(asked["file"]), "set": [str(change) for change in asked["set"]]}
         except (ValueError, KeyError, TypeError):
             raise UserError(f"'{path}' is damaged; choose another --out") from None
 
     def locked(self) -> AbstractContextManager[None]:
-        """Keep other processes from running this study; a killed one lets go."""
+        """Lock the study against other processes; the lock of a killed process is released."""
         return locked(self.path / LOCK, f"'{self.path}' is in use by another process")
 
     def run_of(self, cell: Cell) -> RunFolder:
-        """Return the run folder of a cell or trial; it need not be there."""
+        """Return the run folder of a cell or trial; it need not exist."""
         kind = "trials" if cell.experiment.task.validation else "cells"
         return RunFolder(self.path / kind / cell.name)
 
     def read(self, cell: Cell) -> Finished | None:
-        """Return the results of a cell, None if it has not ended.
+        """Return the results of a cell; None if it has not ended.
 
         Raises:
-            Damaged: a file of it cannot be read, or is not of this cell.
+            Damaged: a file cannot be read or belongs to another run.
         """
         folder = self.run_of(cell)
         path = folder.path / RESULT
@@ -146,22 +146,22 @@ class StudyFolder:
             return None
         try:
             result = json.loads(path.read_text(encoding="utf-8"))
-            own = result["digests"]["experiment"] == cell.experiment.digest
-            found = Finished(result, folder.rounds())
-            rows_of(cell, found)  # all that the table needs is there
+            same = result["digests"]["experiment"] == cell.experiment.digest
+            finished = Finished(result, folder.rounds())
+            rows_of(cell, finished)  # raises if the table's values are missing
             _ = result["score"], result["versions"], result["digests"]["backbone"]
         except (ValueError, KeyError, TypeError, AttributeError, IndexError) as error:
             raise Damaged(f"{path}: {type(error).__name__}: {error}") from None
         except UserError as error:
             raise Damaged(str(error).partition("; start again")[0]) from None
-        if not own:
+        if not same:
             raise Damaged(f"{path}: the result of another run")
-        if len(found.rounds) != result["rounds"]:
-            raise Damaged(f"{path}: {len(found.rounds)} of {result['rounds']} rounds")
-        return found
+        if len(finished.rounds) != result["rounds"]:
+            raise Damaged(f"{path}: {len(finished.rounds)} of {result['rounds']} rounds")
+        return finished
 
     def state(self, cell: Cell) -> State:
-        """Return where a cell is, by its files."""
+        """Return the state of a cell according to its files."""
         folder = self.run_of(cell)
         if (folder.path / RESULT).exists():
             return "finished"
@@ -172,10 +172,10 @@ class StudyFolder:
         return "unfinished" if (folder.path / EXPERIMENT).exists() else "waiting"
 
     def set_aside(self, cell: Cell) -> Path:
-        """Move the folder of a cell away, so that it is run anew; return where it is now.
+        """Move the folder of a cell away, so that the cell runs again; return its new path.
 
         Raises:
-            UserError: it holds privacy ledgers, which a new run would begin again at nothing.
+            UserError: it holds privacy ledgers, which a new run would start from zero.
         """
         source = self.run_of(cell).path
         if (source / "privacy").exists():
@@ -193,30 +193,30 @@ class StudyFolder:
         return target
 
     def failure(self, cell: Cell) -> str:
-        """Return why a cell did not end, in one line; empty if it did or was not tried."""
+        """Return the reason why a cell failed, in one line; empty if it did not."""
         path = self._failed(cell)
         return path.read_text(encoding="utf-8").partition("\n")[0] if path.exists() else ""
 
     def note_failure(self, cell: Cell, reason: str, detail: str) -> None:
-        """Write down why a cell did not end: one line, then all that is known."""
+        """Write the reason why a cell failed: one line, then the details."""
         self._failed(cell).parent.mkdir(exist_ok=True)
         write_atomic(self._failed(cell), f"{reason}\n{detail}")
 
     def forget_failure(self, cell: Cell) -> None:
-        """Drop what was written of an earlier try."""
+        """Delete the reason of an earlier failure."""
         self._failed(cell).unlink(missing_ok=True)
 
     def others(self, cells: Sequence[Cell]) -> list[str]:
-        """Return the names of runs under ``cells`` that are none of these."""
+        """Return the names of the runs under ``cells`` that do not belong to these cells."""
         known = {cell.name for cell in cells}
-        there = (self.path / "cells").glob("*/") if (self.path / "cells").exists() else ()
-        return sorted(each.name for each in there if each.name not in known)
+        runs = (self.path / "cells").glob("*/") if (self.path / "cells").exists() else ()
+        return sorted(run.name for run in runs if run.name not in known)
 
     def save_best(self, by: Sequence[str], best: dict[Key, Best]) -> None:
-        """Write what a search found."""
+        """Write the best settings of a search."""
         rows = [
-            {"axes": dict(zip(by, key, strict=True)), **asdict(found)}
-            for key, found in best.items()
+            {"axes": dict(zip(by, key, strict=True)), **asdict(settings)}
+            for key, settings in best.items()
         ]
         write_json(self.path / BEST, rows)
 

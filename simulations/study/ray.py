@@ -1,7 +1,7 @@
 """A study's cells on a Ray cluster (extra ``ray``): actors that run a job at a time, one a GPU.
 
-RAY_ADDRESS names the cluster, or else Ray is started on this machine. The study's folder has to be
-on a file system that its machines share, under the same path.
+RAY_ADDRESS names the cluster; without it Ray is started on this machine. All machines must share
+the study's folder under the same path.
 """
 
 from __future__ import annotations
@@ -10,13 +10,12 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from simulations.actors import running_ray
-from simulations.ray import require_ray
-from simulations.study.worker import Job, Outcome, next_job, run_job
+from simulations.ray import require_ray, running_ray
+from simulations.study.cell_process import Job, Outcome, next_job, run_job
 
 
 class CellActor:
-    """What runs the cells: keeps its backbone from one job to the next."""
+    """An actor that runs cells and keeps its backbone from one job to the next."""
 
     def run(self, job: dict[str, str]) -> dict[str, str]:
         """Run one job to its end."""
@@ -29,7 +28,7 @@ def run_on_ray(
     """Yield every job with its outcome, in the order in which they end, see ``run_jobs``.
 
     Args:
-        jobs: in the order wanted.
+        jobs: in the order to run.
         started: called when a job is given to an actor.
         count: number of actors.
 
@@ -62,7 +61,7 @@ def run_on_ray(
 
 
 def _outcome(reference: Any, job: Job) -> tuple[Outcome, bool]:
-    """Return what became of a job, and whether its actor lives."""
+    """Return the outcome of a job, and whether its actor is alive."""
     import ray
 
     try:

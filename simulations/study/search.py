@@ -1,7 +1,7 @@
-"""The search for settings: trials on examples cut from the training set, the best one wins.
+"""The search for settings: trials on examples held out of the training set; the best one wins.
 
-The dev set is never looked at: a trial's ``task.validation`` divides its training examples, trains
-on one part and is evaluated on the other.
+No trial reads the dev set: ``task.validation`` splits the training examples into a part to train on
+and a part to evaluate on.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ from typing import Any
 import numpy as np
 
 from fedpeft.errors import UserError
-from fedpeft.overrides import leaves, set_key
+from fedpeft.experiment.overrides import leaves, set_key
 from fedpeft.randomness import generator
 from simulations.study.cells import Axis, Cell, Choice, cell_of, combinations
 from simulations.study.file import SEED, SearchSection
 
-Key = tuple[str, ...]  # the labels on the axes that have a choice of their own
-_ONLY_LAST = 1_000_000  # rounds between evaluations: only the last one is
-_FIXED = ("seed", "task.validation")  # settings of a trial that nothing else may decide
-_DRAWS = 20  # tries for each random trial, until it differs from those before
+Key = tuple[str, ...]  # the labels on the axes that settings are chosen for
+_ONLY_LAST = 1_000_000  # rounds between evaluations: evaluate after the last round only
+_FIXED = ("seed", "task.validation")  # settings of a trial that only the search may set
+_DRAWS = 20  # draws per random trial, until it differs from earlier ones
 
 
 @dataclass(frozen=True)
@@ -32,26 +32,26 @@ class Trial:
     """One run of a search."""
 
     key: Key
-    values: dict[str, Any]  # of the keys that are searched, by their full names
-    edges: tuple[str, ...]  # keys whose value is the least or largest of its grid
+    values: dict[str, Any]  # of the searched keys, by full name
+    edges: tuple[str, ...]  # keys whose value is the smallest or largest of its grid
     cell: Cell
 
 
 @dataclass(frozen=True)
 class Best:
-    """What a search found for one combination."""
+    """The best settings of one combination."""
 
     values: dict[str, Any]
     score: float
-    edges: tuple[str, ...]  # keys for which a value beyond the grid might be better still
-    failed: int = 0  # trials of the combination that ended without a score
+    edges: tuple[str, ...]  # keys for which a value beyond the grid might be better
+    failed: int = 0  # number of trials without a score
 
 
 def axes_by(search: SearchSection, axes: Sequence[Axis]) -> tuple[str, ...]:
-    """Return the names of the axes along which settings are chosen.
+    """Return the names of the axes for which settings are chosen separately.
 
     Raises:
-        UserError: ``search.by`` names no axis of the study.
+        UserError: ``search.by`` names an unknown axis.
     """
     names = [axis.name for axis in axes]
     if search.by is None:
@@ -65,20 +65,20 @@ def axes_by(search: SearchSection, axes: Sequence[Axis]) -> tuple[str, ...]:
 def trials_of(
     search: SearchSection, base: Mapping[str, Any], axes: Sequence[Axis]
 ) -> tuple[Trial, ...]:
-    """Return all trials of a search, in the order in which they are run.
+    """Return all trials of a search, in running order.
 
-    On an axis that has no choice of its own the first place stands for all. A combination with
-    nothing to try has no trials.
+    Axes that are not in ``search.by`` stay at their first choice. A combination with nothing to
+    try has no trials.
 
     Raises:
-        UserError: a range without random trials, or settings that do not go together.
+        UserError: a range without random trials, or contradicting settings.
     """
     by = axes_by(search, axes)
     _require_used(search, axes, by)
     fixed = {axis.name: axis.choices[0] for axis in axes if axis.name not in by}
-    own = tuple(axis for axis in axes if axis.name in by)
+    varied = tuple(axis for axis in axes if axis.name in by)
     trials: list[Trial] = []
-    for chosen in combinations(own):
+    for chosen in combinations(varied):
         tried = dict(_over(search.over))
         for choice in chosen.values():
             tried |= dict(_over(choice.over))
@@ -93,7 +93,7 @@ def trials_of(
 
 
 def _require_used(search: SearchSection, axes: Sequence[Axis], by: Sequence[str]) -> None:
-    """Raise UserError if something that is to be tried, or set, would silently not be."""
+    """Raise UserError if a value to try or to set would be ignored."""
     for path, _ in leaves(search.set):
         if path in _FIXED:
             raise UserError(
@@ -105,22 +105,22 @@ def _require_used(search: SearchSection, axes: Sequence[Axis], by: Sequence[str]
 
 
 def best_of(trials: Sequence[Trial], scores: Mapping[str, float | None]) -> dict[Key, Best]:
-    """Return the best trial of each combination; of equal ones the first.
+    """Return the best trial of each combination; the first of equal ones.
 
     Args:
         trials: see ``trials_of``.
-        scores: name of a trial's cell -> its score on the validation examples; trials that
-            failed are not among them, or None.
+        scores: name of a trial's cell -> score on the validation examples; None or missing for
+            failed trials.
     """
-    found: dict[Key, Best] = {}
+    bests: dict[Key, Best] = {}
     failed: Counter[Key] = Counter()
     for trial in trials:
         score = scores.get(trial.cell.name)
         if score is None or not isfinite(score):
             failed[trial.key] += 1
-        elif trial.key not in found or score > found[trial.key].score:
-            found[trial.key] = Best(trial.values, score, trial.edges)
-    return {key: replace(best, failed=failed[key]) for key, best in found.items()}
+        elif trial.key not in bests or score > bests[trial.key].score:
+            bests[trial.key] = Best(trial.values, score, trial.edges)
+    return {key: replace(best, failed=failed[key]) for key, best in bests.items()}
 
 
 def _trial(
@@ -131,23 +131,23 @@ def _trial(
     values: dict[str, Any],
     tried: Mapping[str, Any],
 ) -> Trial:
-    own: dict[str, Any] = {"output": {"eval_every": _ONLY_LAST}}
+    settings: dict[str, Any] = {"output": {"eval_every": _ONLY_LAST}}
     for path, value in values.items():
-        set_key(own, path, value)
-    fixed = {"seed": search.seed, "task": {"validation": search.validation}}  # whatever set says
-    cell = cell_of(base, chosen, own, search.set, fixed, by=by)
-    said = " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items())
-    labels = {axis: chosen[axis].label for axis in by} | {"trial": said}
-    edges = tuple(path for path, each in tried.items() if _at_an_end(values[path], each))
+        set_key(settings, path, value)
+    fixed = {"seed": search.seed, "task": {"validation": search.validation}}  # override search.set
+    cell = cell_of(base, chosen, settings, search.set, fixed, by=by)
+    tried_values = " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items())
+    labels = {axis: chosen[axis].label for axis in by} | {"trial": tried_values}
+    edges = tuple(path for path, grid in tried.items() if _at_an_end(values[path], grid))
     return Trial(cell.key, values, edges, Cell(labels, cell.experiment, cell.key))
 
 
 def _points(search: SearchSection, over: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
-    """Yield the values of each trial: all combinations, or random ones."""
+    """Yield the values of each trial: all combinations or random ones."""
     if search.trials:
         random = generator(search.seed, "search")
         drawn: list[dict[str, Any]] = []
-        for _ in range(_DRAWS * search.trials):  # what was drawn before is drawn anew
+        for _ in range(_DRAWS * search.trials):
             point = {path: _drawn(values, random) for path, values in over.items()}
             if point not in drawn and len(drawn) < search.trials:
                 drawn.append(point)
@@ -161,7 +161,7 @@ def _points(search: SearchSection, over: Mapping[str, Any]) -> Iterator[dict[str
 
 
 def _over(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]]:
-    """Yield (full key, list or range) of what is searched."""
+    """Yield (full key, list or range) of the searched settings."""
     for key, value in values.items():
         if isinstance(value, Mapping) and not {"low", "high"} <= value.keys():
             yield from _over(value, f"{path}{key}.")
@@ -177,7 +177,7 @@ def _over(values: Mapping[str, Any], path: str = "") -> Iterator[tuple[str, Any]
 
 
 def _is_range(value: Any) -> bool:
-    """Return whether a table is a range; a list is none, and right as it stands."""
+    """Return whether a value is a valid list or range."""
     if isinstance(value, list):
         return True
     low, high = value["low"], value["high"]
@@ -186,10 +186,10 @@ def _is_range(value: Any) -> bool:
 
 
 def _at_an_end(value: Any, tried: Any) -> bool:
-    """Return whether a number is the least or largest of a grid of three or more."""
+    """Return whether a number is the smallest or largest of a grid of three or more."""
     if not isinstance(tried, list) or len(tried) < 3:
         return False
-    numbers = all(isinstance(each, int | float) for each in tried)
+    numbers = all(isinstance(number, int | float) for number in tried)
     return numbers and value in (min(tried), max(tried))
 
 

@@ -1,4 +1,4 @@
-"""How far a study is, read off its folder; for people, and as JSON for programs."""
+"""The progress of a study, read from its folder; as text and as JSON."""
 
 from __future__ import annotations
 
@@ -7,21 +7,21 @@ from statistics import mean, stdev
 from typing import Any
 
 from simulations.study.cells import Cell
+from simulations.study.execution import best_so_far
 from simulations.study.file import SEED
 from simulations.study.folder import Damaged, StudyFolder
-from simulations.study.running import found_best
 
 
 def status_of(folder: StudyFolder) -> dict[str, Any]:
-    """Return counts by state of trials and cells, scores, best settings and failures.
+    """Return the states of trials and cells, scores, best settings, and failures.
 
-    Scores are of the last round, of all finished cells that differ in nothing but their seed.
+    Scores are those of the last round, over finished cells that differ only in their seed.
 
     Raises:
-        UserError: the folder's study.toml is no study.
+        UserError: the folder's study.toml is not a valid study.
     """
     plan = folder.plan()
-    best = found_best(folder, plan)
+    best = best_so_far(folder, plan)
     cells = plan.cells(best)
     trials = [trial.cell for trial in plan.trials]
     lost = plan.size - len(cells)
@@ -32,12 +32,12 @@ def status_of(folder: StudyFolder) -> dict[str, Any]:
         "best": [
             {
                 "axes": dict(zip(plan.by, key, strict=True)),
-                "score": found.score,
-                "settings": found.values,
-                "at the edge": list(found.edges),
-                "trials without a score": found.failed,
+                "score": chosen.score,
+                "settings": chosen.values,
+                "at the edge": list(chosen.edges),
+                "trials without a score": chosen.failed,
             }
-            for key, found in best.items()
+            for key, chosen in best.items()
         ],
         "scores": _scores(folder, cells),
         "failed": {
@@ -47,26 +47,26 @@ def status_of(folder: StudyFolder) -> dict[str, Any]:
 
 
 def printed(status: dict[str, Any]) -> str:
-    """Return a status for people."""
+    """Return a status as text."""
     lines = [
         f"{name}: " + ", ".join(f"{count} {state}" for state, count in status[name].items())
         for name in ("trials", "cells")
         if status[name]
     ]
-    for found in status["best"]:
-        chosen = ", ".join(f"{key} = {value}" for key, value in found["settings"].items())
-        edge = f" (the end of its grid: {', '.join(found['at the edge'])})"
-        lost = found["trials without a score"]
-        said = " · ".join(found["axes"].values()) or "all"
+    for row in status["best"]:
+        chosen = ", ".join(f"{key} = {value}" for key, value in row["settings"].items())
+        edge = f" (the end of its grid: {', '.join(row['at the edge'])})"
+        lost = row["trials without a score"]
+        label = " · ".join(row["axes"].values()) or "all"
         lines.append(
-            f"  best of {said}: {chosen}; {found['score']:.4f} on validation"
-            + (edge if found["at the edge"] else "")
+            f"  best of {label}: {chosen}; {row['score']:.4f} on validation"
+            + (edge if row["at the edge"] else "")
             + (f"; {lost} of its trials have no score" if lost else "")
         )
     lines += [
-        f"  {each['cells']}: {each['metric']} {each['mean']:.4f}"
-        + (f" ± {each['deviation']:.4f} over {each['runs']} seeds" if each["runs"] > 1 else "")
-        for each in status["scores"]
+        f"  {row['cells']}: {row['metric']} {row['mean']:.4f}"
+        + (f" ± {row['deviation']:.4f} over {row['runs']} seeds" if row["runs"] > 1 else "")
+        for row in status["scores"]
     ]
     same: dict[str, list[str]] = {}
     for name, reason in status["failed"].items():
@@ -83,7 +83,7 @@ def _counts(folder: StudyFolder, cells: list[Cell]) -> dict[str, int]:
 
 
 def _scores(folder: StudyFolder, cells: list[Cell]) -> list[dict[str, Any]]:
-    found: dict[str, list[dict[str, Any]]] = {}
+    groups: dict[str, list[dict[str, Any]]] = {}
     for cell in cells:
         try:
             finished = folder.read(cell)
@@ -91,14 +91,15 @@ def _scores(folder: StudyFolder, cells: list[Cell]) -> list[dict[str, Any]]:
             continue
         if finished and finished.result["score"] is not None:
             labels = [label for axis, label in cell.labels.items() if axis != SEED]
-            found.setdefault(" · ".join(labels) or "all", []).append(finished.result)
+            groups.setdefault(" · ".join(labels) or "all", []).append(finished.result)
     return [
         {
-            "cells": said,
+            "cells": label,
             "metric": results[0]["metric"],
-            "mean": mean(each["score"] for each in results),
-            "deviation": stdev(each["score"] for each in results) if len(results) > 1 else 0.0,
+            "mean": mean(scores),
+            "deviation": stdev(scores) if len(scores) > 1 else 0.0,
             "runs": len(results),
         }
-        for said, results in found.items()
+        for label, results in groups.items()
+        for scores in [[result["score"] for result in results]]
     ]

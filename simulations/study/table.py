@@ -1,9 +1,8 @@
-"""The results of a study as one tidy table: a row for each finished cell and round.
+"""The results of a study as one tidy table: one row per finished cell and round.
 
-``table.parquet`` and ``table.csv`` hold the same rows, in the order of the study, and nothing that
-depends on when or how often the study was interrupted: seconds and handshakes are in
-``costs.csv``. COLUMNS is the schema; before them stands a column ``axis.NAME`` for each axis, with
-the cell's label on it, and after them ``metric.NAME`` for each metric of the tasks.
+``table.parquet`` and ``table.csv`` hold the same rows in the order of the study. They do not depend
+on interruptions: seconds and handshakes are in ``costs.csv``. COLUMNS is the schema, preceded by
+``axis.NAME``, the cell's label on each axis, and followed by ``metric.NAME`` for each metric.
 """
 
 from __future__ import annotations
@@ -14,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_atomic
+from server.records import RoundLine
 from simulations.rounds import measured
 from simulations.study.cells import Cell
 
@@ -72,24 +72,24 @@ class Finished:
     """The results of a run: result.json and rounds.jsonl."""
 
     result: dict[str, Any]
-    rounds: list[dict[str, Any]]
+    rounds: list[RoundLine]
 
 
-def table_of(found: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:
+def table_of(results: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:
     """Return the table of finished cells, see the module."""
     import pandas as pd
 
-    rows = [row for cell, finished in found for row in rows_of(cell, finished)]
+    rows = [row for cell, finished in results for row in rows_of(cell, finished)]
     axes = dict.fromkeys(name for row in rows for name in row if name.startswith("axis."))
     metrics = dict.fromkeys(name for row in rows for name in row if name.startswith("metric."))
     table = pd.DataFrame(rows, columns=[*axes, *COLUMNS, *metrics])
     for name in (*_MAY_BE_EMPTY, *metrics):
-        table[name] = table[name].astype("float64")  # a column of nothing else has no type
+        table[name] = table[name].astype("float64")  # an empty column has no type
     return table
 
 
-def costs_of(found: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:
-    """Return seconds and handshake bytes, a row for each finished cell and round."""
+def costs_of(results: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:
+    """Return seconds and handshake bytes, one row per finished cell and round."""
     import pandas as pd
 
     return pd.DataFrame(
@@ -101,26 +101,25 @@ def costs_of(found: Sequence[tuple[Cell, Finished]]) -> pd.DataFrame:
                 "handshake_up_message": line["bytes"]["handshake"]["up"]["message"],
                 "handshake_down_message": line["bytes"]["handshake"]["down"]["message"],
             }
-            for cell, finished in found
+            for cell, finished in results
             for line in finished.rounds
         ]
     )
 
 
-def write_table(folder: Path, found: Sequence[tuple[Cell, Finished]]) -> None:
-    """Write the table as Parquet and CSV, and the costs, into a study's folder."""
-    table, content = table_of(found), io.BytesIO()
+def write_table(folder: Path, results: Sequence[tuple[Cell, Finished]]) -> None:
+    """Write the table as Parquet and CSV, and the costs, to a study's folder."""
+    table, content = table_of(results), io.BytesIO()
     table.to_parquet(content, index=False)
     write_atomic(folder / PARQUET, content.getvalue())
     write_atomic(folder / CSV, table.to_csv(index=False))
-    write_atomic(folder / COSTS, costs_of(found).to_csv(index=False))
+    write_atomic(folder / COSTS, costs_of(results).to_csv(index=False))
 
 
 def rows_of(cell: Cell, finished: Finished) -> list[dict[str, Any]]:
-    """Return the rows of one cell; KeyError and the like if its files are not whole.
+    """Return the rows of one cell; KeyError, TypeError or IndexError if its files are incomplete.
 
-    A run that ended early, as its privacy was spent, was scored after its last round only in
-    result.json.
+    If a run ended early because its privacy was spent, only result.json has its last score.
     """
     result = finished.result
     fixed = {f"axis.{name}": label for name, label in cell.labels.items()}
@@ -129,8 +128,8 @@ def rows_of(cell: Cell, finished: Finished) -> list[dict[str, Any]]:
     fixed["client_up_payload"] = result["bytes"]["per_client_round_up"]["payload"]
     rows = []
     for row in measured(finished.rounds):
-        own = {"last": row["round"] == result["rounds"], "vector": None}
-        rows.append(fixed | row | own)
+        last = {"last": row["round"] == result["rounds"], "vector": None}
+        rows.append(fixed | row | last)
     rows[-1]["vector"] = result["digests"]["vector"]
     if rows[-1]["score"] is None:
         metrics = {f"metric.{name}": value for name, value in (result["metrics"] or {}).items()}

@@ -1,4 +1,4 @@
-"""Tracking: what a run measures, also written down for TensorBoard, MLflow or W&B."""
+"""Tracking: write the measurements of a run for TensorBoard, MLflow, or W&B."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import logging
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from importlib.util import find_spec
-from typing import Any
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_json
+from server.records import RoundLine
 from server.runfolder import RESULT, RunFolder
 from simulations.following import Follower
 from simulations.rounds import measured
@@ -20,8 +20,8 @@ from simulations.tracking.mlflow import MLflow
 from simulations.tracking.tensorboard import TensorBoard
 from simulations.tracking.wandb import WandB
 
-FOLDER = "tracking"  # in a run's folder: what each tool was told
-#: By the name in output.track, which is also that of the extra and of the package.
+FOLDER = "tracking"  # in the run folder: the progress of each tool
+#: Name in output.track, of the extra and of the package -> tracker.
 TRACKERS: Mapping[str, type[Tracker]] = {
     "tensorboard": TensorBoard,
     "mlflow": MLflow,
@@ -31,10 +31,10 @@ _log = logging.getLogger(__name__)
 
 
 def require_trackers(names: Iterable[str]) -> None:
-    """Raise UserError unless the packages are installed that ``output.track`` needs."""
+    """Raise UserError if a package that ``output.track`` needs is not installed."""
     for name in names:
-        found = find_spec(name)
-        if found is None or found.origin is None:  # without origin: a mere folder of that name
+        spec = find_spec(name)
+        if spec is None or spec.origin is None:  # a folder of that name has no origin
             raise UserError(
                 f"output.track = '{name}' needs {TRACKERS[name].__name__}: "
                 f"pip install -e '.[{name}]' in the checkout"
@@ -43,9 +43,9 @@ def require_trackers(names: Iterable[str]) -> None:
 
 @contextmanager
 def tracked(folder: RunFolder, experiment: Experiment) -> Iterator[None]:
-    """Write down a run for the tools of ``output.track`` while the context is open.
+    """Report a run to the tools of ``output.track`` while the context is open.
 
-    A run that is resumed goes on in the same run of the tool, with the rounds it has not got.
+    A resumed run continues the same run of the tool with the missing rounds.
     """
     names = dict.fromkeys(experiment.output.track)
     if not names:
@@ -54,12 +54,12 @@ def tracked(folder: RunFolder, experiment: Experiment) -> Iterator[None]:
     sessions = [_Session(name, folder, experiment) for name in names]
     finished = False
 
-    def look(lines: list[dict[str, Any]]) -> None:
+    def follow(lines: list[RoundLine]) -> None:
         for session in sessions:
             session.follow(lines)
 
     try:
-        with Follower(folder, look):
+        with Follower(folder, follow):
             yield
         finished = True
     finally:
@@ -68,7 +68,7 @@ def tracked(folder: RunFolder, experiment: Experiment) -> Iterator[None]:
 
 
 class _Session:
-    """What one tool is told of a run in one session; the first thing that fails ends it."""
+    """Reports of one session of a run to one tool; the first error stops them."""
 
     def __init__(self, name: str, folder: RunFolder, experiment: Experiment):
         self._name, self._folder, self._experiment = name, folder, experiment
@@ -81,15 +81,15 @@ class _Session:
                 kept = json.loads(self._state.read_text(encoding="utf-8"))
                 self._run, self._done, self._ended = kept["run"], kept["round"], kept["ended"]
 
-    def follow(self, lines: Sequence[dict[str, Any]]) -> None:
-        """Write down the rounds that are new."""
+    def follow(self, lines: Sequence[RoundLine]) -> None:
+        """Report the new rounds."""
         if self._off or not lines or lines[-1]["round"] <= self._done:
             return
         with self._guarded():
             self._write(self._opened(), lines)
 
     def end(self, finished: bool) -> None:
-        """Write down the end, unless an earlier session has, and this one nothing new."""
+        """Report the end, unless an earlier session has and this one reported nothing."""
         if self._off or (self._ended and not self._tracker):
             return
         with self._guarded():
@@ -111,8 +111,8 @@ class _Session:
             self._keep()
         return self._tracker
 
-    def _write(self, tracker: Tracker, lines: Sequence[dict[str, Any]]) -> None:
-        """Tell the tool of the rounds it does not hold, and take down how far it is."""
+    def _write(self, tracker: Tracker, lines: Sequence[RoundLine]) -> None:
+        """Report the rounds that the tool lacks, and save the progress."""
         for row in measured(lines):
             number = row.pop("round")
             if number > self._done:
@@ -126,10 +126,10 @@ class _Session:
 
     @contextmanager
     def _guarded(self) -> Iterator[None]:
-        """Turn what fails inside into one line; the run itself needs none of it."""
+        """Log an error as one line and stop tracking; the run continues."""
         try:
             yield
         except Exception as error:
             self._off = True
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
-            _log.warning("tracking with %s is off, the run goes on: %s", self._name, reason)
+            _log.warning("tracking with %s stopped, the run continues: %s", self._name, reason)

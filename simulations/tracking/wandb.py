@@ -1,8 +1,7 @@
-"""Weights & Biases: ``RUN/wandb``, offline unless WANDB_MODE says otherwise (extra ``wandb``).
+"""Weights & Biases: ``RUN/wandb``, offline unless WANDB_MODE is set (extra ``wandb``).
 
-``wandb sync RUN/wandb/offline-run-*`` uploads an offline run. A process that is killed takes the
-last rounds with it that W&B has not yet put on disk, so a run that goes on offline is written anew
-from its first round, under its id.
+``wandb sync RUN/wandb/offline-run-*`` uploads an offline run. A killed process loses rounds that
+W&B has not yet written to disk, so a resumed offline run is rewritten from round 1 under its id.
 """
 
 from __future__ import annotations
@@ -12,15 +11,15 @@ import shutil
 from collections.abc import Mapping
 from pathlib import Path
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from simulations.tracking.base import Begun, Scalar, settings_of
 
 
 class WandB:
-    """A run as W&B's run of the same name, in the project WANDB_PROJECT or ``fedpeft``."""
+    """A W&B run of the same name, in the project WANDB_PROJECT or ``fedpeft``."""
 
     def begin(self, experiment: Experiment, folder: Path, kept: Begun | None) -> Begun:
-        """Start a run, or another session of it; see ``Tracker``."""
+        """Start or resume the run; see ``Tracker``."""
         import wandb
 
         mode = os.environ.get("WANDB_MODE") or "offline"
@@ -31,10 +30,10 @@ class WandB:
             dir=folder,
             id=kept.run if kept else None,
             resume="allow" if kept and online else None,
-            mode=mode,  # type: ignore[arg-type]  # W&B says itself which it knows
+            mode=mode,  # type: ignore[arg-type]  # W&B validates it
             config=settings_of(experiment),
             reinit="create_new",
-            # What a process prints may be anybody's text: it stays here, as does the code.
+            # Output of the process may hold data, so neither it nor the code is sent.
             settings=wandb.Settings(
                 console="off", silent=True, save_code=False, disable_git=True, disable_code=True
             ),

@@ -1,4 +1,4 @@
-"""The channel between relay and worker: real sockets, and peers that misbehave."""
+"""The channel between relay and worker: real sockets, and faulty peers."""
 
 from __future__ import annotations
 
@@ -28,9 +28,9 @@ def path(tmp_path: Path) -> Path:
 
 @contextmanager
 def serving(path: Path, requests: int = 1) -> Iterator[list[BaseException | None]]:
-    """Answer some requests by their halves in the other order; gives how each of them ended.
+    """Answer some requests by swapping their parts; yield the error of each, or None.
 
-    A peer that is said to have gone shows as one more end.
+    Every call of ``gone`` adds an InterruptedError.
     """
     ends: list[BaseException | None] = []
     listener = listen(path)
@@ -61,7 +61,7 @@ def connected(path: Path) -> socket.socket:
 
 
 def let_go(connection: socket.socket) -> bool:
-    """Return whether the other side has closed the connection without a word."""
+    """Return whether the peer closed the connection without an answer."""
     try:
         return connection.recv(1) == b""
     except ConnectionResetError:  # it did not read all that was sent
@@ -87,16 +87,16 @@ def test_the_socket_is_for_its_user_alone(path: Path) -> None:
         os.umask(before)
 
 
-def test_what_a_dead_process_left_is_taken_over_and_a_living_one_is_not(path: Path) -> None:
+def test_the_socket_of_a_dead_process_is_replaced_but_not_of_a_living_one(path: Path) -> None:
     listen(path).close()
     assert path.exists() and not is_listening(path)
     with serving(path, 0):
         assert is_listening(path)
-        with pytest.raises(UserError, match="another process answers there already"):
+        with pytest.raises(UserError, match="another process listens there already"):
             listen(path)
 
 
-def test_looking_is_not_asking(path: Path) -> None:
+def test_is_listening_does_not_connect(path: Path) -> None:
     with listen(path) as listener:
         listener.setblocking(False)
         assert is_listening(path)
@@ -111,13 +111,13 @@ def test_looking_is_not_asking(path: Path) -> None:
 
 
 def request(path: Path) -> socket.socket:
-    """Send a request; who gets the connection may wait for the answer, or go."""
+    """Send a request; return the connection, to wait for the answer or to close it."""
     connection = connected(path)
     connection.sendall(struct.pack("!Q", 1) + b"a" + struct.pack("!Q", 0))
     return connection
 
 
-def test_one_who_goes_before_the_answer_is_noticed_at_once(path: Path) -> None:
+def test_a_peer_that_disconnects_before_the_answer_is_noticed(path: Path) -> None:
     asked, gone = threading.Event(), threading.Event()
 
     def answer(request: Pair) -> Pair:
@@ -139,10 +139,10 @@ def test_one_who_goes_before_the_answer_is_noticed_at_once(path: Path) -> None:
         serving.join(20)
 
 
-def test_for_one_who_has_gone_nothing_is_begun(path: Path) -> None:
+def test_a_request_whose_peer_disconnected_is_not_answered(path: Path) -> None:
     with listen(path) as listener:
         request(path).close()
-        with pytest.raises(ChannelError, match="has gone while the request waited"):
+        with pytest.raises(ChannelError, match="disconnected while the request waited"):
             serve_one(listener, pytest.fail, pytest.fail)
 
 
@@ -157,7 +157,7 @@ def test_for_one_who_has_gone_nothing_is_begun(path: Path) -> None:
     ],
     ids=["half a length", "half a part", "one part", "too long", "no length"],
 )
-def test_what_is_no_request_is_dropped(path: Path, sent: bytes) -> None:
+def test_an_invalid_request_is_dropped(path: Path, sent: bytes) -> None:
     with serving(path, 2) as ends:
         with connected(path) as connection:
             connection.sendall(sent)
@@ -172,7 +172,7 @@ def test_a_length_alone_takes_no_memory(path: Path) -> None:
         connection.sendall(struct.pack("!Q", channel.LARGEST))
         connection.shutdown(socket.SHUT_WR)
         assert let_go(connection)
-    assert "closed in the middle" in str(ends[0])
+    assert "closed within a string" in str(ends[0])
 
 
 def test_a_peer_that_stalls_does_not_hold_the_others_up(
@@ -184,7 +184,7 @@ def test_a_peer_that_stalls_does_not_hold_the_others_up(
     assert isinstance(ends[0], TimeoutError)
 
 
-def test_nobody_there_and_one_who_goes_away_are_errors_of_the_system(path: Path) -> None:
+def test_ask_raises_system_errors_if_the_peer_is_missing_or_leaves(path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         ask(path, (b"", b""), 1)
     listener = listen(path)
@@ -200,7 +200,7 @@ def test_nobody_there_and_one_who_goes_away_are_errors_of_the_system(path: Path)
         ask(path, (b"", b""), 1)
 
 
-def test_another_user_is_refused() -> None:
+def test_a_peer_of_another_user_is_refused() -> None:
     user = other_user()
     with tempfile.TemporaryDirectory(dir="/tmp") as folder:  # pytest's own are closed to others
         Path(folder).chmod(0o755)

@@ -1,4 +1,4 @@
-"""What `fedpeft node up` refuses before it starts, and how it says so."""
+"""The checks of `fedpeft node up` and their messages."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import ssl
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from cryptography.hazmat.primitives.asymmetric import ec, ed25519
@@ -21,12 +23,17 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from clients.checks import check_all, check_ca, check_data, check_key, check_superlink
-from clients.state import NodeSettings
+from clients.folder import NodeSettings
 from fedpeft.errors import UserError
-from fedpeft.keys import make_authority, make_node, make_server
+from fedpeft.hosting.keys import make_authority, make_node, make_server
 from simulations.processes import descendants
 
 NONE = NodeSettings("", 0)
+
+
+def table(path: Path, **options: Any) -> NodeSettings:
+    """Return the settings of a node with a table of two classes."""
+    return NodeSettings(str(path), **{"labels": ("0", "1"), **options})
 
 
 @pytest.fixture(scope="module")
@@ -42,7 +49,7 @@ def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @contextmanager
 def answering(keys: Path, host: str = "127.0.0.1", tls: bool = True) -> Iterator[str]:
-    """Answer once on a port, with the server's certificate or without TLS at all."""
+    """Answer once on a port, with the server's certificate or without TLS."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(keys / "server" / "server.crt", keys / "server" / "server.key")
 
@@ -69,17 +76,17 @@ def closed_port() -> int:
 
 
 @pytest.mark.slow
-def test_a_node_with_all_it_needs_passes(keys: Path, tmp_path: Path) -> None:
-    (tmp_path / "mine.csv").write_text("text,label\ngood,1\n")
-    settings = NodeSettings(str(tmp_path / "mine.csv"), allow=("tiny",))
+def test_a_correct_node_passes_all_checks(keys: Path, tmp_path: Path) -> None:
+    (tmp_path / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
+    settings = replace(table(tmp_path / "mine.csv"), allow=("tiny",))
     with answering(keys) as superlink:
         assert check_all(superlink, keys / "site", keys / "ca" / "ca.crt", settings) == []
     assert not descendants(os.getpid())
 
 
 @pytest.mark.slow
-def test_all_mistakes_are_told_at_once(keys: Path, tmp_path: Path) -> None:
-    settings = NodeSettings(str(tmp_path / "no.csv"), allow=("/no/such/backbone",))
+def test_all_mistakes_are_reported_at_once(keys: Path, tmp_path: Path) -> None:
+    settings = replace(table(tmp_path / "no.csv"), allow=("/no/such/backbone",))
     with pytest.raises(UserError) as refused:
         check_all("nowhere", keys / "none", keys / "site.pub", settings)
     lines = str(refused.value).split("\nerror: ")
@@ -102,7 +109,7 @@ def written(
     return path
 
 
-def test_a_key_is_a_private_one_of_the_right_kind_for_us_alone(keys: Path, tmp_path: Path) -> None:
+def test_check_key_refuses_other_kinds_and_readable_keys(keys: Path, tmp_path: Path) -> None:
     check_key(keys / "site")
     curve, expected = ec.generate_private_key(ec.SECP384R1()), "expected a private elliptic-curve"
     other = written(tmp_path / "other", ed25519.Ed25519PrivateKey.generate())
@@ -118,8 +125,8 @@ def test_a_key_is_a_private_one_of_the_right_kind_for_us_alone(keys: Path, tmp_p
         check_key(tmp_path)
 
 
-def test_a_public_key_is_told_from_a_private_one(keys: Path, tmp_path: Path) -> None:
-    """Whatever others may do with its file: the advice to chmod it would mislead."""
+def test_check_key_names_a_public_key(keys: Path, tmp_path: Path) -> None:
+    """Also if others may read it: the advice to chmod it would mislead."""
     said = rf"--key {keys}/site.pub: this is the public key, .* the private one, {keys}/site$"
     with pytest.raises(UserError, match=said):
         check_key(keys / "site.pub")
@@ -130,14 +137,14 @@ def test_a_public_key_is_told_from_a_private_one(keys: Path, tmp_path: Path) -> 
         check_key(pem)
 
 
-def test_a_ca_is_a_certificate(keys: Path) -> None:
+def test_check_ca_refuses_other_files(keys: Path) -> None:
     check_ca(keys / "ca" / "ca.crt")
     for wrong in (keys / "ca" / "ca.key", keys / "none", keys):
         with pytest.raises(UserError, match=f"--ca {wrong}"):
             check_ca(wrong)
 
 
-def test_the_server_must_be_vouched_for_and_speak_tls(keys: Path) -> None:
+def test_the_server_must_have_a_trusted_certificate_and_speak_tls(keys: Path) -> None:
     ca = keys / "ca" / "ca.crt"
     with answering(keys) as superlink:
         assert check_superlink(superlink, ca) == []
@@ -152,32 +159,83 @@ def test_the_server_must_be_vouched_for_and_speak_tls(keys: Path) -> None:
 def test_a_server_that_is_not_up_yet_is_only_a_warning(keys: Path) -> None:
     for superlink in (f"127.0.0.1:{closed_port()}", "no-such-host.invalid:443"):
         (warning,) = check_superlink(superlink, keys / "ca" / "ca.crt")
-        assert warning.startswith(f"--superlink {superlink}: nobody answers (")
+        assert warning.startswith(f"--superlink {superlink}: no server answers (")
 
 
 @pytest.mark.parametrize("wrong", ["", "host", "host:", ":1", "host:port", "host:0", "host:65536"])
-def test_an_address_is_a_host_and_a_port(keys: Path, wrong: str) -> None:
+def test_an_address_without_host_or_port_is_refused(keys: Path, wrong: str) -> None:
     with pytest.raises(UserError, match="expected HOST:PORT"):
         check_superlink(wrong, keys / "ca" / "ca.crt")
 
 
-def test_data_must_be_there_and_be_a_table(tmp_path: Path) -> None:
-    table, task = tmp_path / "mine.csv", tmp_path / "glue" / "SST-2"
-    table.write_text("text,label\na secret text,1\n")
-    task.mkdir(parents=True)
-    for data in (tmp_path, task):
-        with pytest.raises(UserError, match="no file 'train' in this folder"):
-            check_data(NodeSettings(str(data)))
-    (task / "train.tsv").write_text("sentence\tlabel\ngood\t1\n")
-    for data in (table, task, task.parent):
-        check_data(NodeSettings(str(data)))
+def test_data_must_exist_and_be_read_as_described(tmp_path: Path) -> None:
+    mine, glue = tmp_path / "mine.csv", tmp_path / "glue" / "SST-2"
+    mine.write_text("text,label\na secret text,1\nanother,0\n")
+    glue.mkdir(parents=True)
+    with pytest.raises(UserError, match="holds no train"):
+        check_data(table(tmp_path))
+    with pytest.raises(UserError, match="no file for task 'sst2'"):
+        check_data(NodeSettings(str(glue), task="sst2"))
+    for split in ("train", "dev"):
+        (glue / f"{split}.tsv").write_text("sentence\tlabel\ngood\t1\n")
+    check_data(table(mine))
+    for folder in (glue, glue.parent):
+        check_data(NodeSettings(str(folder), task="sst2"))
     check_data(NONE)  # part 0 of a task that makes its own data
     for missing in (tmp_path / "no", tmp_path / "no.csv"):
         with pytest.raises(UserError, match=rf"--data {missing}: does not exist; expected"):
-            check_data(NodeSettings(str(missing)))
-    with pytest.raises(UserError, match="--data is missing"):
-        check_data(NodeSettings(""))
-    table.write_text("text,label\na secret text,1,2\n")
+            check_data(table(missing))
+    with pytest.raises(UserError, match=r"row 1: label = '1' is none of the labels; valid: a, b"):
+        check_data(table(mine, labels=("a", "b")))
+    with pytest.raises(UserError, match="no column 'mood'"):
+        check_data(table(mine, label="mood"))
+    mine.write_text("text,label\na secret text,1,2\n")
     with pytest.raises(UserError) as refused:
-        check_data(NodeSettings(str(table)))
+        check_data(table(mine))
     assert "secret" not in str(refused.value)
+
+
+def test_a_text_that_no_tokenizer_reads_is_refused(tmp_path: Path) -> None:
+    """JSON can name half of a character; training would fail at that row, which the server sees."""
+    mine = tmp_path / "mine.jsonl"
+    rows = ['{"text": "fine", "label": 1}', '{"text": "a secret \\ud83d", "label": 0}']
+    mine.write_text("\n".join(rows))
+    with pytest.raises(UserError) as refused:
+        check_data(table(mine, max_epsilon=1.0))
+    assert str(refused.value) == "--data: text 2 has half of a Unicode character"
+
+
+@pytest.mark.parametrize(
+    ("options", "expected"),
+    [
+        ({"data": ""}, "--data is missing: the file or folder"),
+        ({"data": "", "partition": 0}, "--labels: describes the files of --data, which is missing"),
+        ({"data": "", "partition": 0, "labels": (), "task": "sst2"}, "--task: describes the files"),
+        ({"labels": ()}, "--labels is missing: the names of the classes in column 'label', in "),
+        ({"labels": ("a",)}, "--labels a: expected two or more different names"),
+        ({"labels": ("a", "b", "a")}, "--labels a,b,a: expected two or more different names"),
+        ({"labels": ("a", "")}, "--labels a,: expected two or more different names"),
+        ({"kind": "score"}, "--labels 0,1: a score has no classes; leave it out"),
+        ({"kind": "words"}, "--kind words: expected one of classes, score, tags"),
+        ({"kind": "tags", "text_pair": "b"}, "--text-pair b: tags have one text; leave it out"),
+        ({"text": ""}, "--text is empty: expected a column"),
+        ({"label": ""}, "--label is empty: expected a column"),
+        ({"task": "sst2"}, "--labels: is for --task custom, not sst2; leave it out"),
+        (
+            {"task": "sst"},
+            "--task sst: unknown task, or one that has no files; did you mean 'sst2'",
+        ),
+        ({"task": "synthetic/topics"}, "--task synthetic/topics: unknown task, or one that has no"),
+        (
+            {"partition": 0, "max_epsilon": 1.0},
+            "--partition 0: the server chooses how data are divided; with --max-epsilon leave it ",
+        ),
+    ],
+)
+def test_wrong_options_about_the_data_are_one_line(
+    tmp_path: Path, options: dict[str, Any], expected: str
+) -> None:
+    (tmp_path / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
+    with pytest.raises(UserError) as refused:
+        check_data(replace(table(tmp_path / "mine.csv"), **options))
+    assert str(refused.value).startswith(expected) and "\n" not in str(refused.value)

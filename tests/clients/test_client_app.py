@@ -1,28 +1,29 @@
-"""What a node answers, by real messages to the real app."""
+"""The client app's replies to real messages."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 import pytest
 from flwr.app import (
-    Array,
-    ArrayRecord,
-    ConfigRecord,
     Context,
     Message,
     RecordDict,
 )
+from messaging import arriving, content_of, handshake_request, request, vector_of
 
 from clients.app import app, train_together
 from clients.data import local_data
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.training import When, evaluate, train_cohort
-from server.flower import from_wire, give_id, new_run, to_wire
+from fedpeft.wire.messages import TrainReply
+from server.flower import new_run
+from server.handshake import Report, read_report
 
 Quick = Callable[..., Experiment]
 SHARES = [[0, 3, 4, 9, 11, 30], [1, 2], [5, 6, 7, 8, 10, 12, 13, 14, 15, 16, 17]]
@@ -30,7 +31,7 @@ SHARES = [[0, 3, 4, 9, 11, 30], [1, 2], [5, 6, 7, 8, 10, 12, 13, 14, 15, 16, 17]
 
 @pytest.fixture
 def contexts(tmp_path: Path) -> list[Context]:
-    """Three nodes with few examples each."""
+    """Contexts of three nodes with few examples."""
     path = tmp_path / "partition.json"
     path.write_text(json.dumps({"clients": SHARES}))
     shared = {
@@ -46,46 +47,36 @@ def contexts(tmp_path: Path) -> list[Context]:
     ]
 
 
-def send(kind: str, content: RecordDict, context: Context) -> Message:
-    """Pass a message to the app as it would arrive."""
-    return app(arriving(kind, content, context), context)
-
-
-def arriving(kind: str, content: RecordDict, context: Context) -> Message:
-    message = Message(content, dst_node_id=context.node_id, message_type=kind)
-    give_id(message)
-    return from_wire(to_wire(message))
+def send(kind: str, fields: object, context: Context) -> Message:
+    """Pass a message to the app as it arrives at a node."""
+    return app(arriving(kind, fields, context.node_id), context)
 
 
 def shake_hands(experiment: Experiment, context: Context) -> Message:
-    content = RecordDict(
-        {"config": ConfigRecord({"experiment": experiment.to_toml(), "client": -1})}
-    )
-    return send("query.handshake", content, context)
-
-
-def task_vector(experiment: Experiment, vector: np.ndarray, round: int = 1) -> RecordDict:
-    return RecordDict(
-        {
-            "arrays": ArrayRecord({"vector": Array(vector)}),
-            "config": ConfigRecord({"experiment": experiment.digest, "round": round}),
-        }
-    )
+    return send("query.handshake", handshake_request(experiment), context)
 
 
 def initial(experiment: Experiment) -> np.ndarray:
-    return runtime_of(experiment.to_toml()).model.initial(experiment.seed)
+    return runtime_of(experiment).parameters.initial(experiment.seed)
 
 
-def test_the_handshake_says_who_is_here_and_what_would_be_used(
+def test_the_handshake_returns_client_examples_and_identity(
     quick: Quick, contexts: list[Context]
 ) -> None:
     experiment = quick()
-    said = dict(shake_hands(experiment, contexts[1]).content["node"])
-    identity = runtime_of(experiment.to_toml()).identity
-    assert said == {"client": 1, "examples": 2, **identity}
-    assert said["experiment"] == experiment.digest
+    report = read_report(shake_hands(experiment, contexts[1]))
+    identity = runtime_of(experiment).identity
+    assert report == Report(client=1, examples=2, identity=identity, unknown=False)
+    assert identity["experiment"] == experiment.digest
     assert {"version", "experiment", "backbone", "projection", "layout"} <= set(identity)
+
+
+def test_a_node_that_lost_the_experiment_asks_for_it(quick: Quick, contexts: list[Context]) -> None:
+    experiment, context = quick(), contexts[1]
+    brief = replace(handshake_request(experiment), experiment=b"")
+    assert read_report(send("query.handshake", brief, context)).unknown
+    whole = read_report(shake_hands(experiment, context))
+    assert read_report(send("query.handshake", brief, context)) == whole
 
 
 def test_training_is_train_cohort_on_this_clients_examples(
@@ -94,17 +85,16 @@ def test_training_is_train_cohort_on_this_clients_examples(
     experiment, client = quick("local.lr=0.1"), 2
     shake_hands(experiment, contexts[client])
     start = initial(experiment)
-    reply = send("train", task_vector(experiment, start, round=2), contexts[client])
-    runtime = runtime_of(experiment.to_toml())
+    reply = send("train", request(experiment, start, round_number=2), contexts[client])
+    runtime = runtime_of(experiment)
     examples = runtime.train.select(np.array(SHARES[client]))
     expected = train_cohort(
         runtime.model, start[None], [examples], [client], experiment.local, When(0, 2, 2)
     )
-    vector = reply.content["arrays"]["vector"].numpy()
+    vector = vector_of(reply)
     assert vector.tobytes() == expected.vectors[0].tobytes()
     assert not np.array_equal(vector, start)
-    assert reply.content["metrics"]["loss"] == float(expected.losses[0])
-    assert reply.content["config"]["experiment"] == experiment.digest
+    assert content_of(reply, TrainReply).loss == float(expected.losses[0])
 
 
 def test_a_client_has_its_own_examples_and_randomness(
@@ -114,20 +104,19 @@ def test_a_client_has_its_own_examples_and_randomness(
     vectors = set()
     for context in contexts:
         shake_hands(experiment, context)
-        for round in (1, 2):
-            reply = send("train", task_vector(experiment, initial(experiment), round), context)
-            vectors.add(reply.content["arrays"]["vector"].numpy().tobytes())
+        for number in (1, 2):
+            reply = send("train", request(experiment, initial(experiment), number), context)
+            vectors.add(vector_of(reply).tobytes())
     assert len(vectors) == 6
 
 
 def test_evaluation_returns_statistics_of_its_share(quick: Quick, contexts: list[Context]) -> None:
     experiment = quick()
-    runtime, start = runtime_of(experiment.to_toml()), initial(experiment)
+    runtime, start = runtime_of(experiment), initial(experiment)
     total = np.zeros(4)
     for context in contexts:
         shake_hands(experiment, context)
-        content = send("evaluate", task_vector(experiment, start), context).content
-        total += content["arrays"]["statistics"].numpy()
+        total += vector_of(send("evaluate", request(experiment, start), context), "float64")
     assert total.sum() == len(runtime.dev) == 40
     assert np.array_equal(total, evaluate(runtime.model, start, runtime.dev).statistics)
 
@@ -135,24 +124,24 @@ def test_evaluation_returns_statistics_of_its_share(quick: Quick, contexts: list
 def test_shares_of_the_dev_set_are_disjoint_and_complete(
     quick: Quick, contexts: list[Context]
 ) -> None:
-    shares = [local_data(quick().to_toml(), context).dev for context in contexts]
+    shares = [local_data(quick().to_toml(), context).rows.dev for context in contexts]
     assert sorted(np.concatenate(shares)) == list(range(40))
     assert [len(share) for share in shares] == [14, 13, 13]
 
 
 def test_train_rows_are_those_of_the_partition_file(quick: Quick, contexts: list[Context]) -> None:
-    own = [local_data(quick().to_toml(), context) for context in contexts]
-    assert [data.train.tolist() for data in own] == SHARES
-    assert [data.client for data in own] == [0, 1, 2]
+    local = [local_data(quick().to_toml(), context) for context in contexts]
+    assert [data.rows.train.tolist() for data in local] == SHARES
+    assert [data.client for data in local] == [0, 1, 2]
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
-def test_without_a_handshake_nothing_is_done(
+def test_a_message_without_a_handshake_is_refused(
     quick: Quick, contexts: list[Context], kind: str
 ) -> None:
     experiment = quick()
-    reply = send(kind, task_vector(experiment, initial(experiment)), contexts[0])
-    assert reply.error.reason == "ClientError: no handshake came before this message"
+    reply = send(kind, request(experiment, initial(experiment)), contexts[0])
+    assert reply.error.reason == "ClientError: no handshake about this run came before the message"
 
 
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
@@ -161,14 +150,14 @@ def test_a_message_of_another_experiment_is_refused(
 ) -> None:
     shake_hands(quick(), contexts[0])
     other = quick("seed=1")
-    reply = send(kind, task_vector(other, initial(other)), contexts[0])
-    assert "belongs to another experiment than the handshake" in reply.error.reason
+    reply = send(kind, request(other, initial(other)), contexts[0])
+    assert "no handshake about this run" in reply.error.reason
 
 
 def test_a_new_handshake_replaces_the_experiment(quick: Quick, contexts: list[Context]) -> None:
     for experiment in (quick(), quick("seed=1")):
         shake_hands(experiment, contexts[0])
-        reply = send("train", task_vector(experiment, initial(experiment)), contexts[0])
+        reply = send("train", request(experiment, initial(experiment)), contexts[0])
         assert reply.has_content()
 
 
@@ -176,29 +165,30 @@ def test_a_task_vector_that_is_not_finite_is_refused(quick: Quick, contexts: lis
     experiment = quick()
     shake_hands(experiment, contexts[0])
     bad = np.full_like(initial(experiment), np.nan)
-    assert send("train", task_vector(experiment, bad), contexts[0]).has_error()
+    assert send("train", request(experiment, bad), contexts[0]).has_error()
 
 
-def test_a_cohort_trains_those_who_can(quick: Quick, contexts: list[Context]) -> None:
-    """One has no handshake, one gets too short a vector; the third gets its own result."""
+def test_a_cohort_trains_clients_without_errors(quick: Quick, contexts: list[Context]) -> None:
+    """One has no handshake, one gets a short vector; the third is trained as it is alone."""
     experiment = quick()
     start = initial(experiment)
     for context in contexts[1:]:
         shake_hands(experiment, context)
-    content = [task_vector(experiment, vector) for vector in (start, start, start[:-1])]
+    content = [request(experiment, vector) for vector in (start, start, start[:-1])]
     messages = [
-        arriving("train", each, context) for each, context in zip(content, contexts, strict=True)
+        arriving("train", vector, context.node_id)
+        for vector, context in zip(content, contexts, strict=True)
     ]
     replies = train_together(messages, contexts)
     assert [reply.has_error() for reply in replies] == [True, False, True]
     assert replies[0].error.reason.startswith("ClientError: no handshake")
-    assert replies[2].error.reason.startswith("ValueError at vector.py:")
+    assert replies[2].error.reason.startswith("ValueError at codecs.py:")
     ids = [reply.metadata.reply_to_message_id for reply in replies]
     assert ids == [message.metadata.message_id for message in messages]
-    alone = send("train", task_vector(experiment, start), contexts[1])
-    vectors = [reply.content["arrays"]["vector"].numpy() for reply in (replies[1], alone)]
+    alone = send("train", request(experiment, start), contexts[1])
+    vectors = [vector_of(reply) for reply in (replies[1], alone)]
     assert vectors[0].tobytes() == vectors[1].tobytes()
 
 
-def test_a_cohort_of_nobody_is_nobody(contexts: list[Context]) -> None:
+def test_an_empty_cohort_returns_no_replies(contexts: list[Context]) -> None:
     assert train_together([], []) == []

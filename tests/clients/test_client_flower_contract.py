@@ -1,4 +1,4 @@
-"""What clients/flower.py relies on in this version of Flower, tried with its own programs."""
+"""The private parts of this version of Flower that clients/flower.py uses."""
 
 from __future__ import annotations
 
@@ -19,11 +19,12 @@ from flowering import (
     until,
 )
 
-from fedpeft.ports import free_port
-from fedpeft.shims import write_shims
+from clients import tunnel, uplink
+from fedpeft.hosting.ports import free_port
+from fedpeft.hosting.shims import write_shims
 
 
-def test_the_places_that_are_changed_are_there() -> None:
+def test_flowers_replaced_functions_exist() -> None:
     from flwr.supernode.cli import flwr_clientapp
     from flwr.supernode.runtime import run_clientapp
 
@@ -32,20 +33,20 @@ def test_the_places_that_are_changed_are_there() -> None:
     assert source.count("install_from_fab(") == 1
     assert source.index("pull_task_input(client)") < source.index("install_from_fab(")
     assert source.index("install_from_fab(") < source.index("load_client_app_fn(")
-    ours = {"runtime_api_address", "token", "insecure", "certificates", "parent_pid"}
+    expected = {"runtime_api_address", "token", "insecure", "certificates", "parent_pid"}
     parameters = inspect.signature(run_clientapp.run_clientapp).parameters
-    assert set(parameters) == {*ours, "runtime_dependency_install"}
+    assert set(parameters) == {*expected, "runtime_dependency_install"}
     # What Flower's own command does with its arguments, and we do in its place.
     command = inspect.getsource(inspect.getmodule(flwr_clientapp))  # type: ignore[arg-type]
-    assert all(f"{name}=" in command for name in ours)
+    assert all(f"{name}=" in command for name in expected)
     assert command.count(".add_argument(") == 1  # the address; the others are added together
 
 
-def test_a_task_is_started_without_what_it_does_not_need(tmp_path: Path) -> None:
-    """One process for each message: what it imports, every message waits for."""
+def test_a_task_starts_without_the_supernode_and_torch(tmp_path: Path) -> None:
+    """Every message starts a process, and waits for its imports."""
     code = (
         "import sys; sys.argv = ['x', '--help']\n"
-        "from clients.task import main\n"
+        "from clients.process import main\n"
         "try: main()\n"
         "except SystemExit: print(sorted({'torch', 'transformers', 'pandas', 'flwr.supernode.cli'}"
         " & set(sys.modules)), 'flwr.supernode.runtime.run_clientapp' in sys.modules)"
@@ -60,19 +61,42 @@ def test_a_task_is_started_without_what_it_does_not_need(tmp_path: Path) -> None
     assert done.stdout.splitlines()[-1] == "[] True"
 
 
-def test_a_task_without_a_node_says_what_it_is_for() -> None:
+def test_a_task_outside_of_a_node_is_refused() -> None:
     environment = {name: os.environ[name] for name in os.environ if name != "FEDPEFT_NODE_STATE"}
-    command = [sys.executable, "-m", "clients.task"]
+    command = [sys.executable, "-m", "clients.process"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
-    assert done.returncode == 1 and "started by fedpeft node up" in done.stderr
+    assert done.returncode == 1 and "start this program through 'fedpeft node up'" in done.stderr
+
+
+def test_the_tunnel_knows_flowers_headers_paths_and_times() -> None:
+    from flwr.common.constant import (
+        HEARTBEAT_CALL_TIMEOUT,
+        TIMESTAMP_HEADER,
+        TIMESTAMP_TOLERANCE,
+    )
+    from flwr.proto.fleet_pb2 import PullMessagesResponse
+    from flwr.supercore.constant import FLEET_HTTP_PUBLIC_KEY_HEADER, FLEET_HTTP_SIGNATURE_HEADER
+    from flwr.supercore.protobuf.client import ProtobufClient
+    from flwr.supernode import fleet_http_client
+
+    assert {FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_HEADER} == set(uplink.CHANGING)
+    assert FLEET_HTTP_PUBLIC_KEY_HEADER.startswith("flwr-")
+    source = inspect.getsource(fleet_http_client)
+    assert all(f'"{path}"' in source for path in (tunnel.PULL, tunnel.HEARTBEAT))
+    assert PullMessagesResponse().SerializeToString() == b""
+    assert tunnel.BEAT < HEARTBEAT_CALL_TIMEOUT
+    # The last pull may start with a signature of this age, and the server may hold it for 20 s.
+    assert tunnel.HOLD + 20 < TIMESTAMP_TOLERANCE
+    timeout = inspect.signature(ProtobufClient).parameters["timeout"].default
+    assert tunnel.INTERIM < timeout == 30
 
 
 @pytest.mark.slow
 def test_a_node_refuses_code_that_its_server_sends(tmp_path: Path) -> None:
-    """The server is not ours and runs whatever it is given; the node still does not."""
+    """The server is plain Flower and runs any code; the node still refuses it."""
     port, state = free_port(), tmp_path / "state"
     state.mkdir()
-    write_shims(state / "bin", {"flwr-clientapp": "clients.task"})
+    write_shims(state / "bin", {"flwr-clientapp": "clients.process"})
     server = environment(tmp_path / "server", SIDE="server")
     node = environment(state / "flwr", state / "bin", SIDE="node", FEDPEFT_NODE_STATE=str(state))
     command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
@@ -84,7 +108,8 @@ def test_a_node_refuses_code_that_its_server_sends(tmp_path: Path) -> None:
         code, _, reason = reply.partition(" ")
         assert code == "2"  # an exception of the ClientApp
         assert reason == (
-            "<class 'fedpeft.bundle.ForeignBundle'>:<'the bundle brings its own code: evil.py'>"
+            "<class 'fedpeft.hosting.bundle.ForeignBundle'>:"
+            "<'the bundle brings its own code: evil.py'>"
         )
     refused = [line for line in lines(state / "node.log") if "refused" in line["message"]]
     assert [(line["level"], line["source"], line["run"], line["message"]) for line in refused] == [

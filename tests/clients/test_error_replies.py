@@ -1,4 +1,4 @@
-"""What travels of an error: never a word of a client's examples."""
+"""Error replies of a client never contain its examples."""
 
 from __future__ import annotations
 
@@ -7,19 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
+from messaging import arriving, handshake_request
 
 from clients.app import answering_errors, app
 from clients.errors import ClientError, Refusal
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from server.flower import from_wire, give_id, new_run, to_wire
 
 TEXT = "the film was awful and my doctor said so"
 
 
 def answer_raising(error: Exception) -> Message:
-    """Return what a node replies when ``error`` comes up, as it arrives at the server."""
+    """Return a node's reply after ``error`` was raised, as it arrives at the server."""
     new_run()
 
     @answering_errors
@@ -42,7 +43,7 @@ def answer_raising(error: Exception) -> Message:
         type("QuotingError", (Exception,), {"__str__": lambda self: TEXT})(),
     ],
 )
-def test_an_error_of_others_travels_without_its_text(error: Exception) -> None:
+def test_other_errors_are_sent_without_their_text(error: Exception) -> None:
     reply = answer_raising(error)
     assert reply.error.code == 2
     assert reply.error.reason.startswith(f"{type(error).__name__} at test_error_replies.py:")
@@ -50,24 +51,24 @@ def test_an_error_of_others_travels_without_its_text(error: Exception) -> None:
 
 
 @pytest.mark.parametrize("kind", [ClientError, UserError, Refusal])
-def test_our_own_words_travel(kind: type[Exception]) -> None:
+def test_errors_of_fedpeft_are_sent_with_their_text(kind: type[Exception]) -> None:
     reply = answer_raising(kind("engine.device = 'cuda': torch finds no such device here"))
     assert reply.error.reason == (
         f"{kind.__name__}: engine.device = 'cuda': torch finds no such device here"
     )
 
 
-def test_long_reasons_are_cut() -> None:
+def test_long_error_reasons_are_cut() -> None:
     assert len(answer_raising(ClientError("x" * 5000)).error.reason) == 200
     assert len(answer_raising(Refusal("x" * 5000)).error.reason) == 500
 
 
-def test_a_file_that_cannot_be_used_is_not_quoted(
+def test_an_error_in_reading_a_file_is_sent_without_its_text(
     tmp_path: Path, quick: Callable[..., Experiment], caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Our reader names the value at fault; with the wrong column that is a text.
+    """The reader's error quotes the invalid value, here a text as the column is wrong.
 
-    Who reads this node's own log owns the data, and sees it.
+    It is in the log of this node, whose operator owns the data.
     """
     rows = "".join(f"{TEXT} {number}\t{number}\n" for number in range(4))
     (tmp_path / "train.tsv").write_text(f"text\tlabel\n{rows}")
@@ -88,19 +89,16 @@ def test_a_file_that_cannot_be_used_is_not_quoted(
         "personal-folder": str(tmp_path),
     }
     context = Context(new_run().run_id, 1, node, RecordDict(), {})
-    content = RecordDict(
-        {"config": ConfigRecord({"experiment": experiment.to_toml(), "client": -1})}
-    )
-    question = Message(content, dst_node_id=1, message_type="query.handshake")
-    give_id(question)
-    reply = app(from_wire(to_wire(question)), context)
+    reply = app(arriving("query.handshake", handshake_request(experiment), 1), context)
     assert reply.error.reason.startswith("UserError at readers.py:")
     assert b"film" not in to_wire(reply)
-    said = f"UserError: {tmp_path}/train.tsv row 1: text = '{TEXT[:29]}…', expected a finite number"
-    assert caplog.messages == [f"{said} (the server is told: {reply.error.reason})"]
+    logged = (
+        f"UserError: {tmp_path}/train.tsv row 1: text = '{TEXT[:29]}…', expected a finite number"
+    )
+    assert caplog.messages == [f"{logged} (sent to the server: {reply.error.reason})"]
     assert caplog.records[0].run == str(context.run_id)  # type: ignore[attr-defined]
 
 
-def test_of_errors_of_others_the_text_is_not_even_logged(caplog: pytest.LogCaptureFixture) -> None:
+def test_other_errors_are_logged_without_their_text(caplog: pytest.LogCaptureFixture) -> None:
     reply = answer_raising(ValueError(TEXT))
     assert caplog.messages == [reply.error.reason]

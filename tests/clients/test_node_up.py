@@ -1,30 +1,34 @@
-"""`fedpeft node up` with a real SuperLink: it joins, mends itself, and ends whole."""
+"""`fedpeft node up` with a real SuperLink: start, restarts, and end of all processes."""
 
 from __future__ import annotations
 
 import contextlib
+import logging
 import os
 import signal
 import subprocess
 import sys
+import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
-from servers import server_state, superlink
+from servers import server_folder, superlink
 from workers import eventually, handshake, logged, node_context
 
 from clients import relay
 from clients.channel import is_listening
+from clients.folder import NodeFolder, NodeSettings
 from clients.node import Node, children, make_certificate, up
-from clients.state import NodeSettings, prepare, runtime_folder, socket_path
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
-from fedpeft.keys import make_node
-from server.host.state import ServerState
-from server.registry import add_node
+from fedpeft.experiment.config import Experiment
+from fedpeft.hosting.keys import make_node
+from fedpeft.hosting.processes import Supervisor
+from server.host.folder import ServerFolder
+from server.host.registration import add_node
+from server.host.up import gateway
 from simulations.processes import alive, command_line, descendants
 
 PROGRAM = "from fedpeft.cli import main; main()"
@@ -32,7 +36,7 @@ PROGRAM = "from fedpeft.cli import main; main()"
 
 @contextmanager
 def node_up(state: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
-    """Run `fedpeft node up`; whatever it leaves is ended."""
+    """Run `fedpeft node up`; kill all its processes at the end."""
     command = [sys.executable, "-c", PROGRAM, "node", "up", "--state", str(state), *options]
     with open(state.with_suffix(".out"), "w") as out:
         process = subprocess.Popen(command, stdout=out, stderr=subprocess.STDOUT, text=True)
@@ -47,14 +51,14 @@ def node_up(state: Path, *options: str) -> Iterator[subprocess.Popen[str]]:
 
 
 def processes_of(state: Path) -> dict[int, str]:
-    """Return the living processes that a node has started: pid -> command."""
-    mark, found = f"FEDPEFT_NODE_STATE={state}".encode(), {}
+    """Return the running processes that a node has started: pid -> command."""
+    mark, processes = f"FEDPEFT_NODE_STATE={state}".encode(), {}
     for entry in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
             if entry.name.isdecimal() and mark in (entry / "environ").read_bytes().split(b"\0"):
                 command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode()
-                found[int(entry.name)] = command
-    return found
+                processes[int(entry.name)] = command
+    return processes
 
 
 def pids_of(state: Path, word: str) -> list[int]:
@@ -62,30 +66,37 @@ def pids_of(state: Path, word: str) -> list[int]:
 
 
 def commands_below(pid: int) -> list[str]:
-    return [command_line(each) for each in descendants(pid)]
+    return [command_line(child) for child in descendants(pid)]
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerState]:
-    """A SuperLink that knows the node `site`, whose keys lie beside the server's state."""
-    state = server_state(tmp_path_factory.mktemp("server"))
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerFolder]:
+    """A SuperLink behind its gateway, with the registered node `site`, whose keys are beside it."""
+    state = server_folder(tmp_path_factory.mktemp("server"))
     make_node(state.path.parent / "site", "site")
+    supervisor = Supervisor([gateway(state, 64)], logging.getLogger("test"))
     with superlink(state):
         add_node(state.path, state.path.parent / "site" / "site.pub")
-        yield state
+        running = threading.Thread(target=supervisor.run)
+        running.start()
+        try:
+            yield state
+        finally:
+            supervisor.stop()
+            running.join()
 
 
-def options(server: ServerState) -> list[str]:
-    folder, address = server.path.parent, server.connection().control
+def options(server: ServerFolder) -> list[str]:
+    folder, address = server.path.parent, f"localhost:{server.ports['public']}"
     return [
         *("--superlink", address, "--key", str(folder / "site" / "site")),
         *("--ca", str(server.connection().ca), "--partition", "0", "--backbone", "tiny"),
     ]
 
 
-@pytest.mark.slow
-def test_a_node_joins_mends_itself_and_ends_whole(
-    server: ServerState, tmp_path: Path, quick: Callable[..., Experiment]
+@pytest.mark.long
+def test_a_node_joins_restarts_its_worker_and_ends_all_processes(
+    server: ServerFolder, tmp_path: Path, quick: Callable[..., Experiment]
 ) -> None:
     state = tmp_path / "state"
     with node_up(state, *options(server), "--log-json") as node:
@@ -105,7 +116,7 @@ def test_a_node_joins_mends_itself_and_ends_whole(
         assert any("query.handshake: done" in line for line in logged(state))
         os.kill(worker, signal.SIGKILL)
         eventually(lambda: set(pids_of(state, "clients.worker")) - {worker} != set())
-        eventually(lambda: is_listening(socket_path(state)))
+        eventually(lambda: is_listening(NodeFolder(state).socket))
         assert relay.app(handshake(quick()), context).has_content()
         assert sum("query.handshake: done" in line for line in logged(state)) == 2
 
@@ -118,8 +129,8 @@ def test_a_node_joins_mends_itself_and_ends_whole(
     assert '"source": "supernode"' in printed and "the node has ended" in printed
 
 
-@pytest.mark.slow
-def test_a_node_does_without_a_worker(server: ServerState, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_node_runs_without_a_worker(server: ServerFolder, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with node_up(state, *options(server), "--no-worker") as node:
         eventually(lambda: "the node is up" in str(logged(state)))
@@ -129,8 +140,8 @@ def test_a_node_does_without_a_worker(server: ServerState, tmp_path: Path) -> No
     assert "worker" not in state.with_suffix(".out").read_text()
 
 
-@pytest.mark.slow
-def test_a_mistake_ends_it_before_anything_starts(server: ServerState, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_mistake_ends_node_up_before_any_start(server: ServerFolder, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with node_up(state, *options(server)[:-1], "/no/such/backbone") as node:
         assert node.wait(timeout=180) == 2
@@ -139,10 +150,10 @@ def test_a_mistake_ends_it_before_anything_starts(server: ServerState, tmp_path:
     assert not (state / "node.json").exists()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_a_signal_during_the_checks_ends_them(
-    server: ServerState, tmp_path: Path, number: int
+def test_a_signal_during_the_checks_ends_node_up(
+    server: ServerFolder, tmp_path: Path, number: int
 ) -> None:
     state = tmp_path / "state"
     # A shell starts what runs in its background with SIGINT ignored.
@@ -170,8 +181,8 @@ def test_a_state_folder_in_the_data_is_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
-def test_its_processes_know_each_other_by_a_certificate_of_this_start(tmp_path: Path) -> None:
-    folder = runtime_folder(tmp_path)
+def test_the_nodes_processes_get_a_new_certificate_at_each_start(tmp_path: Path) -> None:
+    folder = NodeFolder(tmp_path).runtime
     make_certificate(folder)
     first = {path.name: path.read_bytes() for path in folder.iterdir()}
     assert set(first) == {"ca.crt", "server.crt", "server.key"}  # nobody can sign another
@@ -181,13 +192,15 @@ def test_its_processes_know_each_other_by_a_certificate_of_this_start(tmp_path: 
     assert not any(first[path.name] == path.read_bytes() for path in folder.iterdir())
 
 
-def test_its_processes_are_closed_to_others_and_find_our_program_first(tmp_path: Path) -> None:
+def test_the_nodes_processes_are_private_and_use_our_scripts(tmp_path: Path) -> None:
     state = tmp_path / "a state"
-    prepare(state)
+    NodeFolder(state).prepare()
     node = Node("host:1", Path("/k"), Path("/ca"), state, NodeSettings("", 0))
-    worker, supernode, superexec = children(node, 4321)
+    worker, tunnel, supernode, superexec = children(node, 4321, 4322)
     assert "process" in supernode.command and f'state="{state}"' in supernode.command
     assert "--host" in supernode.command and "127.0.0.1" in supernode.command
+    assert "127.0.0.1:4322" in supernode.command and "host:1" not in supernode.command
+    assert tunnel.command[-4:] == ["4322", "host", "1", "/ca"]
     assert "127.0.0.1:4321" in superexec.command and "--insecure" not in superexec.command
     for child in (supernode, superexec):
         secret = child.command[list(child.command).index("--superexec-auth-secret-file") + 1]
@@ -197,4 +210,4 @@ def test_its_processes_are_closed_to_others_and_find_our_program_first(tmp_path:
     assert around["PATH"].split(os.pathsep)[0] == str(state / "bin")
     assert around["FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION"] == "1"
     assert around["FEDPEFT_NODE_STATE"] == str(state)
-    assert supernode.environment == superexec.environment == around
+    assert supernode.environment == superexec.environment == tunnel.environment == around

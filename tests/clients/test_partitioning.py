@@ -1,4 +1,4 @@
-"""Every way to spread examples: who gets what, completely, and the same for the same seed."""
+"""Every kind of partition: complete, reproducible, and with the promised distribution."""
 
 from __future__ import annotations
 
@@ -12,10 +12,10 @@ import pytest
 
 from clients.partitioning import digest as partition_digest
 from clients.partitioning import fill_up, label_counts, partition, save
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.randomness import generator
-from fedpeft.settings import TaskSection
 from fedpeft.tasks import Examples, Task, TaskInfo, load_task
 
 Quick = Callable[..., Experiment]
@@ -35,7 +35,7 @@ def task_of(experiment: Experiment) -> Task:
 
 
 def made_up(labels: np.ndarray, classes: int = 2, owners: list[str] | None = None) -> Task:
-    """Return a task of which only the labels matter."""
+    """Return a task with the given labels and arbitrary texts."""
     names = tuple(f"class {label}" for label in range(classes))
     kind = "classes" if classes > 1 else "score"
     info = TaskInfo("made up", kind, names if classes > 1 else (), False, "accuracy", None, "")
@@ -44,10 +44,10 @@ def made_up(labels: np.ndarray, classes: int = 2, owners: list[str] | None = Non
 
 
 def assert_partition(rows: list[np.ndarray], examples: int, minimum: int = 1) -> None:
-    """Check that the clients' rows are disjoint, complete, sorted, and enough."""
+    """Check that the clients' rows are disjoint, complete, sorted, and at least the minimum."""
     together = np.concatenate(rows)
     assert np.array_equal(np.sort(together), np.arange(examples))
-    assert all(np.array_equal(each, np.sort(each)) for each in rows)
+    assert all(np.array_equal(part, np.sort(part)) for part in rows)
     assert min(map(len, rows)) >= minimum
 
 
@@ -74,29 +74,29 @@ def test_every_example_belongs_to_one_client(
 
 
 @pytest.mark.parametrize("kind", KINDS)
-def test_the_seed_decides(quick: Quick, kind: str) -> None:
+def test_the_seed_determines_the_partition(quick: Quick, kind: str) -> None:
     task, *more = KINDS[kind]
     labels = task_of(quick(f"task.name={task}"))
 
     def rows(seed: int) -> list[list[int]]:
         settings = (f"partition.kind={kind}", f"task.name={task}", f"seed={seed}", *more)
-        return [each.tolist() for each in partition(labels, quick(*settings))]
+        return [part.tolist() for part in partition(labels, quick(*settings))]
 
     assert rows(4) == rows(4)
     assert rows(4) != rows(5)
 
 
 def test_iid_shares_are_equal_and_shuffled(quick: Quick) -> None:
-    """Flower's partitioner would give consecutive blocks, here of one class each."""
+    """Flower's partitioner would return consecutive blocks, here of one class."""
     task = made_up(np.repeat([0, 1], 60))
     rows = partition(task, quick("federation.clients=4"))
-    assert [len(each) for each in rows] == [30] * 4
-    for each in rows:
-        assert 5 < task.train.labels[each].sum() < 25
+    assert [len(part) for part in rows] == [30] * 4
+    for part in rows:
+        assert 5 < task.train.labels[part].sum() < 25
 
 
 @pytest.mark.parametrize("seed", range(5))
-def test_dirichlet_works_where_flowers_gives_up(quick: Quick, seed: int) -> None:
+def test_dirichlet_works_where_flowers_partitioner_fails(quick: Quick, seed: int) -> None:
     """alpha 0.1, 20 clients, 200 binary examples: "max attempts" in flwr-datasets 0.6.1."""
     task = made_up(np.arange(200) % 2)
     settings = ("partition.kind=dirichlet", "partition.alpha=0.1", "federation.clients=20")
@@ -109,7 +109,7 @@ def test_a_smaller_alpha_is_less_even(quick: Quick) -> None:
     def unevenness(kind: str, alpha: float) -> float:
         settings = (f"partition.kind={kind}", f"partition.alpha={alpha}", "federation.clients=10")
         rows = partition(task, quick(*settings))
-        counts = np.array([np.bincount(task.train.labels[each], minlength=2) for each in rows])
+        counts = np.array([np.bincount(task.train.labels[part], minlength=2) for part in rows])
         return float(counts.std(axis=0).mean())
 
     for kind in ("dirichlet", "quantity"):
@@ -120,13 +120,13 @@ def test_quantity_changes_sizes_not_labels(quick: Quick) -> None:
     task = made_up(np.arange(4000) % 2)
     rows = partition(task, quick("partition.kind=quantity", "federation.clients=5"))
     assert max(map(len, rows)) > 2 * min(map(len, rows))
-    for each in (each for each in rows if len(each) > 100):
-        share = task.train.labels[each].mean()
-        assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(len(each))
+    for part in (part for part in rows if len(part) > 100):
+        share = task.train.labels[part].mean()
+        assert abs(share - 0.5) < 5 * 0.5 / np.sqrt(len(part))
 
 
 @pytest.mark.parametrize("alpha", [1e-3, 1e3])
-def test_extreme_alphas_work(quick: Quick, alpha: float) -> None:
+def test_dirichlet_works_with_extreme_alphas(quick: Quick, alpha: float) -> None:
     task = made_up(np.arange(300) % 3, classes=3)
     for kind in ("dirichlet", "quantity"):
         settings = (f"partition.kind={kind}", f"partition.alpha={alpha}", "federation.clients=30")
@@ -141,7 +141,7 @@ def test_pathological_clients_have_so_many_classes(
     task = made_up(np.arange(600) % 5, classes=5)
     settings = ("partition.kind=pathological", f"partition.classes={classes}")
     rows = partition(task, quick(*settings, f"federation.clients={clients}"))
-    assert [len(np.unique(task.train.labels[each])) for each in rows] == [classes] * clients
+    assert [len(np.unique(task.train.labels[part])) for part in rows] == [classes] * clients
     assert_partition(rows, 600)
 
 
@@ -150,15 +150,15 @@ def test_pathological_clients_with_all_classes_may_be_few(quick: Quick) -> None:
     settings = ("partition.kind=pathological", "partition.classes=3", "federation.clients=2")
     rows = partition(task, quick(*settings))
     assert_partition(rows, 60)
-    assert all(len(np.unique(task.train.labels[each])) == 3 for each in rows)
+    assert all(len(np.unique(task.train.labels[part])) == 3 for part in rows)
 
 
 def test_strict_bins_are_ranges_of_the_score_in_order(quick: Quick) -> None:
     scores = np.random.default_rng(0).permutation(np.linspace(0, 5, 90))
     settings = ("partition.kind=bins", "partition.strictness=1")
     rows = partition(made_up(scores, classes=1), quick(*settings))
-    ranges = [(scores[each].min(), scores[each].max()) for each in rows]
-    assert [len(each) for each in rows] == [30] * 3
+    ranges = [(scores[part].min(), scores[part].max()) for part in rows]
+    assert [len(part) for part in rows] == [30] * 3
     assert ranges[0][1] < ranges[1][0]
     assert ranges[1][1] < ranges[2][0]
 
@@ -167,7 +167,7 @@ def test_bins_of_no_strictness_are_iid(quick: Quick) -> None:
     scores = np.linspace(0, 5, 900)
     settings = ("partition.kind=bins", "partition.strictness=0")
     rows = partition(made_up(scores, classes=1), quick(*settings))
-    assert max(abs(scores[each].mean() - 2.5) for each in rows) < 0.4  # 5 standard errors
+    assert max(abs(scores[part].mean() - 2.5) for part in rows) < 0.4  # 5 standard errors
 
 
 def test_natural_follows_the_column(quick: Quick, tmp_path: Path) -> None:
@@ -185,16 +185,16 @@ def test_natural_follows_the_column(quick: Quick, tmp_path: Path) -> None:
     )
     task = load_task(experiment.task, 0, "who")
     rows = partition(task, experiment)
-    assert [each.tolist() for each in rows] == [[1, 2, 4], [3, 5], [0]]  # bob, cem, ann
+    assert [part.tolist() for part in rows] == [[1, 2, 4], [3, 5], [0]]  # bob, cem, ann
 
 
 @pytest.mark.parametrize("kind", ["iid", "quantity"])
-def test_tagged_texts_are_spread_whole(quick: Quick, kind: str) -> None:
+def test_tagged_texts_are_partitioned_whole(quick: Quick, kind: str) -> None:
     experiment = quick("task.name=synthetic/entities", f"partition.kind={kind}")
     task = task_of(experiment)
     rows = partition(task, experiment)
     assert_partition(rows, 120)
-    parts = [task.train.select(each) for each in rows]
+    parts = [task.train.select(part) for part in rows]
     assert sum(len(tags) for part in parts for tags in part.labels) == sum(
         map(len, task.train.text)
     )
@@ -230,7 +230,7 @@ TAGGED = load_task(TaskSection(name="synthetic/entities", train_limit=10, eval_l
         (
             made_up(np.full(10, 2.5), 1),
             ["partition.kind=bins"],
-            "cannot be spread so: .*near-zero std",
+            "cannot be partitioned this way: .*near-zero std",
         ),
         (
             made_up(np.arange(10) % 2),
@@ -245,7 +245,7 @@ TAGGED = load_task(TaskSection(name="synthetic/entities", train_limit=10, eval_l
         (
             made_up(np.array([0] * 19 + [1]), 2),
             ["partition.kind=pathological", "federation.clients=6"],
-            "cannot be spread so: Label: 1 is needed",
+            "cannot be partitioned this way: Label: 1 is needed",
         ),
         (made_up(np.arange(6) % 2), ["partition.kind=natural"], "needs partition.column"),
         (TAGGED, ["partition.kind=natural"], "needs partition.column"),
@@ -272,7 +272,7 @@ TAGGED = load_task(TaskSection(name="synthetic/entities", train_limit=10, eval_l
         ),
     ],
 )
-def test_what_cannot_be_is_refused_with_the_values(
+def test_impossible_partitions_are_refused_with_the_values(
     quick: Quick, task: Task, settings: list[str], message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -282,17 +282,17 @@ def test_what_cannot_be_is_refused_with_the_values(
 def test_filling_up_takes_from_the_largest() -> None:
     rows = [np.array([], dtype=int), np.arange(10), np.arange(10, 14)]
     filled = fill_up(rows, 3, generator(0, "test"))
-    assert [len(each) for each in filled] == [3, 7, 4]
+    assert [len(part) for part in filled] == [3, 7, 4]
     assert set(filled[0]) | set(filled[1]) == set(range(10))
-    assert [len(each) for each in rows] == [0, 10, 4]  # what was given is not changed
+    assert [len(part) for part in rows] == [0, 10, 4]  # what was given is not changed
 
 
-def test_filling_up_leaves_what_is_enough() -> None:
+def test_filling_up_keeps_clients_with_enough_examples() -> None:
     rows = [np.arange(2), np.arange(2, 9)]
     assert all(map(np.array_equal, fill_up(rows, 2, generator(0, "test")), rows))
 
 
-def test_the_file_holds_the_rows_and_their_digest(tmp_path: Path) -> None:
+def test_a_saved_partition_holds_rows_digest_and_counts(tmp_path: Path) -> None:
     rows = [np.array([0, 3]), np.array([1, 2, 4])]
     path = tmp_path / "partition.json"
     task = made_up(np.arange(5) % 2)
@@ -310,7 +310,7 @@ def test_the_file_holds_the_rows_and_their_digest(tmp_path: Path) -> None:
     assert partition_digest([rows[1], rows[0]]) != digest
 
 
-def test_words_are_counted_of_tags_and_nothing_of_scores() -> None:
+def test_label_counts_of_tags_and_scores() -> None:
     rows = [np.array([0, 1]), np.arange(2, 10)]
     counts = label_counts(rows, TAGGED)
     assert counts.shape == (2, len(TAGGED.info.labels))
@@ -319,11 +319,11 @@ def test_words_are_counted_of_tags_and_nothing_of_scores() -> None:
 
 
 def test_a_run_keeps_the_partition_it_was_made_with(quick: Quick, tmp_path: Path) -> None:
-    from simulations.run import prepare
+    from simulations.simulation import prepare
 
     experiment = quick("partition.kind=dirichlet", "federation.clients=5")
     folder, runtime = prepare(experiment, tmp_path / "run")
     kept = json.loads((folder.path / "partition.json").read_text())
     assert kept["kind"] == "dirichlet"
-    assert kept["clients"] == [each.tolist() for each in partition(runtime.task, experiment)]
+    assert kept["clients"] == [part.tolist() for part in partition(runtime.task, experiment)]
     assert kept["digest"] == hashlib.sha256(json.dumps(kept["clients"]).encode()).hexdigest()

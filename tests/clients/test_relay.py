@@ -1,4 +1,4 @@
-"""What a message gets through the relay: from a real worker, and where there is none."""
+"""The relay's replies with a real worker, and without one."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from flwr.app import ConfigRecord, Context, Message, RecordDict
+from flwr.app import ConfigRecord, Context, Message
+from messaging import arriving
 from workers import (
     eventually,
     handshake,
     logged,
-    message,
     node_context,
     running_worker,
     same_time,
@@ -27,9 +27,11 @@ from workers import (
 
 from clients import app, relay
 from clients.flower import context_to_wire, from_wire, to_wire
+from clients.folder import NodeFolder
 from clients.worker import answer, answer_wire
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
+from fedpeft.wire.messages import HandshakeRequest
 
 Quick = Callable[..., Experiment]
 
@@ -49,11 +51,11 @@ def experiment(quick: Quick) -> Experiment:
 
 @pytest.fixture
 def start(experiment: Experiment) -> np.ndarray:
-    return runtime_of(experiment.to_toml()).model.initial(0)
+    return runtime_of(experiment).parameters.initial(0)
 
 
 def both(asked: Message, context: Context) -> tuple[bytes, bytes]:
-    """Return what the relay and the client app of this process reply to the same message."""
+    """Return the replies of the relay and of this process's client app to a message."""
     here = copy.deepcopy(context)
     replies = relay.app(asked, context), app.app(asked, here)
     assert context_to_wire(context) == context_to_wire(here)
@@ -83,15 +85,14 @@ def test_the_worker_gives_the_same_bytes_as_this_process(
 
 
 @pytest.mark.slow
-def test_error_replies_are_the_same_too(
+def test_the_worker_gives_the_same_error_replies_as_this_process(
     state: Path, experiment: Experiment, start: np.ndarray, quick: Quick
 ) -> None:
     other = quick("seed=77")
-    content = RecordDict({"config": ConfigRecord({"experiment": "seed = [", "client": 0})})
     for asked in (
         task_vector("train", other, start),
         task_vector("evaluate", experiment, start[:-1]),
-        message("query.handshake", content),
+        handshake("seed = ["),
     ):
         replies = both(asked, node_context(state))
         assert replies[0] == replies[1]
@@ -99,28 +100,28 @@ def test_error_replies_are_the_same_too(
 
 
 @pytest.mark.slow
-def test_what_the_worker_puts_into_the_context_arrives(state: Path, tmp_path: Path) -> None:
+def test_changes_of_the_context_by_the_worker_arrive(state: Path, tmp_path: Path) -> None:
     context = node_context(state)
     context.state["kept"] = ConfigRecord({"round": 3})
-    asked = message("query.handshake", RecordDict({"config": ConfigRecord({"experiment": ""})}))
+    asked = handshake("seed = [")
     relay.app(asked, context)
     assert dict(context.state["kept"]) == {"round": 3}
-    reply, changed = answer_wire((to_wire(asked), context_to_wire(context)))
+    reply, changed = answer_wire(NodeFolder(state), (to_wire(asked), context_to_wire(context)))
     assert from_wire(reply).has_error() and changed == context_to_wire(context)
 
 
-def test_without_a_worker_the_message_is_answered_here(
+def test_without_a_worker_the_relay_answers(
     tmp_path: Path, experiment: Experiment, start: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
     context = node_context(state_folder(tmp_path / "state"))
     assert relay.app(handshake(experiment), context).has_content()
     replies = both(task_vector("train", experiment, start), context)
     assert replies[0] == replies[1]
-    assert "this process answers itself" in caplog.text
+    assert "this process answers instead" in caplog.text
 
 
 @pytest.mark.slow
-def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
+def test_the_relay_answers_if_the_worker_is_killed_during_a_message(
     tmp_path: Path, experiment: Experiment, start: np.ndarray, caplog: pytest.LogCaptureFixture
 ) -> None:
     state = state_folder(tmp_path / "state")
@@ -142,25 +143,28 @@ def test_a_worker_killed_in_the_middle_costs_nothing_but_time(
     assert "no answer from the worker" in caplog.text
 
 
-def test_an_exception_here_becomes_an_error_reply_without_its_text(
+def test_an_exception_in_the_relay_becomes_an_error_reply_without_its_text(
     tmp_path: Path, quick: Quick, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The text of the exception quotes the data, as this node's own log shows."""
+    """The text of the exception quotes the data, as this node's log shows."""
     secret = "of a patient's name"
     (tmp_path / "own.csv").write_text(f"text,label\ngood,fine\nbad,{secret}\n")
-    state = state_folder(tmp_path / "state", data=str(tmp_path / "own.csv"), partition=None)
+    state = state_folder(
+        tmp_path / "state", data=str(tmp_path / "own.csv"), partition=None, labels=("fine", "no")
+    )
     custom = ["task.name=custom", "task.train_limit=0", "task.eval_limit=0", "task.labels=fine,no"]
     reply = relay.app(handshake(quick(*custom)), node_context(state))
     assert reply.error.reason.startswith("UserError at readers.py:")
     assert secret.encode() not in to_wire(reply)
     assert f"label = '{secret}' is none of the labels" in caplog.text
-    unknown = answer(message("train.unknown", RecordDict()), node_context(state))
+    unknown = answer(arriving("train.unknown", HandshakeRequest()), node_context(state))
     assert unknown.has_error() and "unknown" not in unknown.error.reason
 
 
-def test_the_relay_imports_next_to_nothing() -> None:
+def test_the_relay_imports_no_heavy_library() -> None:
     program = (
-        "import sys, clients.relay, clients.task; print(sorted({'torch', 'transformers', 'pandas',"
+        "import sys, clients.relay, clients.process\n"
+        "print(sorted({'torch', 'transformers', 'pandas',"
         " 'scipy', 'datasets', 'clients.app', 'fedpeft.runtime'} & set(sys.modules)))"
     )
     ended = subprocess.run(

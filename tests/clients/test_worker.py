@@ -1,4 +1,4 @@
-"""The resident worker as a process: what it holds, what it survives, how it ends."""
+"""The resident worker as a process: start, errors, end."""
 
 from __future__ import annotations
 
@@ -30,10 +30,10 @@ from workers import (
 from clients import relay
 from clients.channel import ask, is_listening
 from clients.flower import context_to_wire, to_wire
+from clients.folder import NodeFolder, NodeSettings
 from clients.node import Node, children
-from clients.state import NodeSettings, log_path, socket_path
-from fedpeft.config import Experiment
-from fedpeft.processes import Supervisor
+from fedpeft.experiment.config import Experiment
+from fedpeft.hosting.processes import Supervisor
 from fedpeft.runtime import runtime_of
 
 pytestmark = pytest.mark.slow  # each starts a process that imports torch
@@ -44,7 +44,7 @@ def waits(state: Path) -> bool:
     return any("waiting for messages" in line for line in logged(state))
 
 
-def test_it_loads_the_backbones_of_the_node_and_says_so(tmp_path: Path) -> None:
+def test_the_worker_loads_the_nodes_backbones(tmp_path: Path) -> None:
     state = state_folder(tmp_path / "state", allow=("tiny", "/no/such/folder"))
     with running_worker(state):
         eventually(lambda: waits(state))
@@ -55,7 +55,7 @@ def test_it_loads_the_backbones_of_the_node_and_says_so(tmp_path: Path) -> None:
     assert lines[-1].endswith("with tiny")
 
 
-def test_who_asks_while_it_loads_waits_and_is_answered(tmp_path: Path, quick: Quick) -> None:
+def test_a_request_waits_while_the_worker_loads(tmp_path: Path, quick: Quick) -> None:
     state = state_folder(tmp_path / "state")
     with running_worker(state):
         context = node_context(state)
@@ -63,7 +63,7 @@ def test_who_asks_while_it_loads_waits_and_is_answered(tmp_path: Path, quick: Qu
     lines = logged(state)
     assert any(line.startswith("waiting for messages") for line in lines[:-1])
     assert lines[-1].startswith("query.handshake: done in")
-    run = json.loads(log_path(state).read_text().splitlines()[-1])["run"]
+    run = json.loads(NodeFolder(state).log.read_text().splitlines()[-1])["run"]
     assert run is not None and run.isdecimal()
 
 
@@ -71,7 +71,7 @@ def test_a_broken_request_is_dropped_and_the_next_is_answered(tmp_path: Path, qu
     state = state_folder(tmp_path / "state")
     with running_worker(state) as worker:
         with pytest.raises(OSError):
-            ask(socket_path(state), (b"\xff secret", b"\xff"), 30)
+            ask(NodeFolder(state).socket, (b"\xff secret", b"\xff"), 30)
         with connected_to(state) as connection:
             connection.sendall(b"GET / HTTP/1.1\r\n\r\n")
         context = node_context(state)
@@ -87,7 +87,7 @@ def test_a_broken_request_is_dropped_and_the_next_is_answered(tmp_path: Path, qu
     assert not any("secret" in line for line in lines)
 
 
-def test_sigterm_ends_it_at_once_and_the_next_takes_its_place(tmp_path: Path, quick: Quick) -> None:
+def test_sigterm_ends_the_worker_and_the_next_replaces_it(tmp_path: Path, quick: Quick) -> None:
     state, experiment = state_folder(tmp_path / "state"), quick()
     asked = handshake(experiment)
     with running_worker(state) as worker:
@@ -96,7 +96,7 @@ def test_sigterm_ends_it_at_once_and_the_next_takes_its_place(tmp_path: Path, qu
         begun = time.monotonic()
         worker.wait(timeout=10)
         assert time.monotonic() - begun < 5
-    assert not is_listening(socket_path(state))
+    assert not is_listening(NodeFolder(state).socket)
     with running_worker(state):
         context = node_context(state)
         context.run_id = asked.metadata.run_id
@@ -115,26 +115,24 @@ relay(from_wire(message), context_from_wire(context))
 
 
 def asking(folder: Path, asked: Message, context: Context) -> subprocess.Popen[bytes]:
-    """Start the process of one message."""
+    """Start the process that relays one message."""
     paths = folder / "message", folder / "context"
     for path, content in zip(paths, (to_wire(asked), context_to_wire(context)), strict=True):
         path.write_bytes(content)
     return subprocess.Popen([sys.executable, "-c", RELAY, *map(str, paths)])
 
 
-def test_it_ends_in_the_middle_when_who_asked_is_gone_and_is_back(
-    tmp_path: Path, quick: Quick
-) -> None:
+def test_the_worker_restarts_if_the_requester_disconnects(tmp_path: Path, quick: Quick) -> None:
     state, experiment = state_folder(tmp_path / "state"), quick("local.steps=100000")
     node = Node("nowhere:1", tmp_path, tmp_path, state, NodeSettings("", 0))
-    supervisor = Supervisor(children(node, 1)[:1], logging.getLogger("test"), backoff=(0.1,))
+    supervisor = Supervisor(children(node, 1, 2)[:1], logging.getLogger("test"), backoff=(0.1,))
     supervising = threading.Thread(target=supervisor.run)
     supervising.start()
     try:
-        eventually(lambda: is_listening(socket_path(state)))
+        eventually(lambda: is_listening(NodeFolder(state).socket))
         context = node_context(state)
         assert relay.app(handshake(experiment), context).has_content()
-        start = runtime_of(experiment.to_toml()).trainable.initial(0)
+        start = runtime_of(experiment).parameters.initial(0)
         asker = asking(tmp_path, task_vector("train", experiment, start), context)
         eventually(lambda: "train, round 1: begun" in logged(state))
         time.sleep(1)  # well into it
@@ -144,18 +142,18 @@ def test_it_ends_in_the_middle_when_who_asked_is_gone_and_is_back(
         begun = time.monotonic()
         eventually(lambda: supervisor.restarts == {"worker": 1})
         assert time.monotonic() - begun < 5
-        eventually(lambda: is_listening(socket_path(state)))
+        eventually(lambda: is_listening(NodeFolder(state).socket))
         assert relay.app(handshake(experiment), context).has_content()
     finally:
         supervisor.stop()
         supervising.join(20)
-    assert "who asked has gone: this worker ends, and the next begins" in logged(state)
+    assert "the requester disconnected; restarting the worker" in logged(state)
     assert not any(line.startswith("train, round 1: done") for line in logged(state))
 
 
-def test_a_second_worker_is_refused(tmp_path: Path) -> None:
+def test_a_second_worker_in_a_state_folder_is_refused(tmp_path: Path) -> None:
     state = state_folder(tmp_path / "state")
     with running_worker(state):
         assert start_worker(state).wait(timeout=180) == 1
-        assert is_listening(socket_path(state))
-    assert any("another process answers there already" in line for line in logged(state))
+        assert is_listening(NodeFolder(state).socket)
+    assert any("another process listens there already" in line for line in logged(state))

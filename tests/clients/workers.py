@@ -1,4 +1,4 @@
-"""Real workers in state folders, and messages for them; shared by the tests of a node."""
+"""Real workers in state folders, and messages for them."""
 
 from __future__ import annotations
 
@@ -15,16 +15,17 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from flwr.app import Array, ArrayRecord, ConfigRecord, Context, Message, RecordDict
+from flwr.app import Context, Message, RecordDict
+from messaging import arriving, handshake_request, request
 
 from clients.channel import is_listening
-from clients.state import NodeSettings, log_path, prepare, socket_path
-from fedpeft.config import Experiment
-from server.flower import from_wire, give_id, new_run, to_wire
+from clients.folder import NodeFolder, NodeSettings
+from fedpeft.experiment.config import Experiment
+from server.flower import new_run, to_wire
 
 
 def eventually(happens: Callable[[], bool], seconds: float = 180) -> None:
-    """Wait until something happens; a generous time, as machines are busy."""
+    """Wait until ``happens`` returns True; for long, as machines are busy."""
     deadline = time.monotonic() + seconds
     while not happens():
         assert time.monotonic() < deadline, "it did not happen in time"
@@ -32,17 +33,17 @@ def eventually(happens: Callable[[], bool], seconds: float = 180) -> None:
 
 
 def state_folder(path: Path, **settings: Any) -> Path:
-    """Make the state folder of a node that has part 0 of a task that makes its own data."""
-    prepare(path)
+    """Make the state folder of a node with part 0 of a synthetic task."""
+    NodeFolder(path).prepare()
     NodeSettings(**{"data": "", "partition": 0, **settings}).write(path)
     return path
 
 
 def logged(state: Path) -> list[str]:
-    """Return the messages of a node's log; none while there is no log yet."""
-    if not log_path(state).exists():
+    """Return the messages of a node's log; empty if there is no log yet."""
+    if not NodeFolder(state).log.exists():
         return []
-    return [json.loads(line)["message"] for line in log_path(state).read_text().splitlines()]
+    return [json.loads(line)["message"] for line in NodeFolder(state).log.read_text().splitlines()]
 
 
 def start_worker(state: Path) -> subprocess.Popen[bytes]:
@@ -54,7 +55,7 @@ def running_worker(state: Path) -> Iterator[subprocess.Popen[bytes]]:
     """Run a worker that listens in a state folder."""
     process = start_worker(state)
     try:
-        eventually(lambda: is_listening(socket_path(state)))
+        eventually(lambda: is_listening(NodeFolder(state).socket))
         yield process
     finally:
         process.send_signal(signal.SIGCONT)
@@ -67,36 +68,24 @@ def node_context(state: Path) -> Context:
     return Context(new_run().run_id, 1000, {"state": str(state)}, RecordDict(), {})
 
 
-def message(kind: str, content: RecordDict) -> Message:
-    """Return a message as it arrives at a node."""
-    made = Message(content, dst_node_id=1000, message_type=kind)
-    give_id(made)
-    return from_wire(to_wire(made))
+def handshake(experiment: Experiment | str) -> Message:
+    return arriving("query.handshake", handshake_request(experiment, client=0))
 
 
-def handshake(experiment: Experiment) -> Message:
-    config = ConfigRecord({"experiment": experiment.to_toml(), "client": 0})
-    return message("query.handshake", RecordDict({"config": config}))
-
-
-def task_vector(kind: str, experiment: Experiment, vector: np.ndarray, round: int = 1) -> Message:
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord({"vector": Array(vector)}),
-            "config": ConfigRecord({"experiment": experiment.digest, "round": round}),
-        }
-    )
-    return message(kind, content)
+def task_vector(
+    kind: str, experiment: Experiment, vector: np.ndarray, round_number: int = 1
+) -> Message:
+    return arriving(kind, request(experiment, vector, round_number))
 
 
 def same_time(reply: Message) -> bytes:
-    """Serialise a reply without the moment at which it was made, all else to the byte."""
+    """Serialize a reply with its time of creation cleared."""
     reply.metadata.created_at, reply.metadata.ttl = 0.0, 1.0
     return to_wire(reply)
 
 
 def other_user() -> int:
-    """Return a user that these tests may become and is not theirs; skip where there is none."""
+    """Return another user that this process may become; skip the test without root."""
     import pytest
 
     if os.geteuid() != 0:
@@ -106,5 +95,5 @@ def other_user() -> int:
 
 def connected_to(state: Path) -> socket.socket:
     connection = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
-    connection.connect(str(socket_path(state)))
+    connection.connect(str(NodeFolder(state).socket))
     return connection

@@ -1,4 +1,4 @@
-"""Nodes with files of their own, and a server's state folder that knows them."""
+"""Nodes with their own data files, and a server's state folder that knows them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from clients.state import NodeSettings, prepare
-from fedpeft.config import Experiment
+from clients.folder import NodeFolder, NodeSettings
+from fedpeft.experiment.config import Experiment
 from fedpeft.tasks import load_task
 
 #: One client's rows: text and label.
@@ -23,8 +23,8 @@ def two_clients() -> list[tuple[Rows, Rows]]:
     task = load_task(experiment.task, experiment.seed)
     names = task.info.labels
     train, dev = (
-        [(str(text), names[label]) for text, label in zip(each.text, each.labels, strict=True)]
-        for each in (task.train, task.dev)
+        [(str(text), names[label]) for text, label in zip(split.text, split.labels, strict=True)]
+        for split in (task.train, task.dev)
     )
     return [(train[:40], dev[:16]), (train[40:], dev[16:])]
 
@@ -52,7 +52,7 @@ def pooled(tmp_path: Path, two_clients: list[tuple[Rows, Rows]]) -> list[str]:
     """Return the settings of a simulation of the same two clients."""
     folder = tmp_path / "pooled"
     folder.mkdir()
-    rows = [(*row, str(client)) for client, each in enumerate(two_clients) for row in each[0]]
+    rows = [(*row, str(client)) for client, split in enumerate(two_clients) for row in split[0]]
     write_rows(folder / "train.tsv", rows, "text\tlabel\twho")
     write_rows(folder / "dev.tsv", [row for _, dev in two_clients for row in dev])
     return [
@@ -66,24 +66,25 @@ def pooled(tmp_path: Path, two_clients: list[tuple[Rows, Rows]]) -> list[str]:
 
 @pytest.fixture
 def node_state(tmp_path: Path) -> Callable[..., Path]:
-    """Return a maker of a node's state folder."""
+    """Return a function that makes a node's state folder."""
 
     def make(name: str, data: Path | str = "", **settings: object) -> Path:
         state = tmp_path / name
-        prepare(state)
-        NodeSettings(str(data), **settings).write(state)  # type: ignore[arg-type]
+        NodeFolder(state).prepare()
+        labels = {"labels": ("negative", "positive")} if data else {}
+        NodeSettings(str(data), **{**labels, **settings}).write(state)  # type: ignore[arg-type]
         return state
 
     return make
 
 
 @pytest.fixture
-def server_state(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[int]], Path]:
-    """Return a maker of the state folder of a server that knows nodes in the order given."""
+def server_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[list[int]], Path]:
+    """Return a function that makes a server's state folder with registered nodes, in order."""
 
     def make(node_ids: list[int]) -> Path:
         state = tmp_path / "server"
-        (state / "runs").mkdir(parents=True)
+        (state / "runs").mkdir(parents=True, exist_ok=True)
         nodes = [
             {"name": f"site{place}", "node_id": node, "public_key_sha256": "", "added": ""}
             for place, node in enumerate(node_ids)

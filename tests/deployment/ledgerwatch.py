@@ -1,4 +1,4 @@
-"""What nodes' privacy ledgers hold against what a server has been told, watched during a run."""
+"""Compare nodes' privacy ledgers with the steps reported to the server during a run."""
 
 from __future__ import annotations
 
@@ -10,33 +10,33 @@ from types import TracebackType
 import numpy as np
 from safetensors import safe_open
 
-from clients.state import ledger_path
+from clients.folder import NodeFolder
 from fedpeft.privacy.ledger import read_ledger
-from server.runfolder import CHECKPOINT
-from server.spending import STEPS
+from server.checkpoints import CHECKPOINT
+from server.updates import STEPS
 
 _PAUSE = 0.1  # seconds between two looks
 
 
 def steps_held(state: Path) -> int:
-    """Return the steps that a node's ledger holds; 0 while there is none."""
-    path = ledger_path(state)
+    """Return the steps charged to a node's ledger; 0 if there is no ledger yet."""
+    path = NodeFolder(state).ledger
     if not path.exists():
         return 0
     return sum(charge.mechanism.steps for charge in read_ledger(path).charges)
 
 
-def steps_told(run: Path, clients: int) -> list[int]:
-    """Return the steps that each client has told the server of, as they stand in the checkpoint."""
+def steps_reported(run: Path, clients: int) -> list[int]:
+    """Return the steps that each client has reported to the server, from the checkpoint."""
     if not (run / CHECKPOINT).exists():
         return [0] * clients
     with safe_open(run / CHECKPOINT, framework="numpy") as file:
-        found: np.ndarray = file.get_tensor(STEPS)
-    return [int(steps) for steps in found]
+        steps: np.ndarray = file.get_tensor(STEPS)
+    return [int(count) for count in steps]
 
 
 class LedgerWatch:
-    """Compares them again and again in a thread, between ``with`` and its end."""
+    """Compare them repeatedly in a thread during a ``with`` block."""
 
     def __init__(self, run: Path, nodes: Mapping[int, Path]):
         self.run, self.nodes = run, nodes  # the run's folder; client -> state folder
@@ -59,20 +59,22 @@ class LedgerWatch:
         self._thread.join()
 
     def check(self) -> None:
-        """Fail if a ledger was ever behind what was told, or has ever become shorter."""
+        """Fail if a ledger ever held less than was reported, or ever became shorter."""
         if self._error:
             raise self._error
         for client, pairs in self.seen.items():
             assert len(pairs) > 10, "nobody has looked"
-            held = [each for _, each in pairs]
+            held = [ledger for _, ledger in pairs]
             assert held == sorted(held), f"client {client}'s ledger fell back: {held}"
-            assert all(told <= each for told, each in pairs), f"client {client}: {pairs}"
+            behind = [pair for pair in pairs if pair[0] > pair[1]]
+            assert not behind, f"client {client}: {behind}"
 
     def _watch(self) -> None:
         try:
             while not self._stop.wait(_PAUSE):
-                told = steps_told(self.run, len(self.nodes))  # before the ledger, which may grow
+                # Before the ledger, which may grow.
+                reported = steps_reported(self.run, len(self.nodes))
                 for client, state in self.nodes.items():
-                    self.seen[client].append((told[client], steps_held(state)))
+                    self.seen[client].append((reported[client], steps_held(state)))
         except Exception as error:
             self._error = error

@@ -1,8 +1,9 @@
-"""Errors inside clients, whose data holds a secret: what of it arrives anywhere else."""
+"""Errors of clients whose data holds a secret: no part of it may leave the client."""
 
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -10,11 +11,11 @@ from pathlib import Path
 import pytest
 
 import fedpeft
-from fedpeft.keys import make_node
-from server.registry import add_node
+from fedpeft.hosting.keys import make_node
+from server.host.registration import add_node
 from simulations.loopback import Deployment, command, deployment
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 TEXT = "patient Zyx-48151623 tested positive"
 LABEL = "carrier of Qfj-90210"
 #: What must not be found, in small or capital letters: pieces of text and label.
@@ -27,7 +28,7 @@ GOOD = [(f"a {word} film number {i}", word) for i in range(6) for word in ("nega
 ENDS = (
     "tasks/readers.py",
     "    if not len(frame):",
-    "    raise SystemExit(str(frame.to_dict()))\n",
+    "    if 'tested' in str(frame.to_dict()): raise SystemExit(str(frame.to_dict()))\n",
 )
 
 #: Why each node fails, as it arrives at the server; "good" does not.
@@ -45,7 +46,7 @@ def jsonl(rows: list[tuple[object, str]]) -> str:
 
 
 def content(name: str) -> str:
-    """Return what a node's file holds when it starts."""
+    """Return the content of a node's file after its start, which checks the data."""
     rows: list[tuple[object, str]] = [*GOOD, (TEXT, "positive")]
     bad: dict[str, tuple[object, str]] = {
         "label": (TEXT, LABEL),
@@ -57,7 +58,7 @@ def content(name: str) -> str:
 
 @pytest.fixture(scope="module")
 def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Give a server and six nodes after a run in which all but one failed."""
+    """Start a server and six nodes, and finish a run in which all but one failed."""
     with deployment(tmp_path_factory.mktemp("secrets")) as made:
         ward = made.folder / WARD
         shutil.copytree(Path(fedpeft.__file__).parent, made.folder / "code" / "fedpeft")
@@ -65,12 +66,13 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
         edited.write_text(edited.read_text().replace(before, line + before))
         for name in ("good", *REASONS):
             (ward / name).mkdir(parents=True)
-            (ward / name / "train.jsonl").write_text(content(name))
+            (ward / name / "train.jsonl").write_text(jsonl(GOOD))
             make_node(made.keys, name)
             add_node(made.state, made.keys / f"{name}.pub")
             start(made, name)
         for name in ("good", *REASONS):
             made.wait_for(name, "the node is up")
+            (ward / name / "train.jsonl").write_text(content(name))
         with open(ward / "nested" / "train.jsonl", "a") as file:
             file.write('{"text": "' + TEXT + '", "label": ' + "[" * 100_000 + "\n")
         made.run("ill", SETTINGS)
@@ -91,22 +93,24 @@ SETTINGS = [
 
 
 def start(made: Deployment, name: str) -> None:
-    """Start a node; one does without a worker, so that Flower's process meets the error."""
+    """Start a node; "number" has no worker, so that the error is raised in Flower's process."""
     port = json.loads((made.state / "server.json").read_text())["ports"]["public"]
     options = ["--no-worker"] if name == "number" else []
     with pytest.MonkeyPatch.context() as patch:
         if name == "exits":
-            patch.setenv("PYTHONPATH", str(made.folder / "code"))
+            before = os.environ.get("PYTHONPATH", "")
+            patch.setenv("PYTHONPATH", f"{made.folder / 'code'}{os.pathsep}{before}")
         made.start(
             name,
             *command("node", "up", "--superlink", f"localhost:{port}", *options),
             *("--key", str(made.keys / name), "--ca", str(made.keys / "ca.crt")),
             *("--state", str(made.node(name)), "--data", str(made.folder / WARD / name)),
+            *("--labels", "negative,positive"),
         )
 
 
 def found_in(places: list[Path], needles: tuple[bytes, ...]) -> list[tuple[str, bytes]]:
-    """Return (file, needle) wherever one stands in a file, or in a file below a folder."""
+    """Return (file, needle) for every needle in a file, or in a file below a folder."""
     files = [file for place in places for file in (place, *place.rglob("*")) if file.is_file()]
     forms = [(needle, form) for needle in needles for form in (needle, wide(needle))]
     read = {file: file.read_bytes().lower() for file in files}
@@ -125,7 +129,7 @@ def test_an_error_arrives_as_class_and_place(finished: Deployment) -> None:
     assert failed["client"] == 5 and failed["reason"].startswith("error 2: TypeError at tok")
 
 
-def test_nothing_of_the_data_reaches_the_server_or_who_runs_it(finished: Deployment) -> None:
+def test_no_data_reaches_the_server_or_its_user(finished: Deployment) -> None:
     server = [finished.state, finished.folder / "server.out"]
     home = [finished.folder / "ill", finished.folder / "run-ill.out"]
     assert found_in([*server, *home], (*NEEDLES, WARD.encode())) == []
@@ -135,18 +139,20 @@ def test_nothing_of_the_data_reaches_the_server_or_who_runs_it(finished: Deploym
     assert "server.log" in arrived and any(file.startswith("superlink.db") for file in arrived)
 
 
-def test_a_node_writes_of_its_data_the_label_at_fault_and_no_more(finished: Deployment) -> None:
-    """For its operator, who owns the data: in the node's own log, and printed with it."""
+def test_a_node_logs_only_the_invalid_label_of_its_data(finished: Deployment) -> None:
+    """For its operator, who owns the data: in the node's log, and where the log is printed."""
     others = [name for name in ("good", *REASONS) if name != "label"]
     written = [place for name in others for place in places(finished, name)]
     assert found_in(written, NEEDLES) == []
-    said = f"train.jsonl row 14: label = '{LABEL}' is none of the labels; valid: negative, positive"
-    assert finished.logged("label", said)
+    label_error = (
+        f"train.jsonl row 14: label = '{LABEL}' is none of the labels; valid: negative, positive"
+    )
+    assert finished.logged("label", label_error)
     assert set(found_in(places(finished, "label"), NEEDLES)) == {
         (file, needle) for file in ("node.log", "label.out") for needle in (b"carrier of", b"qfj-9")
     }
 
 
 def places(made: Deployment, name: str) -> list[Path]:
-    """Return where a node writes."""
+    """Return the files and folders that a node writes."""
     return [made.node(name), made.folder / f"{name}.out"]

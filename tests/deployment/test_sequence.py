@@ -1,4 +1,4 @@
-"""The README's sequence with real processes: keys, server, two nodes, a run; and what it proves."""
+"""A deployment with real processes: keys, server, two nodes, and a run."""
 
 from __future__ import annotations
 
@@ -8,32 +8,39 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from simulations.loopback import Deployment, deployment, run
 from simulations.processes import alive, descendants
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
-pytestmark = pytest.mark.slow
+DATA = ("--labels", "negative,positive", "--data")
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture
 def deployed(tmp_path: Path, data_folders: list[Path]) -> Iterator[Deployment]:
-    """Give a server with two nodes that have different data."""
+    """Start a server with two nodes that have different data."""
     with deployment(tmp_path) as made:
         for name, data in zip(("north", "south"), data_folders, strict=True):
             made.add_node(name)
-            made.start_node(name, "--data", str(data), "--backbone", "tiny")
+            made.start_node(name, *DATA, str(data), "--backbone", "tiny")
         yield made
 
 
 def test_a_run_on_two_nodes_has_the_bits_of_the_simulation(
     deployed: Deployment, tmp_path: Path, settings: list[str], pooled: list[str]
 ) -> None:
-    found = deployed.run("first", settings)
+    result = deployed.run("first", settings)
     experiment = Experiment.load("", [*settings, *pooled])
     expected = simulate(prepare(experiment, tmp_path / "simulated")[0], experiment)
-    assert found["digests"]["vector"] == expected["digests"]["vector"]
-    assert found["score"] == expected["score"]
+    assert result["digests"]["vector"] == expected["digests"]["vector"]
+    assert result["score"] == expected["score"]
+    assert expected["bytes"]["wire"] is None
+    for way in ("up", "down"):
+        wire, message = result["bytes"]["wire"][way], result["bytes"][way]["message"]
+        assert message < wire < 100 * message
+    clients = {line["client"] for line in deployed.sent("first") if line["kind"] == "wire"}
+    assert clients == {0, 1}
     home, there = tmp_path / "first", deployed.state / "runs" / "first"
     for name in ("result.json", "rounds.jsonl", "bytes.jsonl", "vector.safetensors"):
         assert (home / name).read_bytes() == (there / name).read_bytes()

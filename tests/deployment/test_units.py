@@ -1,7 +1,7 @@
 """Units and containers, as far as they can be checked without starting them.
 
 That their commands exist with these options, that the units are closed, that the images hold what
-they name. What was really started, and how, stands in server/README.md.
+they name. What was really started, and how, is in docs/how-to/server.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ EXPOSURE = 20  # tenths, of 100: what `systemd-analyze security` may find; 14 wi
 
 
 def parsed(words: Sequence[str]) -> dict[str, Any]:
-    """Parse what stands after ``fedpeft`` by the real command line, and run nothing."""
+    """Parse the arguments of ``fedpeft`` by the real command line, without running it."""
     command: click.Command = typer.main.get_command(app)
     context = click.Context(command)
     rest = list(words)
@@ -48,7 +48,7 @@ def parsed(words: Sequence[str]) -> dict[str, Any]:
 
 
 def instructions(dockerfile: str) -> list[tuple[str, str]]:
-    """Return a Dockerfile's instructions, lines put together and comments left out."""
+    """Return a Dockerfile's instructions, with joined lines and without comments."""
     text = (ROOT / dockerfile).read_text()
     text = re.sub(r"^#.*\n", "", text, flags=re.MULTILINE).replace("\\\n", " ")
     lines = (line.split(maxsplit=1) for line in text.splitlines() if line.strip())
@@ -73,7 +73,7 @@ def unit(path: str) -> list[tuple[str, str]]:
         ["nod", "up"],
     ],
 )
-def test_a_wrong_command_is_noticed(words: list[str]) -> None:
+def test_the_parser_of_these_tests_refuses_wrong_commands(words: list[str]) -> None:
     with pytest.raises(click.UsageError):
         parsed(words)
 
@@ -91,11 +91,11 @@ def test_every_line_is_a_setting_of_a_section() -> None:
 
 
 @pytest.mark.parametrize("path", UNITS)
-def test_the_units_take_every_right_away_that_they_can(path: str) -> None:
-    """What `systemd-analyze security` counts below, where it is installed."""
-    said = unit(path)
+def test_the_units_drop_all_privileges_they_can(path: str) -> None:
+    """`systemd-analyze security` below checks the same, if it is installed."""
+    keys = unit(path)
     for closed in CLOSED.split():
-        assert (closed, "yes") in said, closed
+        assert (closed, "yes") in keys, closed
     for key, value in (
         ("User", "fedpeft"),
         ("CapabilityBoundingSet", ""),
@@ -108,12 +108,12 @@ def test_the_units_take_every_right_away_that_they_can(path: str) -> None:
         ("SystemCallFilter", "~@privileged"),
         ("RestrictAddressFamilies", "AF_INET AF_INET6 AF_UNIX"),
     ):
-        assert (key, value) in said, key
+        assert (key, value) in keys, key
 
 
 @pytest.fixture(params=UNITS)
 def installed(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
-    """A unit with the program where it lies on this machine."""
+    """A unit with the path of the program on this machine."""
     if shutil.which("systemd-analyze") is None:
         pytest.skip("systemd-analyze is not installed")
     copy = tmp_path / Path(request.param).name
@@ -133,7 +133,7 @@ def test_systemd_understands_every_line(installed: Path) -> None:
     assert "ProtectHomes" in analyze("verify", "--man=no", str(installed)).stderr
 
 
-def test_the_units_are_closed(installed: Path) -> None:
+def test_systemd_rates_the_units_as_safe(installed: Path) -> None:
     security = ["security", "--offline=yes", "--no-pager", f"--threshold={EXPOSURE}"]
     done = analyze(*security, str(installed))
     assert done.returncode == 0, done.stdout
@@ -142,7 +142,7 @@ def test_the_units_are_closed(installed: Path) -> None:
 
 
 @pytest.mark.parametrize("path", UNITS)
-def test_the_units_commands_are_ours(path: str) -> None:
+def test_the_units_run_valid_fedpeft_commands(path: str) -> None:
     (command,) = (value for key, value in unit(path) if key == "ExecStart")
     program, *words = shlex.split(command.replace("%i", "north"))
     assert program == "/opt/fedpeft/bin/fedpeft"
@@ -153,19 +153,26 @@ def test_the_units_commands_are_ours(path: str) -> None:
 
 
 @pytest.mark.parametrize("path", UNITS)
-def test_the_units_leave_time_to_end(path: str) -> None:
-    said = dict(unit(path))
-    assert int(said["TimeoutStopSec"]) > STOP
-    assert said["KillMode"] == "mixed"  # SIGTERM for the supervisor alone
-    assert said["RestartPreventExitStatus"] == "2"  # a mistake, see fedpeft.errors
+def test_the_units_wait_for_a_clean_stop(path: str) -> None:
+    keys = dict(unit(path))
+    assert int(keys["TimeoutStopSec"]) > STOP
+    assert keys["KillMode"] == "mixed"  # SIGTERM for the supervisor alone
+    assert keys["RestartPreventExitStatus"] == "2"  # a mistake, see fedpeft.errors
 
 
-def test_both_units_are_closed_in_the_same_way() -> None:
+@pytest.mark.parametrize("path", UNITS)
+def test_the_units_limit_memory(path: str) -> None:
+    """The other side decides how much a message or a run takes."""
+    keys = dict(unit(path))
+    assert (keys["MemoryMax"], keys["OOMPolicy"]) == ("50%", "continue")
+
+
+def test_both_units_have_the_same_restrictions() -> None:
     server, node = (dict(unit(path)) for path in UNITS)
-    own = ("Description", "EnvironmentFile", "ExecStart", "Environment")
-    for said in (server, node):
-        for key in (*own, "StateDirectory", "CacheDirectory"):
-            del said[key]
+    different = ("Description", "EnvironmentFile", "ExecStart", "Environment")
+    for keys in (server, node):
+        for key in (*different, "StateDirectory", "CacheDirectory"):
+            del keys[key]
     assert server == node
 
 
@@ -173,7 +180,7 @@ def test_both_units_are_closed_in_the_same_way() -> None:
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
-def test_what_is_copied_is_there_and_not_ignored(dockerfile: str) -> None:
+def test_files_copied_by_dockerfiles_exist_and_are_not_ignored(dockerfile: str) -> None:
     copied = [
         source
         for name, rest in instructions(dockerfile)
@@ -188,21 +195,20 @@ def test_what_is_copied_is_there_and_not_ignored(dockerfile: str) -> None:
 
 
 @pytest.mark.parametrize("dockerfile", DOCKERFILES)
-def test_the_images_run_our_commands_without_rights(dockerfile: str) -> None:
-    said = dict(instructions(dockerfile))  # the last of each name
-    user = said["USER"].split(":")[0]
+def test_the_images_run_fedpeft_commands_without_privileges(dockerfile: str) -> None:
+    keys = dict(instructions(dockerfile))  # the last of each name
+    user = keys["USER"].split(":")[0]
     assert int(user) > 0
-    assert f"--uid {user} " in said["RUN"]
-    assert executed(said["ENTRYPOINT"])[:3] == ["tini", "--", "fedpeft"]
-    command = executed(said["CMD"])
+    assert f"--uid {user} " in keys["RUN"]
+    assert executed(keys["ENTRYPOINT"])[:3] == ["tini", "--", "fedpeft"]
+    command = executed(keys["CMD"])
     if command[-1] != "--help":
-        assert str(parsed(command)["port"]) == said["EXPOSE"]
-    health = said["HEALTHCHECK"].partition(" CMD ")[2]
+        assert str(parsed(command)["port"]) == keys["EXPOSE"]
+    health = keys["HEALTHCHECK"].partition(" CMD ")[2]
     program, *words = executed(health)
     assert program == "fedpeft"
-    assert str(parsed(words)["state"]) == said["VOLUME"] == "/var/lib/fedpeft"
-    for program in ("tini", "nginx-light") if dockerfile.startswith("server") else ("tini",):
-        assert f" {program} " in said["RUN"]
+    assert str(parsed(words)["state"]) == keys["VOLUME"] == "/var/lib/fedpeft"
+    assert " tini " in keys["RUN"]
 
 
 def test_both_images_share_their_first_stage() -> None:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedpeft.backbones import Backbone, load_backbone
+from fedpeft.backbones.loading import Backbone, load_backbone
 
 
 @pytest.fixture(params=["tiny", "minilm"])

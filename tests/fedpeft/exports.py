@@ -9,9 +9,10 @@ from typing import Any
 import numpy as np
 import pytest
 
+from fedpeft.batches.encoded import IGNORED
 from fedpeft.predicting import encode_texts
 from fedpeft.tasks import Examples
-from fedpeft.tasks.base import IGNORED, tag_column
+from fedpeft.tasks.base import tag_column
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
 
@@ -46,19 +47,19 @@ def expected_of(trained: Trained) -> list[Any]:
         return list(outputs)
     rows = []
     for row, words in enumerate(WORDS):
-        found: list[Any] = [None] * len(words)
+        block: list[Any] = [None] * len(words)
         for token in range(encoded.offsets[row], encoded.offsets[row + 1]):
             if encoded.labels[token] != IGNORED:
-                found[encoded.labels[token]] = outputs[token]
-        rows.append(found)
+                block[encoded.labels[token]] = outputs[token]
+        rows.append(block)
     return rows
 
 
 def code_of(folder: Path) -> str:
     """Return the lines of Python in an export's README."""
-    found = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
-    assert found
-    return found[1]
+    block = re.search(r"```python\n(.*?)```", (folder / "README.md").read_text(), re.DOTALL)
+    assert block
+    return block[1]
 
 
 def said_by_readme(folder: Path, trained: Trained, monkeypatch: pytest.MonkeyPatch) -> list[Any]:
@@ -73,9 +74,9 @@ def said_by_readme(folder: Path, trained: Trained, monkeypatch: pytest.MonkeyPat
     return [names["outputs"](text) for text in TEXTS]
 
 
-def assert_same(found: list[Any], expected: list[Any], tolerance: float = 1e-5) -> None:
-    assert len(found) == len(expected) > 0
-    for one, other in zip(found, expected, strict=True):
+def assert_same(block: list[Any], expected: list[Any], tolerance: float = 1e-5) -> None:
+    assert len(block) == len(expected) > 0
+    for one, other in zip(block, expected, strict=True):
         if isinstance(other, list):
             assert_same(one, other, tolerance)
         elif other is None:

@@ -10,12 +10,12 @@ from pathlib import Path
 
 import numpy as np
 
-from fedpeft.backbones import load_backbone
-from fedpeft.config import Experiment
+from fedpeft.backbones.loading import load_backbone
+from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import Runtime
 from fedpeft.trained import describe_vector
 from fedpeft.vectorfile import vector_bytes
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
 SMALL_RUN = (
     "backbone=tiny",
@@ -69,7 +69,7 @@ def saved_backbone(name: str) -> str:
 def made_up(path: Path, experiment: Experiment, scale: float = 0.1) -> Path:
     """Write the vector's file of a run that never was: the first vector and random numbers."""
     runtime = Runtime(experiment)
-    start = runtime.model.initial(experiment.seed)
+    start = runtime.parameters.initial(experiment.seed)
     noise = np.random.default_rng(5).normal(0, scale, len(start))
     vector = (start + noise).astype(start.dtype)
     path.write_bytes(vector_bytes(vector, describe_vector(runtime, runtime.identity)))

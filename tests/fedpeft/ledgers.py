@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from fedpeft.privacy.accounting import Mechanism, Spent
+from fedpeft.privacy.accounting import Mechanism, Spent, spent
 from fedpeft.privacy.ledger import PrivacyLedger
 
 DATA = "ab" * 32
@@ -20,20 +20,29 @@ def charged(
     ledger: PrivacyLedger,
     mechanism: Mechanism = NO_NOISE,
     *,
-    round: int = 1,
+    round_number: int = 1,
     budget: float | None = None,
     clipping: str = "flat",
     draw: str | None = None,
 ) -> Spent:
+    """Charge a ledger; return the privacy loss of all its charges."""
     note: dict[str, str | float] = {"clipping": clipping, "clip": 0.5}
-    return ledger.charge(
-        "example", mechanism, DELTA, budget, run="first", round=round, note=note, draw=draw
+    ledger.charge(
+        "example",
+        mechanism,
+        DELTA,
+        budget,
+        run="first",
+        round_number=round_number,
+        note=note,
+        draw=draw,
     )
+    return spent([charge.mechanism for charge in ledger.charges("example")], DELTA)
 
 
 def filled(path: Path) -> Path:
     """Make a ledger with four charges."""
     ledger = opened(path)
-    for round in range(1, 5):
-        charged(ledger, Mechanism(0.0, 0.1 * round, round), round=round)
+    for number in range(1, 5):
+        charged(ledger, Mechanism(0.0, 0.1 * number, number), round_number=number)
     return path

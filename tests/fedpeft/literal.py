@@ -13,13 +13,13 @@ from scipy.linalg import hadamard
 from torch import Tensor
 from torch.nn import functional
 
+from fedpeft.batches.batch import Batch
 from fedpeft.model import TaskModel
 from fedpeft.projection.fastfood import Fastfood
-from fedpeft.tasks.batching import Batch
 
 Seen = dict[str, Tensor]  # what this block has computed so far, by the name of its site
 Change = Callable[[str, int, Tensor, Seen], Tensor]  # (site, layer, hidden, seen) -> hidden
-Own = dict[str, Tensor]  # the parameters of one group by name
+Params = dict[str, Tensor]  # the parameters of one group by name
 
 
 def unchanged(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
@@ -70,7 +70,7 @@ class Literal:
             for site, name in (("q", "query"), ("k", "key"), ("v", "value"))
         )
         if prefix:
-            keys, values = (self.split(each).expand(len(q), -1, -1, -1) for each in prefix)
+            keys, values = (self.split(side).expand(len(q), -1, -1, -1) for side in prefix)
             k, v = torch.cat([keys, k], dim=2), torch.cat([values, v], dim=2)
             mask = with_ones(mask, keys.shape[2])
         scores = q @ k.transpose(-1, -2) / math.sqrt(q.shape[-1])
@@ -126,8 +126,8 @@ def positions(config: Any, input_ids: Tensor) -> Tensor:
 
 def engine_states(model: TaskModel, vectors: Tensor, batch: Batch) -> Tensor:
     """Return the engine's last hidden states [N, k + T', width], 0 where there is no text."""
-    found, longer = model.hidden_states(model.realise(vectors).modifications, batch)
-    return at_text(found, longer.attention_mask)
+    states, longer = model.hidden_states(model.realise(vectors).modifications, batch)
+    return at_text(states, longer.attention_mask)
 
 
 def at_text(hidden: Tensor, mask: Tensor) -> Tensor:
@@ -145,7 +145,7 @@ def both_batches(model: TaskModel, groups: int = 2) -> list[Batch]:
 
 
 def assert_literal(
-    model: TaskModel, written: Callable[[Own], dict[str, Any]], scale: float = 0.3
+    model: TaskModel, written: Callable[[Params], dict[str, Any]], scale: float = 0.3
 ) -> None:
     """The engine's states are the literal encoder's, which runs each group by itself.
 
@@ -161,19 +161,19 @@ def assert_literal(
         expected = []
         for group in range(2):
             rows = slice(3 * group, 3 * group + 3)
-            own = {name: value[group] for name, value in parameters.items()}
+            alone = {name: value[group] for name, value in parameters.items()}
             texts = (batch.input_ids[rows], batch.attention_mask[rows], batch.token_type_ids[rows])
-            arguments = {"model": model.backbone.model, **written(own)}
+            arguments = {"model": model.backbone.model, **written(alone)}
             expected.append(literal_encoder(arguments.pop("model"), *texts, **arguments))
         plain = model.backbone.model(
             input_ids=batch.input_ids,
             attention_mask=batch.attention_mask,
             token_type_ids=batch.token_type_ids,
         ).last_hidden_state
-        found = engine_states(model, vectors, batch)
+        states = engine_states(model, vectors, batch)
         expected_states = at_text(torch.cat(expected), batch.attention_mask)
-        torch.testing.assert_close(found, expected_states, rtol=0, atol=1e-9)
-        text = found[:, -plain.shape[1] :] - at_text(plain, batch.attention_mask)
+        torch.testing.assert_close(states, expected_states, rtol=0, atol=1e-9)
+        text = states[:, -plain.shape[1] :] - at_text(plain, batch.attention_mask)
         assert text.abs().max() > 1e-2, "a change that changes nothing proves nothing"
 
 

@@ -4,22 +4,27 @@ from __future__ import annotations
 
 from dataclasses import replace
 from functools import lru_cache
+from typing import Any
 
 import numpy as np
 import torch
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
-from fedpeft.backbones import Backbone, shape_of_config
+from fedpeft.backbones.attention import SDPA
+from fedpeft.backbones.loading import Backbone
+from fedpeft.backbones.shapes import shape_of_config
+from fedpeft.backbones.tiny import tiny_tokenizer
+from fedpeft.batches.batch import Batch, collate
+from fedpeft.batches.encoded import Encoded
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.heads import Head
 from fedpeft.methods import REGISTRY, build_method, method_class, settings_for
+from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
-from fedpeft.modifications.attention import SDPA
-from fedpeft.settings import TaskSection
+from fedpeft.parameters import TaskParameters
 from fedpeft.tasks import load_task
 from fedpeft.tasks.base import Kind
-from fedpeft.tasks.batching import Batch, collate
-from fedpeft.tasks.encoding import Encoded, encode
-from fedpeft.tiny import tiny_tokenizer
+from fedpeft.tasks.encoding import encode
 
 #: Small settings of every method, so that each shared test runs over the registry.
 SMALL: dict[str, dict[str, object]] = {
@@ -53,6 +58,7 @@ VARIANTS: list[tuple[str, dict[str, object]]] = [
     ("prompt", {"length": 3, "placement": "template"}),
     ("prefix", {"length": 3, "hidden": 4}),
     ("lora", {"rank": 2, "sites": "q,k,v,o,ffn"}),
+    ("lora", {"rank": 2, "layers": "upper half"}),
     ("parallel_adapter", {"bottleneck": 3, "position": "attention"}),
     ("scaled_parallel_adapter", {"bottleneck": 3, "train_scale": True}),
     ("compacter", {"n": 2, "reduction": 4, "plus_plus": True, "layer_norms": True}),
@@ -67,7 +73,13 @@ def build_model(
     """Return a task model; without settings, those of SMALL."""
     values = {"name": name, **(settings or SMALL[name])}
     method = build_method(settings_for(values), backbone.shape, seed=3)
-    return TaskModel(backbone, method, Head(kind, classes, backbone.shape.width))
+    return task_model(backbone, method, Head(kind, classes, backbone.shape.width))
+
+
+def task_model(backbone: Backbone, method: Method[Any], head: Head, **options: Any) -> TaskModel:
+    """Return a task model whose task vectors have the dtype of the backbone."""
+    dtype = str(next(backbone.model.parameters()).dtype).removeprefix("torch.")
+    return TaskModel(backbone, TaskParameters(method, head, dtype), **options)
 
 
 @lru_cache
@@ -134,7 +146,7 @@ def part_of(batch: Batch, start: int, stop: int) -> Batch:
     fields = {
         name: value[start:stop, :longest] if value.dim() == 2 else value[start:stop]
         for name, value in vars(batch).items()
-        if name not in ("groups", "below", "packing")
+        if name not in ("groups", "states", "packing")
     }
     return Batch(**fields, groups=1)
 
@@ -145,7 +157,7 @@ def without_padding(batch: Batch) -> Batch:
     cut = {
         name: value[:, :shortest]
         for name, value in vars(batch).items()
-        if name not in ("groups", "below", "packing") and value.dim() == 2
+        if name not in ("groups", "states", "packing") and value.dim() == 2
     }
     return replace(batch, **cut, read=batch.read.clamp(max=shortest - 1))
 

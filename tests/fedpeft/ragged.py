@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpeft.tasks.encoding import Encoded
+from fedpeft.batches.encoded import Encoded
 
 
 def ragged(

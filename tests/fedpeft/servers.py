@@ -1,4 +1,4 @@
-"""Real pieces of a server for tests: its state and keys, its operations endpoint, a SuperLink."""
+"""Real parts of a server for tests: state folder and keys, operations endpoint, SuperLink."""
 
 from __future__ import annotations
 
@@ -6,72 +6,64 @@ import logging
 import os
 import subprocess
 import sys
-import threading
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedpeft.keys import make_authority, make_server
-from fedpeft.processes import Supervisor
+from fedpeft.hosting.keys import make_authority, make_server
+from fedpeft.hosting.processes import Supervisor
+from server.host import up
+from server.host.folder import PORTS, ServerFolder
 from server.host.health import superlink_answers
-from server.host.operations import serve
-from server.host.state import PORTS, ServerState
-from server.host.up import children
+from server.host.operations import operations as serve
 
 _PATIENCE = 60.0  # seconds for a SuperLink on a busy machine to start
 
 
-def server_state(folder: Path) -> ServerState:
-    """Return the state of a new server in ``folder/state``, with keys of its own; nothing runs."""
+def server_folder(folder: Path) -> ServerFolder:
+    """Return the state folder of a new server in ``folder/state``, with new keys; nothing runs."""
     make_authority(folder / "ca")
     make_server(folder / "keys", ["localhost"], folder / "ca")
     state = folder / "state"
     state.mkdir(mode=0o700)
     any_free = dict.fromkeys(PORTS)
-    return ServerState.settle(state, folder / "keys", ["localhost"], "127.0.0.1", any_free)
+    return ServerFolder.settle(state, folder / "keys", ["localhost"], "127.0.0.1", any_free)
 
 
 @contextmanager
-def operations(state: ServerState, supervisor: Supervisor | None = None) -> Iterator[None]:
-    """Run the operations endpoint while the context is open, of no processes if none are given."""
-    endpoint = serve(state, supervisor or Supervisor([], logging.getLogger("test")))
-    thread = threading.Thread(target=endpoint.serve_forever, args=(0.05,))
-    thread.start()
-    try:
+def operations(state: ServerFolder, supervisor: Supervisor | None = None) -> Iterator[None]:
+    """Serve the operations endpoint while the context is open; by default of no processes."""
+    with serve(state, supervisor or Supervisor([], logging.getLogger("test"))):
         yield
-    finally:
-        endpoint.shutdown()
-        endpoint.server_close()
-        thread.join()
 
 
 def server_app_shim(folder: Path) -> Path:
-    """Return a folder with a ``flwr-serverapp`` that notes its pid in ``folder/pid`` first."""
+    """Return a folder with a ``flwr-serverapp`` that first writes its pid into ``folder/pid``."""
     shim = folder / "bin" / "flwr-serverapp"
     shim.parent.mkdir()
     shim.write_text(
         f"#!/bin/sh\necho $$ > '{folder}/pid'\n"
-        f"exec '{sys.executable}' -P -m server.task \"$@\" > '{folder}/app.log' 2>&1\n"
+        f"exec '{sys.executable}' -P -m server.process \"$@\" > '{folder}/app.log' 2>&1\n"
     )
     shim.chmod(0o700)
     return shim.parent
 
 
 @contextmanager
-def superlink(state: ServerState, shims: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
-    """Run a SuperLink as `fedpeft server up` does; give its process when it answers.
+def superlink(state: ServerFolder, shims: Path | None = None) -> Iterator[subprocess.Popen[bytes]]:
+    """Run a SuperLink as `fedpeft server up` does; yield its process once it answers.
 
-    With ``shims`` it starts the ``flwr-serverapp`` there itself, without a superexec.
+    With ``shims`` it starts the ``flwr-serverapp`` in that folder itself, without a superexec.
     """
-    child = children(state)[0]
-    command, around = [*child.command], {**os.environ, **child.environment}
+    child = up.superlink(state)
+    command, environment = [*child.command], {**os.environ, **child.environment}
     if shims:
         del command[command.index("--isolation") :]
-        around["PATH"] = f"{shims}:{around['PATH']}"
+        environment["PATH"] = f"{shims}:{environment['PATH']}"
     with open(state.path / "superlink.log", "ab") as log:
         process = subprocess.Popen(
-            command, env=around, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
+            command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         )
     try:
         end = time.monotonic() + _PATIENCE
@@ -86,3 +78,19 @@ def superlink(state: ServerState, shims: Path | None = None) -> Iterator[subproc
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
+
+
+@contextmanager
+def gateway(state: ServerFolder) -> Iterator[None]:
+    """Run a server's gateway, which nodes connect to."""
+    child = up.gateway(state, 4)
+    process = subprocess.Popen(child.command, stdin=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        end = time.monotonic() + _PATIENCE
+        while not child.ready():
+            assert process.poll() is None and time.monotonic() < end, "no gateway"
+            time.sleep(0.1)
+        yield
+    finally:
+        process.terminate()
+        process.wait(20)

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.files import PRIVATE, PROGRAM, PUBLIC, write_together
+from fedpeft.files import PRIVATE, PROGRAM, PUBLIC, keep_newest, read_object, write_together
 
 
 def rights(path: Path) -> int:
@@ -40,7 +40,7 @@ def test_a_private_file_is_private_from_its_first_moment(
     assert made == [(".key.tmp", 0o600), (tmp_path.name, 0)]  # the folder is synced
 
 
-def test_nothing_is_written_if_one_is_there(tmp_path: Path) -> None:
+def test_nothing_is_written_if_a_file_exists(tmp_path: Path) -> None:
     (tmp_path / "b").write_text("kept")
     files = {tmp_path / name: (b"new", PRIVATE) for name in "abc"}
     with pytest.raises(FileExistsError, match=r"b$"):
@@ -54,7 +54,7 @@ def test_nothing_is_written_if_one_is_there(tmp_path: Path) -> None:
     assert {rights(path) for path in tmp_path.iterdir()} == {PRIVATE}
 
 
-def test_a_link_that_leads_nowhere_is_there_too(tmp_path: Path) -> None:
+def test_a_dangling_link_counts_as_an_existing_file(tmp_path: Path) -> None:
     (tmp_path / "key").symlink_to(tmp_path / "elsewhere")
     with pytest.raises(FileExistsError):
         write_together({tmp_path / "key": (b"new", PRIVATE)})
@@ -62,7 +62,7 @@ def test_a_link_that_leads_nowhere_is_there_too(tmp_path: Path) -> None:
     assert not (tmp_path / "key").is_symlink() and not (tmp_path / "elsewhere").exists()
 
 
-def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
+def test_a_failure_leaves_existing_files(tmp_path: Path) -> None:
     (tmp_path / "a").write_text("kept")
     (tmp_path / "file").write_text("")
     with pytest.raises(OSError):
@@ -74,10 +74,31 @@ def test_a_failure_leaves_what_was_there(tmp_path: Path) -> None:
     assert sorted(path.name for path in tmp_path.iterdir()) == ["a", "file"]
 
 
-def test_what_a_crash_left_is_no_obstacle_and_no_trap(tmp_path: Path) -> None:
+def test_leftovers_of_a_crash_are_replaced(tmp_path: Path) -> None:
     """A temporary file of another's making, or with other rights, is not written into."""
     left = tmp_path / ".key.tmp"
     left.write_text("left")
     left.chmod(0o666)
     write_together({tmp_path / "key": (b"new", PRIVATE)})
     assert rights(tmp_path / "key") == PRIVATE and [*tmp_path.iterdir()] == [tmp_path / "key"]
+
+
+def test_the_newest_files_are_kept(tmp_path: Path) -> None:
+    for number in (2, 0, 3, 1):
+        (tmp_path / f"{number}").write_text("")
+        os.utime(tmp_path / f"{number}", (number, number))
+    (tmp_path / ".writing.tmp").write_text("")
+    keep_newest(tmp_path, 2)
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".writing.tmp", "2", "3"]
+    keep_newest(tmp_path / "none", 2)
+
+
+@pytest.mark.parametrize("content", [None, b"", b"{", b"[1]", b"\xff", b"null"])
+def test_a_file_without_a_json_object_reads_as_an_empty_one(
+    tmp_path: Path, content: bytes | None
+) -> None:
+    if content is not None:
+        (tmp_path / "file").write_bytes(content)
+    assert read_object(tmp_path / "file") == {}
+    (tmp_path / "file").write_text('{"a": 1}')
+    assert read_object(tmp_path / "file") == {"a": 1}

@@ -7,17 +7,17 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from models import batch_of, build_model, part_of, random_vectors, small_backbone
+from models import batch_of, build_model, part_of, random_vectors, small_backbone, task_model
 from torch import Tensor
 from torch.nn import functional
 
-from fedpeft.backbones import Backbone
-from fedpeft.config import Experiment
+from fedpeft.backbones.loading import Backbone
+from fedpeft.batches.batch import Batch
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.heads import IGNORED, Head
 from fedpeft.model import TaskModel
 from fedpeft.runtime import Runtime
-from fedpeft.tasks.batching import Batch
 
 TAGS = 9
 
@@ -33,31 +33,31 @@ def random(*shape: int) -> Tensor:
 
 def test_the_loss_of_classes_is_cross_entropy() -> None:
     logits, labels = random(5, 3), torch.tensor([0, 2, 1, 1, 0])
-    found = Head("classes", 3, 4).losses(logits, labels)
+    result = Head("classes", 3, 4).losses(logits, labels)
     expected = -logits.softmax(1).log()[torch.arange(5), labels]
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
-    torch.testing.assert_close(found.mean(), functional.cross_entropy(logits, labels))
+    torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
+    torch.testing.assert_close(result.mean(), functional.cross_entropy(logits, labels))
 
 
 def test_the_loss_of_a_score_is_the_squared_error() -> None:
     outputs, labels = random(5, 1), random(6)[1:]
-    found = Head("score", 1, 4).losses(outputs, labels)
-    torch.testing.assert_close(found, (outputs[:, 0] - labels) ** 2, rtol=0, atol=1e-12)
+    result = Head("score", 1, 4).losses(outputs, labels)
+    torch.testing.assert_close(result, (outputs[:, 0] - labels) ** 2, rtol=0, atol=1e-12)
 
 
 def test_the_loss_of_tags_is_the_mean_over_an_examples_words() -> None:
     """Not over the batch's: a long text weighs as much as a short one."""
     logits = random(3, 4, TAGS)
     labels = torch.tensor([[IGNORED, 3, IGNORED, 8], [0, 1, 2, 3], [IGNORED] * 4])
-    found = Head("tags", TAGS, 4).losses(logits, labels)
+    result = Head("tags", TAGS, 4).losses(logits, labels)
     expected = [functional.cross_entropy(logits[0, [1, 3]], labels[0, [1, 3]])]
     expected += [functional.cross_entropy(logits[1], labels[1]), torch.tensor(0.0).double()]
-    torch.testing.assert_close(found, torch.stack(expected), rtol=0, atol=1e-12)
+    torch.testing.assert_close(result, torch.stack(expected), rtol=0, atol=1e-12)
 
 
 def projected(backbone: Backbone, d: int, kind: str = "classes", classes: int = 3) -> TaskModel:
     like = build_model(backbone, "slash")
-    return TaskModel(backbone, like.method, Head(kind, classes, backbone.shape.width, d, seed=3))
+    return task_model(backbone, like.method, Head(kind, classes, backbone.shape.width, d, seed=3))
 
 
 def test_a_projected_head_is_its_projection(small: Backbone) -> None:
@@ -66,14 +66,15 @@ def test_a_projected_head_is_its_projection(small: Backbone) -> None:
     assert dict(model.layout.entries)["head.z"] == (20,)
     assert model.layout.head_size == 20 + 3
     vectors = random_vectors(model, 2)
-    own, realised = model.layout.unpack(vectors), model.realise(vectors)
+    parameters, realised = model.layout.unpack(vectors), model.realise(vectors)
     (projection,) = model.head.projections()
     matrix = torch.from_numpy(projection.transposed().T.copy()).double() / 20**0.5
-    expected = (own["head.z"] @ matrix.T).view(2, 3, 24)
+    expected = (parameters["head.z"] @ matrix.T).view(2, 3, 24)
     torch.testing.assert_close(realised.head_weight, expected, rtol=0, atol=1e-12)
-    assert torch.equal(realised.head_bias, own["head.bias"])
+    assert torch.equal(realised.head_bias, parameters["head.bias"])
     digests = {
-        each.projection_digest for each in (model, projected(small, 21), projected(small, 0))
+        other.parameters.projection_digest
+        for other in (model, projected(small, 21), projected(small, 0))
     }
     assert len(digests) == 3
 
@@ -100,18 +101,18 @@ def test_weights_start_with_the_same_deviation(d: int) -> None:
         ("tags", TAGS, "synthetic/entities", "mask"),
     ],
 )
-def test_examples_have_their_own_gradients_through_a_projected_head(
+def test_example_gradients_pass_through_a_projected_head(
     small: Backbone, kind: str, classes: int, task: str, representation: str
 ) -> None:
     model = projected(small, 7, kind, classes)
     batch = batch_of(small, 2, 3, representation, task)
     vectors = random_vectors(model, 2)
-    found, _ = model.example_gradients(vectors, batch)
-    assert (found != 0).any(0).all()
+    result, _ = model.example_gradients(vectors, batch)
+    assert (result != 0).any(0).all()
     for row in range(6):
         vector = vectors[row // 3 : row // 3 + 1]
         (expected,), _ = model.gradients(vector, part_of(batch, row, row + 1))
-        torch.testing.assert_close(found[row], expected, rtol=1e-9, atol=1e-10)
+        torch.testing.assert_close(result[row], expected, rtol=1e-9, atol=1e-10)
 
 
 @pytest.mark.parametrize("d", [72, 1000])
@@ -139,7 +140,7 @@ def tagged(backbone: Backbone, name: str) -> tuple[TaskModel, Batch, Tensor]:
 
 
 @pytest.mark.parametrize("name", ["linear", "prompt", "jr_warp", "prefix", "lora"])
-def test_tags_are_read_at_their_own_tokens(small: Backbone, name: str) -> None:
+def test_tags_are_read_at_the_first_tokens_of_their_words(small: Backbone, name: str) -> None:
     """Whatever stands in front of the text."""
     model, batch, vectors = tagged(small, name)
     realised = model.realise(vectors)
@@ -168,15 +169,15 @@ def test_padding_changes_no_tag(small: Backbone, name: str) -> None:
         torch.testing.assert_close(losses[row], model.losses(expected, alone)[0])
 
 
-def test_what_is_padded_has_no_label(small: Backbone) -> None:
+def test_padding_has_no_label(small: Backbone) -> None:
     _, batch, _ = tagged(small, "linear")
     assert (batch.labels[batch.attention_mask == 0] == IGNORED).all()
     model = build_model(small, "linear", TAGS, "tags")
     vectors = random_vectors(model, 2)
     noise = batch.input_ids.masked_fill(batch.attention_mask == 0, 7)
     losses = [
-        model.losses(model.outputs(model.realise(vectors), each), each)
-        for each in (batch, replace(batch, input_ids=noise))
+        model.losses(model.outputs(model.realise(vectors), texts), texts)
+        for texts in (batch, replace(batch, input_ids=noise))
     ]
     assert torch.isfinite(losses[0]).all() and (losses[0] > 0).all()
     torch.testing.assert_close(*losses, rtol=0, atol=1e-12)

@@ -5,11 +5,11 @@ from __future__ import annotations
 import numpy as np
 import pytest
 import torch
-from models import GROUPED, METHODS, batch_of, build_model, part_of, random_vectors
+from models import GROUPED, METHODS, batch_of, build_model, part_of, random_vectors, task_model
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.loading import Backbone
+from fedpeft.batches.batch import Batch
 from fedpeft.model import TaskModel
-from fedpeft.tasks.batching import Batch
 
 CASES = [
     ("synthetic/sentiment", 2, "classes", "mask"),
@@ -91,13 +91,17 @@ def test_head_reads_the_representation(tiny: Backbone, representation: str) -> N
             read.append(hidden[row, : int(batch.attention_mask[row].sum())].mean(0))
     parts = model.layout.unpack(vectors)
     expected = torch.stack(read) @ parts["head.weight"][0].T + parts["head.bias"][0]
-    found = model.outputs(model.realise(vectors), batch)
-    torch.testing.assert_close(found, expected, rtol=1e-9, atol=1e-9)
+    outputs = model.outputs(model.realise(vectors), batch)
+    torch.testing.assert_close(outputs, expected, rtol=1e-9, atol=1e-9)
 
 
 def test_initial_vector_is_the_same_for_a_seed_and_differs_between_seeds(tiny: Backbone) -> None:
     model = build_model(tiny, "slash", d="max")
-    first, again, other = model.initial(1), model.initial(1), model.initial(2)
+    first, again, other = (
+        model.parameters.initial(1),
+        model.parameters.initial(1),
+        model.parameters.initial(2),
+    )
     assert np.array_equal(first, again)
     assert not np.array_equal(first, other)
     z, bias = first[:64], first[-2:]
@@ -106,12 +110,12 @@ def test_initial_vector_is_the_same_for_a_seed_and_differs_between_seeds(tiny: B
 
 
 @pytest.mark.parametrize("name", METHODS)
-def test_autocast_stays_close(name: str) -> None:
-    from fedpeft.backbones import load_backbone
+def test_autocast_results_are_close_to_float32(name: str) -> None:
+    from fedpeft.backbones.loading import load_backbone
 
     single = load_backbone("tiny", "cpu", "float32")
     exact = build_model(single, name)
-    coarse = TaskModel(single, exact.method, exact.head, autocast="bfloat16")
+    coarse = task_model(single, exact.method, exact.head, autocast="bfloat16")
     groups = 2 if exact.method.grouped else 1
     vectors, batch = random_vectors(exact, groups, 0.1).float(), batch_of(single, groups, 4)
     batch = Batch(**{**vars(batch), "weights": batch.weights.float()})

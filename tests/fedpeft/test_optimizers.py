@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
+from fedpeft.experiment.settings import LocalSection
 from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
-from fedpeft.settings import LocalSection
 
 STEPS, ROWS, SIZE = 7, 3, 11
 
@@ -46,7 +46,7 @@ def test_each_row_is_trained_as_by_torch(local: LocalSection) -> None:
 
 
 @pytest.mark.parametrize("scale", [0.0, 1e-30, 1e-19, 1e-12])
-def test_adamw_is_torchs_where_squares_are_next_to_nothing(scale: float) -> None:
+def test_adamw_equals_torchs_for_tiny_squares(scale: float) -> None:
     """A square that is no number of float32 any more counts as a very small one."""
     draw = torch.Generator().manual_seed(0)
     start, *gradients = torch.randn(STEPS, SIZE, generator=draw)
@@ -83,7 +83,7 @@ def test_long_rows_are_updated_in_blocks_to_the_same_bits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
-def test_rows_that_have_finished_stay(name: str) -> None:
+def test_finished_rows_do_not_change(name: str) -> None:
     local = LocalSection(optimizer=name, lr=0.1, momentum=0.5, weight_decay=0.1)
     vectors = torch.ones(3, 4, dtype=torch.float64)
     optimizer = build_optimizer(local, vectors)
@@ -95,7 +95,7 @@ def test_rows_that_have_finished_stay(name: str) -> None:
     assert (vectors[:2] != kept[:2]).all()
 
 
-def test_clipping_is_torchs_for_each_row() -> None:
+def test_clipping_of_each_row_equals_torchs() -> None:
     gradients = torch.tensor([[3.0, 4.0], [0.3, 0.4]], dtype=torch.float64)
     clipped = clip_rows(gradients.clone(), 1.0)
     for row in range(2):

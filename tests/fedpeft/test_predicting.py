@@ -43,21 +43,25 @@ def test_classes_are_those_of_evaluation(
     trained = trained_on(*task, *SLASH)
     dev, outputs = dev_of(trained)
     done: list[int] = []
-    found = predict(trained, dev, done.append)
+    predictions = predict(trained, dev, done.append)
     assert done == [7, 14, 21, 24]
-    assert [each.value for each in found] == [trained.labels[i] for i in outputs.argmax(axis=1)]
-    chances = [list(each.probabilities or {}) for each in found]
+    assert [prediction.value for prediction in predictions] == [
+        trained.labels[i] for i in outputs.argmax(axis=1)
+    ]
+    chances = [list(prediction.probabilities or {}) for prediction in predictions]
     assert chances == [list(trained.labels)] * len(dev)
-    shares = [list((each.probabilities or {}).values()) for each in found]
+    shares = [list((prediction.probabilities or {}).values()) for prediction in predictions]
     np.testing.assert_allclose(shares, softmax(outputs, axis=1), atol=1e-6)
 
 
 def test_scores_are_those_of_evaluation() -> None:
     trained = trained_on("task.name=synthetic/similarity", *SLASH)
     dev, outputs = dev_of(trained)
-    found = predict(trained, dev)
-    np.testing.assert_allclose([each.value for each in found], outputs[:, 0], atol=1e-5)
-    assert {each.probabilities for each in found} == {None}
+    predictions = predict(trained, dev)
+    np.testing.assert_allclose(
+        [prediction.value for prediction in predictions], outputs[:, 0], atol=1e-5
+    )
+    assert {prediction.probabilities for prediction in predictions} == {None}
 
 
 def test_tags_are_those_of_evaluation(tmp_path: Path) -> None:
@@ -68,9 +72,11 @@ def test_tags_are_those_of_evaluation(tmp_path: Path) -> None:
     expected = [trained.labels[tag] for tag in outputs[words].argmax(axis=1)]
     path = tmp_path / "words.jsonl"
     path.write_text("".join(json.dumps({"text": words}) + "\n" for words in dev.text))
-    found = predict(trained, read_texts(trained, path))
-    assert [tag for each in found for tag in as_tags(each.value)] == expected
-    assert [len(as_tags(each.value)) for each in found] == [len(words) for words in dev.text]
+    predictions = predict(trained, read_texts(trained, path))
+    assert [tag for prediction in predictions for tag in as_tags(prediction.value)] == expected
+    assert [len(as_tags(prediction.value)) for prediction in predictions] == [
+        len(words) for words in dev.text
+    ]
 
 
 def as_tags(value: str | float | list[str | None]) -> list[str | None]:
@@ -78,13 +84,15 @@ def as_tags(value: str | float | list[str | None]) -> list[str | None]:
     return value
 
 
-def test_of_words_that_are_cut_off_nothing_is_predicted(tmp_path: Path) -> None:
+def test_words_that_are_cut_off_get_no_prediction(tmp_path: Path) -> None:
     trained = trained_on(*TAGS, "task.max_length=8")  # six tokens and the special ones
     path = tmp_path / "words.jsonl"
     rows = [["the"] * 9, ["the", "", "nurse"], ["xyz", "the", "the", "the", "the"]]
     path.write_text("".join(json.dumps({"text": row}) + "\n" for row in rows))
-    found = [as_tags(each.value) for each in predict(trained, read_texts(trained, path))]
-    absent = [[tag is None for tag in tags] for tags in found]
+    predictions = [
+        as_tags(prediction.value) for prediction in predict(trained, read_texts(trained, path))
+    ]
+    absent = [[tag is None for tag in tags] for tags in predictions]
     assert absent == [[False] * 6 + [True] * 3, [False, True, False], [False] * 4 + [True]]
 
 
@@ -141,10 +149,10 @@ def test_columns_are_found_by_the_tasks_names(
 ) -> None:
     trained = named(task)
     frame_with(*columns).to_csv(tmp_path / "a.tsv", sep="\t", index=False)
-    found = read_texts(trained, tmp_path / "a.tsv", **options)
+    predictions = read_texts(trained, tmp_path / "a.tsv", **options)
     one, two = expected
-    assert found.text == [f"{one} one", f"{one} two"]
-    assert found.text_pair == (None if two is None else [f"{two} one", f"{two} two"])
+    assert predictions.text == [f"{one} one", f"{one} two"]
+    assert predictions.text_pair == (None if two is None else [f"{two} one", f"{two} two"])
 
 
 def named(task: str) -> Trained:
@@ -163,20 +171,20 @@ def named(task: str) -> Trained:
 @pytest.mark.parametrize(
     ("task", "columns", "options", "words"),
     [
-        ("synthetic/sentiment", ["body"], {}, "no column 'text'; it has 'body'; --text names"),
-        ("sst2", ["body", "x"], {}, "no column 'sentence' or 'text'; it has 'body', 'x'"),
-        ("synthetic/sentiment", ["text"], {"text": "body"}, "no column 'body'; it has 'text'"),
+        ("synthetic/sentiment", ["body"], {}, "no column 'text', but 'body'; set --text"),
+        ("sst2", ["body", "x"], {}, "no column 'sentence' or 'text', but 'body', 'x'"),
+        ("synthetic/sentiment", ["text"], {"text": "body"}, "no column 'body', but 'text'"),
         (
             "mnli",
             ["text"],
             {},
             "no column 'premise' and 'hypothesis' or 'sentence1' and 'sentence2' or 'text' and "
-            "'text_pair'; it has 'text'; --text and --text-pair name others",
+            "'text_pair', but 'text'; set --text and --text-pair",
         ),
-        ("sst2", ["text", "b"], {"text_pair": "b"}, "--text-pair b: task 'sst2' has one text"),
+        ("sst2", ["text", "b"], {"text_pair": "b"}, "--text-pair b: task 'sst2' has only one text"),
     ],
 )
-def test_columns_that_are_not_there(
+def test_missing_columns_are_refused(
     tmp_path: Path, task: str, columns: Sequence[str], options: dict[str, str], words: str
 ) -> None:
     frame_with(*columns).to_csv(tmp_path / "a.csv", index=False)
@@ -191,19 +199,21 @@ def test_columns_that_are_not_there(
         (SLASH, '{"text": 3}', "row 1: column 'text' is int, expected text"),
         (SLASH, '{"text": " "}', "row 1: column 'text' is empty"),
         (SLASH, '{"text": null}', "row 1: column 'text' is empty"),
-        (TAGS, '{"text": 3}', "row 1: column 'text' is int, expected a list of words, or text"),
+        (TAGS, '{"text": 3}', "row 1: column 'text' is int, expected a list of words or a text"),
         (TAGS, '{"text": ["a", 3]}', "row 1: column 'text' is list, expected a list of words"),
         (TAGS, '{"text": []}', "row 1: column 'text' is empty"),
     ],
 )
-def test_rows_without_a_text(tmp_path: Path, run: Sequence[str], line: str, words: str) -> None:
+def test_rows_without_a_text_are_refused(
+    tmp_path: Path, run: Sequence[str], line: str, words: str
+) -> None:
     (tmp_path / "a.jsonl").write_text(line + "\n")
     with pytest.raises(UserError) as caught:
         read_texts(trained_on(*run), tmp_path / "a.jsonl")
     assert words in str(caught.value)
 
 
-def test_an_output_that_is_not_finite_is_no_prediction(tmp_path: Path) -> None:
+def test_an_output_that_is_not_finite_is_an_error(tmp_path: Path) -> None:
     path = made_up(tmp_path / "vector", small(*SLASH), scale=1e38)
     trained = Trained.read(path)
     with pytest.raises(RunFailed, match="not finite"):

@@ -15,7 +15,7 @@ def work(seconds: float) -> None:
         pass
 
 
-def test_a_phase_inside_another_takes_its_time_from_it() -> None:
+def test_a_nested_phase_does_not_count_for_the_outer_one() -> None:
     began = time.perf_counter()
     with Stopwatch().running() as watch:
         work(0.02)  # of no phase
@@ -35,20 +35,20 @@ def test_a_phase_inside_another_takes_its_time_from_it() -> None:
     assert sum(watch.seconds.values()) <= whole - 0.02
 
 
-def test_phases_are_told_when_they_finish_and_errors_end_them() -> None:
-    told: list[str] = []
+def test_errors_end_phases_from_the_inside_out() -> None:
+    ended: list[str] = []
     with (
-        Stopwatch(ended=told.append).running() as watch,
+        Stopwatch(ended=ended.append).running() as watch,
         pytest.raises(ValueError, match="no"),
         phase("data"),
         phase("optimiser"),
     ):
         raise ValueError("no")
-    assert told == ["optimiser", "data"]
+    assert ended == ["optimiser", "data"]
     assert set(watch.seconds) == {"data", "optimiser"}
 
 
-def test_nothing_is_counted_unwatched() -> None:
+def test_nothing_is_counted_without_a_running_stopwatch() -> None:
     with Stopwatch().running() as watch:
         pass
     with phase("data"):

@@ -6,9 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
-from fedpeft.runtime import COMMON, Runtime, runtime_of
+from fedpeft.experiment.config import Experiment
+from fedpeft.methods import REGISTRY
+from fedpeft.projection import Projection
+from fedpeft.runtime import COMMON, Runtime, parsed, runtime_of
 
 
 def custom(*more: str) -> Experiment:
@@ -20,26 +22,51 @@ def test_the_plan_needs_neither_weights_nor_data() -> None:
     runtime = Runtime(custom("backbone=roberta-large"))
     assert set(runtime.plan) == set(COMMON) - {"backbone"}
     assert runtime.info.labels == ("no", "yes")
-    assert runtime.trainable.layout.head_size == 2 * 1024 + 2
-    assert len(runtime.trainable.initial(0)) == runtime.trainable.layout.size
+    assert runtime.parameters.layout.head_size == 2 * 1024 + 2
+    assert len(runtime.parameters.initial(0)) == runtime.parameters.layout.size
     with pytest.raises(UserError, match=r"task.train is empty"):
         _ = runtime.task
 
 
-def test_labels_that_stand_only_in_the_data_are_read_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", REGISTRY)
+def test_sizes_are_known_before_anything_of_that_size_exists(name: str) -> None:
+    small = {"slash": "d=32", "jr_warp": "d=32", "compacter": "reduction=4"}.get(name)
+    keys = ["backbone=tiny", f"method.name={name}", "head.d=4", "representation=mask"]
+    keys += [f"method.{small}"] if small else []
+    runtime = Runtime(custom(*keys))
+    streams = [*runtime.parameters.method.projections(), *runtime.parameters.head.projections()]
+    dense = [stream for stream in streams if isinstance(stream, Projection)]
+    assert runtime.vector_size == len(runtime.parameters.initial(0))
+    stored = sum(projection.transposed().size for projection in dense)
+    others = sum(stream.rows for stream in streams if stream not in dense)
+    assert runtime.projected == stored + others > 0
+    assert Runtime(custom(*keys, "engine.projections=regenerated")).projected == others
+
+
+def test_labels_missing_in_the_settings_are_read_from_the_data(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\nx,b\ny,a\nz,b\n")
-    own = Experiment.load("", ["backbone=tiny", "method.d=8", "task.name=custom"]).task
-    files = own.model_copy(update={"train": str(tmp_path / "a.csv")})
+    section = Experiment.load("", ["backbone=tiny", "method.d=8", "task.name=custom"]).task
+    files = section.model_copy(update={"train": str(tmp_path / "a.csv")})
     runtime = Runtime(Experiment.load("", ["task.name=custom", "backbone=tiny"]), files)
     assert runtime.info.labels == ("a", "b")
 
 
-def test_a_nodes_own_files_change_neither_digest_nor_plan(tmp_path: Path) -> None:
+def test_the_files_of_a_node_change_neither_digest_nor_plan(tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("text,label\nx,no\ny,yes\nz,no\n")
     experiment = custom("backbone=tiny", "method.d=8")
     files = experiment.task.model_copy(update={"train": str(tmp_path / "a.csv")})
-    server, node = runtime_of(experiment.to_toml()), runtime_of(experiment.to_toml(), files)
-    assert node is runtime_of(experiment.to_toml(), files) and node is not server
+    server, node = runtime_of(experiment), runtime_of(experiment, files)
+    assert node is runtime_of(experiment, files) and node is not server
     assert node.plan == server.plan and node.digest == experiment.digest
     assert len(node.task.train) == 2 and len(node.task.dev) == 1
     assert node.identity == {**server.plan, "backbone": node.backbone.fingerprint}
+
+
+def test_equal_experiments_share_a_runtime_and_a_text_is_parsed_once() -> None:
+    experiment = custom("backbone=tiny")
+    toml = experiment.to_toml()
+    assert parsed(toml) is parsed(toml)
+    assert runtime_of(experiment) is runtime_of(parsed(toml))
+    operational = custom("backbone=tiny", "engine.workers=3")
+    assert operational.digest == experiment.digest
+    assert runtime_of(operational).experiment == operational

@@ -12,18 +12,17 @@ import torch
 from models import build_model
 from models import encoded as encoded_examples
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.loading import Backbone
+from fedpeft.batches.batch import collate
+from fedpeft.batches.encoded import IGNORED, Encoded
 from fedpeft.cli.tasks import tasks
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
-from fedpeft.settings import LocalSection
-from fedpeft.tasks.base import IGNORED
-from fedpeft.tasks.batching import collate
-from fedpeft.tasks.encoding import Encoded
 from fedpeft.tasks.metrics import scores, tag_statistics
 from fedpeft.tasks.synthetic import TASKS
 from fedpeft.training import When, evaluate, train_cohort
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
 LABELS = TASKS[-1].labels
 WHEN = When(0, 1, 1)
@@ -41,9 +40,9 @@ def entities(backbone: Backbone, count: int) -> Encoded:
 
 def test_evaluation_is_that_of_single_texts_in_their_order(tiny: Backbone) -> None:
     model, data = tagger(tiny, "prompt"), entities(tiny, 70)
-    vector = model.initial(3)
-    found = evaluate(model, vector, data)
-    assert found.outputs.shape == (len(data.tokens), len(LABELS))
+    vector = model.parameters.initial(3)
+    result = evaluate(model, vector, data)
+    assert result.outputs.shape == (len(data.tokens), len(LABELS))
     losses, counts = 0.0, np.zeros(6)
     for row in range(len(data)):
         alone = data.select(np.array([row]))
@@ -52,11 +51,11 @@ def test_evaluation_is_that_of_single_texts_in_their_order(tiny: Backbone) -> No
         losses += float(model.losses(logits, batch))
         outputs = logits[0].detach().numpy()
         place = slice(data.offsets[row], data.offsets[row + 1])
-        np.testing.assert_allclose(found.outputs[place], outputs, atol=1e-10)
+        np.testing.assert_allclose(result.outputs[place], outputs, atol=1e-10)
         counts += tag_statistics(outputs, alone.labels, alone.lengths, LABELS)
-    assert found.loss_sum == pytest.approx(losses)
-    assert found.statistics.tolist() == counts.tolist()
-    assert found.statistics[:2].tolist() == [70, (data.labels != IGNORED).sum()]
+    assert result.loss_sum == pytest.approx(losses)
+    assert result.statistics.tolist() == counts.tolist()
+    assert result.statistics[:2].tolist() == [70, (data.labels != IGNORED).sum()]
 
 
 def test_the_head_alone_beats_the_majority_and_a_method_learns_the_rule(tiny: Backbone) -> None:
@@ -66,7 +65,9 @@ def test_the_head_alone_beats_the_majority_and_a_method_learns_the_rule(tiny: Ba
 
     def learned(model: TaskModel, lr: float) -> dict[str, float]:
         local = LocalSection(lr=lr, epochs=10)
-        vector = train_cohort(model, model.initial(0), [train], [0], local, WHEN).vectors[0]
+        vector = train_cohort(
+            model, model.parameters.initial(0), [train], [0], local, WHEN
+        ).vectors[0]
         return scores(evaluate(model, vector, dev).statistics, "tags")
 
     words = dev.labels[dev.labels != IGNORED]
@@ -81,7 +82,7 @@ def test_a_cohort_equals_single_clients(tiny: Backbone) -> None:
     model, data = tagger(tiny, "slash"), entities(tiny, 30)
     parts = [data.select(rows) for rows in np.split(np.arange(30), [4, 15])]
     local = LocalSection(lr=0.01, epochs=2, batch_size=4)
-    start = model.initial(0)
+    start = model.parameters.initial(0)
     together = train_cohort(model, start, parts, [0, 1, 2], local, WHEN)
     for client, part in enumerate(parts):
         alone = train_cohort(model, start, [part], [client], local, WHEN)

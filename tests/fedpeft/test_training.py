@@ -10,12 +10,12 @@ import pytest
 import torch
 from models import GROUPED, METHODS, build_model, encoded
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.loading import Backbone
+from fedpeft.batches.batch import batches, collate
+from fedpeft.batches.encoded import Encoded
+from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
 from fedpeft.randomness import generator
-from fedpeft.settings import LocalSection
-from fedpeft.tasks.batching import batches, collate
-from fedpeft.tasks.encoding import Encoded
 from fedpeft.training import When, evaluate, train_cohort
 
 WHEN = When(seed=5, round=2, rounds=4)
@@ -64,11 +64,11 @@ def test_one_client_is_trained_as_by_a_plain_loop(tiny: Backbone, name: str) -> 
     if name in ("bitfit", "full"):
         # The key's bias has no gradient but rounding errors, which Adam would make large.
         local = LocalSection(optimizer="sgd", lr=0.5, epochs=2, batch_size=4, proximal_mu=0.3)
-    start = model.initial(0)
+    start = model.parameters.initial(0)
     expected = plain_loop(model, start, data, 7, local)
-    found = train_cohort(model, start, [data], [7], local, WHEN)
-    assert found.steps.tolist() == [12]
-    np.testing.assert_allclose(found.vectors[0], expected, rtol=0, atol=1e-10)
+    result = train_cohort(model, start, [data], [7], local, WHEN)
+    assert result.steps.tolist() == [12]
+    np.testing.assert_allclose(result.vectors[0], expected, rtol=0, atol=1e-10)
     assert np.abs(expected - start).max() > 0.01
 
 
@@ -79,7 +79,7 @@ def test_a_ragged_cohort_equals_single_clients(tiny: Backbone, name: str) -> Non
     local = LocalSection(lr=0.02, batch_size=4)
     if name == "bitfit":  # as above
         local = LocalSection(optimizer="sgd", lr=0.5, batch_size=4)
-    start = np.stack([model.initial(seed) for seed in range(3)])
+    start = np.stack([model.parameters.initial(seed) for seed in range(3)])
     together = train_cohort(model, start, data, [4, 8, 2], local, WHEN)
     assert together.steps.tolist() == [3, 5, 1]
     for k, client in enumerate([4, 8, 2]):
@@ -92,7 +92,9 @@ def test_steps_replace_epochs(tiny: Backbone) -> None:
     model = build_model(tiny, "linear")
     data = encoded(tiny, "synthetic/sentiment", "mask", 10)
     local = LocalSection(lr=0.02, batch_size=4, steps=8)  # an epoch has 3
-    assert train_cohort(model, model.initial(0), [data], [0], local, WHEN).steps.tolist() == [8]
+    assert train_cohort(
+        model, model.parameters.initial(0), [data], [0], local, WHEN
+    ).steps.tolist() == [8]
 
 
 def test_training_depends_on_seed_round_and_client(tiny: Backbone) -> None:
@@ -102,7 +104,7 @@ def test_training_depends_on_seed_round_and_client(tiny: Backbone) -> None:
 
     def run(client: int, when: When) -> bytes:
         return train_cohort(
-            model, model.initial(0), [data], [client], local, when
+            model, model.parameters.initial(0), [data], [client], local, when
         ).vectors.tobytes()
 
     results = {
@@ -119,23 +121,23 @@ def test_a_client_can_learn_its_examples(tiny: Backbone) -> None:
     model = build_model(tiny, "lora", rank=4)
     data = encoded(tiny, "synthetic/sentiment", "mask", 64)
     local = LocalSection(lr=0.01, epochs=30, schedule="constant")
-    trained = train_cohort(model, model.initial(0), [data], [0], local, WHEN)
-    before = evaluate(model, model.initial(0), data).loss_sum
+    trained = train_cohort(model, model.parameters.initial(0), [data], [0], local, WHEN)
+    before = evaluate(model, model.parameters.initial(0), data).loss_sum
     assert evaluate(model, trained.vectors[0], data).loss_sum < 0.1 * before
 
 
 def test_evaluation_keeps_the_order_of_the_examples(tiny: Backbone) -> None:
     model = build_model(tiny, "slash", classes=3)
     data = encoded(tiny, "synthetic/inference", "cls", 70)
-    vector = model.initial(3)
-    found = evaluate(model, vector, data)
+    vector = model.parameters.initial(3)
+    result = evaluate(model, vector, data)
     losses = []
     for row in range(len(data)):
         batch = collate(
             [data], [np.array([row])], model.backbone.tokenizer.pad_token_id, "cpu", model.dtype
         )
         outputs = model.outputs(model.realise(torch.from_numpy(vector)[None]), batch)
-        np.testing.assert_allclose(found.outputs[row], outputs[0].detach(), atol=1e-10)
+        np.testing.assert_allclose(result.outputs[row], outputs[0].detach(), atol=1e-10)
         losses.append(float(model.losses(outputs, batch)))
-    assert found.loss_sum == pytest.approx(sum(losses))
-    assert found.statistics.sum() == 70
+    assert result.loss_sum == pytest.approx(sum(losses))
+    assert result.statistics.sum() == 70

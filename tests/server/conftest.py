@@ -10,14 +10,16 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from messaging import content_of
 
 from clients.app import app as client_app
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
+from fedpeft.wire.messages import Request
 from server.app import app as server_app
 from server.flower import new_run
 from server.runfolder import RunFolder
 from simulations.local import NodeConfig, run_local
-from simulations.run import node_config, prepare
+from simulations.simulation import node_config, prepare
 
 Spoil = Callable[[Message], Message]
 Federate = Callable[..., RunFolder]
@@ -38,7 +40,7 @@ class Spoiled(ClientApp):
         meant = (
             message.metadata.message_type == self.kind
             and self.client in (None, context.node_config["partition-id"])
-            and (not self.rounds or message.content["config"]["round"] in self.rounds)
+            and (not self.rounds or content_of(message, Request).round in self.rounds)
         )
         return self.spoil(reply) if meant else reply
 

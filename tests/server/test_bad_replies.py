@@ -1,4 +1,4 @@
-"""Nothing a client sends stops a run: it is refused by name, and the others go on."""
+"""No reply of a client stops a run: bad ones are refused by name, and the others continue."""
 
 from __future__ import annotations
 
@@ -9,10 +9,14 @@ from typing import Any
 
 import numpy as np
 import pytest
-from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord
+from flwr.app import Error, Message
+from flwr.app.message import make_message
+from messaging import changed, vector_of
 
-from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed
+from fedpeft.experiment.config import Experiment
+from fedpeft.privacy.ledger import BudgetSpent
+from fedpeft.wire.messages import RECORD
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -24,34 +28,19 @@ def on_vector(change: Callable[[np.ndarray], np.ndarray]) -> Callable[[Message],
     """Return a spoiler that changes the task vector of a reply."""
 
     def spoil(reply: Message) -> Message:
-        vector = reply.content["arrays"]["vector"].numpy().copy()
-        reply.content["arrays"] = ArrayRecord({"vector": Array(change(vector))})
-        return reply
+        return changed(reply, v=change(vector_of(reply).copy()).tobytes())
 
     return spoil
 
 
-def on_array(**fields: Any) -> Callable[[Message], Message]:
-    """Return a spoiler that writes into the fields of the array that travels."""
-
-    def spoil(reply: Message) -> Message:
-        for name, value in fields.items():
-            setattr(reply.content["arrays"]["vector"], name, value)
-        return reply
-
-    return spoil
+def on_field(**values: Any) -> Callable[[Message], Message]:
+    """Return a spoiler that replaces fields of a reply, or with None takes them out."""
+    return lambda reply: changed(reply, **values)
 
 
-def on_record(name: str, record: Any) -> Callable[[Message], Message]:
-    """Return a spoiler that replaces a record of a reply, or with None takes it out."""
-
-    def spoil(reply: Message) -> Message:
-        del reply.content[name]
-        if record is not None:
-            reply.content[name] = record
-        return reply
-
-    return spoil
+def without_record(reply: Message) -> Message:
+    del reply.content[RECORD]
+    return reply
 
 
 def with_nan(vector: np.ndarray) -> np.ndarray:
@@ -66,30 +55,24 @@ def raising(reply: Message) -> Message:
 BAD = {
     "nan": (on_vector(with_nan), "1 of 82 numbers are NaN"),
     "infinite": (on_vector(lambda vector: vector + np.float32(np.inf)), "82 of 82 numbers"),
-    "short": (on_vector(lambda vector: vector[:-1]), r"shape \(81,\), expected \(82,\)"),
-    "square": (on_vector(lambda vector: vector[None]), r"shape \(1, 82\)"),
-    "float64": (on_vector(lambda vector: vector.astype("float64")), "is float64, expected float32"),
-    "integers": (on_vector(lambda vector: vector.astype("int32")), "is int32, expected float32"),
-    "loss": (on_record("metrics", MetricRecord({"loss": float("inf")})), "loss is inf"),
-    "losses": (on_record("metrics", MetricRecord({"loss": [0.1, 0.2]})), "TypeError"),
-    "no loss": (on_record("metrics", MetricRecord({"accuracy": 1.0})), "KeyError: 'loss'"),
-    "experiment": (
-        on_record("config", ConfigRecord({"experiment": "f" * 64})),
-        "belongs to another experiment",
-    ),
-    "no config": (on_record("config", None), "KeyError: 'config'"),
-    "no arrays": (on_record("arrays", None), "KeyError: 'arrays'"),
-    "no array": (on_record("arrays", MetricRecord({"vector": 1.0})), "AttributeError"),
-    "empty data": (on_array(data=b""), "no .npy file"),
-    "noise": (on_array(data=b"PK\x03\x04 no zip"), "no .npy file"),
-    "pickle": (on_array(data=b"\x80\x04N."), "no .npy file"),
-    "another library's": (on_array(stype="torch.tensor"), "no numpy array"),
+    "short": (on_vector(lambda vector: vector[:-1]), r"has 324 bytes, expected 328 \(82 x float32"),
+    "float64": (on_vector(lambda vector: vector.astype("float64")), "has 656 bytes, expected 328"),
+    "no vector": (on_field(v=None), "has 0 bytes, expected 328"),
+    "text as vector": (on_field(v="PK"), "vector is str, expected bytes"),
+    "loss": (on_field(l=float("inf")), "loss is inf"),
+    "loss nan": (on_field(l=float("nan")), "loss is nan"),
+    "huge loss": (on_field(l=1.7e308), r"loss is 1.7e\+308, expected 0 to 1e\+06"),
+    "negative loss": (on_field(l=-0.5), "loss is -0.5, expected"),
+    "losses": (on_field(l=[0.1, 0.2]), "loss is list, expected float"),
+    "no loss": (on_field(l=None), "loss is missing"),
+    "unknown field": (on_field(q=1), "has 1 unknown fields"),
+    "no record": (without_record, "the message has no record of fields"),
     "exception": (raising, r"^error 2: ValueError at test_bad_replies.py:\d+$"),
 }
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_the_client_is_listed_with_the_reason_and_the_run_goes_on(
+def test_a_client_with_a_bad_reply_is_listed_with_the_reason_and_the_run_continues(
     quick: Quick, federate: Federate, name: str
 ) -> None:
     spoil, reason = BAD[name]
@@ -105,13 +88,22 @@ def assert_matches(text: str, pattern: str) -> None:
     assert re.search(pattern, text), text
 
 
+def test_two_huge_losses_neither_stop_the_run_nor_its_resumption(
+    quick: Quick, federate: Federate
+) -> None:
+    huge, _ = BAD["huge loss"]
+    lines = federate(quick(), huge, client=1).rounds()
+    assert [line["clients"] for line in lines] == [2, 2]
+    assert all(np.isfinite(line["loss"]) for line in lines)
+
+
 def test_a_refused_update_is_not_in_the_average(quick: Quick, federate: Federate) -> None:
     """The run is that of the two others, to the bit."""
     experiment = quick("federation.rounds=1", "federation.weighting=uniform")
     updates: dict[str, list[np.ndarray]] = {"kept": []}
 
     def keep(reply: Message) -> Message:
-        updates["kept"].append(reply.content["arrays"]["vector"].numpy())
+        updates["kept"].append(vector_of(reply))
         return reply
 
     federate(experiment, keep, out="all")
@@ -122,7 +114,7 @@ def test_a_refused_update_is_not_in_the_average(quick: Quick, federate: Federate
     np.testing.assert_array_equal(checkpoint.vector, first * 0.5 + third * 0.5)
 
 
-def test_too_large_an_update_is_refused_and_a_small_one_is_not(
+def test_updates_above_the_norm_limit_are_refused_and_smaller_ones_count(
     quick: Quick, federate: Federate
 ) -> None:
     experiment = quick("federation.max_update_norm=50", "federation.rounds=1")
@@ -133,13 +125,13 @@ def test_too_large_an_update_is_refused_and_a_small_one_is_not(
     assert len(failed) == 1
 
 
-def test_without_a_limit_a_large_update_counts(quick: Quick, federate: Federate) -> None:
+def test_without_a_norm_limit_a_large_update_counts(quick: Quick, federate: Federate) -> None:
     far = on_vector(lambda vector: vector + np.float32(100))
     assert federate(quick("federation.rounds=1"), far, client=2).rounds()[0]["failed"] == []
 
 
 @pytest.mark.parametrize("name", ["nan", "exception"])
-def test_too_few_good_replies_stop_the_run_and_it_can_go_on_later(
+def test_too_few_valid_replies_stop_the_run_and_it_can_be_resumed(
     quick: Quick, federate: Federate, name: str
 ) -> None:
     experiment = quick("federation.rounds=3", "federation.min_success=3")
@@ -159,14 +151,29 @@ def test_too_few_good_replies_stop_the_run_and_it_can_go_on_later(
     np.testing.assert_array_equal(one.vector, other.vector)
 
 
-def test_all_clients_failing_stops_even_a_run_that_asks_for_one(
+def test_a_client_without_a_ledger_cannot_claim_that_its_budget_is_spent(
+    quick: Quick, federate: Federate
+) -> None:
+    """The claim would lower the number of valid replies that a round needs."""
+
+    def claim(reply: Message) -> Message:
+        error = Error(BudgetSpent.CODE, "client 1 has spent epsilon 1")
+        return make_message(reply.metadata, error=error)
+
+    with pytest.raises(RunFailed, match="round 1: 2 of 3 clients succeeded"):
+        federate(quick("federation.min_success=3"), claim, client=1)
+    folder = federate(quick(), claim, client=1, rounds=[1], out="two")
+    assert [line["clients"] for line in folder.rounds()] == [2, 3]
+
+
+def test_a_run_with_min_success_one_stops_if_all_clients_fail(
     quick: Quick, federate: Federate
 ) -> None:
     with pytest.raises(RunFailed, match="round 1: 0 of 3"):
         federate(quick(), raising)
 
 
-def test_a_slow_client_fails_and_is_back_in_the_next_round(
+def test_a_slow_client_fails_and_takes_part_in_the_next_round(
     quick: Quick, federate: Federate
 ) -> None:
     def sleep(reply: Message) -> Message:
@@ -186,25 +193,24 @@ def test_a_slow_client_fails_and_is_back_in_the_next_round(
     [
         (raising, "error 2: ValueError"),
         (
-            on_record("arrays", ArrayRecord({"statistics": Array(np.array([9.0, -5, 7, 2]))})),
+            on_field(v=np.array([9.0, -5, 7, 2]).tobytes()),
             "no counts of examples",
         ),
-        (on_record("arrays", None), "refused: KeyError: 'arrays'"),
+        (without_record, "refused: the message has no record of fields"),
+        (on_field(v=np.ones(9).tobytes()), "refused: vector has 72 bytes, expected 32"),
+        (on_field(v=np.full(4, np.nan).tobytes()), "4 of 4 numbers are NaN"),
+        (on_field(l=float("nan")), "loss_sum is nan"),
         (
-            on_record("arrays", ArrayRecord({"statistics": Array(np.ones(9))})),
-            r"refused: vector has shape \(9,\), expected \(4,\)",
+            on_field(l=1.7e308),
+            r"loss_sum is 1.7e\+308, expected 0 to 1.3e\+07",  # 13 examples
         ),
         (
-            on_record("arrays", ArrayRecord({"statistics": Array(np.full(4, np.nan))})),
-            "4 of 4 numbers are NaN",
-        ),
-        (
-            on_record("metrics", MetricRecord({"loss-sum": float("nan")})),
-            "evaluation loss is nan",
+            on_field(v=np.array([1e15, 0, 0, 1]).tobytes()),
+            "count more than 10000000 examples",
         ),
     ],
 )
-def test_a_bad_evaluation_is_left_out(
+def test_a_bad_evaluation_reply_is_left_out_of_the_metrics(
     quick: Quick,
     federate: Federate,
     caplog: pytest.LogCaptureFixture,
@@ -223,6 +229,6 @@ def test_a_bad_evaluation_is_left_out(
     assert_matches(warnings[0], f"client 1 did not evaluate: .*{reason}")
 
 
-def test_no_evaluation_at_all_stops_the_run(quick: Quick, federate: Federate) -> None:
+def test_a_run_stops_if_no_client_evaluates(quick: Quick, federate: Federate) -> None:
     with pytest.raises(RunFailed, match="no client evaluated"):
         federate(quick("federation.evaluation=clients"), raising, kind="evaluate")

@@ -1,4 +1,4 @@
-"""The folder of a run in a server's state folder: whose it is, how it ended, who waits for it."""
+"""The folder of a deployed run: which process runs in it, how it ended, and its lock."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ from typing import Any
 
 import pytest
 
-from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed, UserError
+from fedpeft.experiment.config import Experiment
 from server import deployed
 from server.deployed import opened
 
@@ -26,8 +26,8 @@ def context(
     """Return a maker of what a deployed ServerApp is given for the run 'trial'."""
     monkeypatch.setenv("FEDPEFT_SERVER_STATE", str(tmp_path))
 
-    def make(run: int, resume: int = 0) -> Any:
-        config = {"experiment": quick().to_toml(), "out": "trial", "resume": resume}
+    def make(run: int, resume: int = 0, **more: int) -> Any:
+        config = {"experiment": quick().to_toml(), "out": "trial", "resume": resume, **more}
         return SimpleNamespace(run_id=run, run_config=config)
 
     return make
@@ -37,7 +37,9 @@ def read(path: Path) -> Any:
     return json.loads(path.read_text())
 
 
-def test_the_folder_says_whose_it_is_from_the_start(context: Context, tmp_path: Path) -> None:
+def test_the_folder_names_its_process_from_the_start_and_the_outcome_at_the_end(
+    context: Context, tmp_path: Path
+) -> None:
     run = tmp_path / "runs" / "trial"
     with opened(context(7)) as folder:
         assert folder.path == run
@@ -50,7 +52,7 @@ def test_the_folder_says_whose_it_is_from_the_start(context: Context, tmp_path: 
     assert read(run / "run.json") == {"run": "8"}
 
 
-def test_a_run_that_is_told_to_end_has_not_failed(
+def test_a_run_stopped_by_sigterm_is_stopped_not_failed(
     context: Context, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     run = tmp_path / "runs" / "trial"
@@ -70,33 +72,45 @@ def test_a_run_that_is_told_to_end_has_not_failed(
     ]
 
 
-def test_a_server_app_that_is_ending_is_waited_for(context: Context, tmp_path: Path) -> None:
+def test_a_mistake_of_the_user_is_recorded_as_one(context: Context, tmp_path: Path) -> None:
+    with opened(context(7)):
+        pass
+    refused = pytest.raises(UserError, match=r"--from-round 4: .* after no round only")
+    with refused, opened(context(8, resume=1, **{"from-round": 4})):
+        pytest.fail("there is no such round")
+    ended = read(tmp_path / "runs" / "trial" / "ended.json")
+    assert ended["mistake"] is True and ended["reason"].startswith("--from-round 4: ")
+
+
+def test_a_new_process_waits_until_the_old_one_releases_the_folder(
+    context: Context, tmp_path: Path
+) -> None:
     with opened(context(7)) as folder:
         pass
-    held, let_go = threading.Event(), threading.Event()
+    held, released = threading.Event(), threading.Event()
 
     def hold() -> None:
         with folder.locked():
             held.set()
-            let_go.wait(30)
+            released.wait(30)
 
     holder = threading.Thread(target=hold)
     holder.start()
     try:
         assert held.wait(10)
-        threading.Timer(0.5, let_go.set).start()
+        threading.Timer(0.5, released.set).start()
         with opened(context(8, resume=1)):
-            assert let_go.is_set()
+            assert released.is_set()
             assert read(tmp_path / "runs" / "trial" / "run.json") == {"run": "8"}
     finally:
-        let_go.set()
+        released.set()
         holder.join()
 
 
-def test_one_that_stays_is_not_disturbed(
+def test_a_process_that_keeps_the_folder_is_not_disturbed(
     context: Context, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(deployed, "_LETTING_GO", 0.2)
+    monkeypatch.setattr(deployed, "_LOCK_TIMEOUT", 0.2)
     refused = pytest.raises(UserError, match="in use by another process")
     with opened(context(7)):
         with refused, opened(context(8, resume=1)):

@@ -8,8 +8,8 @@ from typing import Any
 import pytest
 from flwr.app import Message
 
-from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed
+from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -31,7 +31,7 @@ def test_evaluation_at_clients_gives_exactly_the_servers_metrics(
         assert one["eval_loss"] == pytest.approx(other["eval_loss"], rel=1e-5)
 
 
-def test_of_a_score_clients_give_pearson_and_only_the_server_spearman(
+def test_clients_measure_pearson_and_only_the_server_spearman(
     quick: Quick, federate: Federate
 ) -> None:
     exact = ("engine.dtype=float64", "wire.codec=float64")
@@ -46,7 +46,7 @@ def test_of_a_score_clients_give_pearson_and_only_the_server_spearman(
         assert other["score"] == other["metrics"]["pearson"] != 0
 
 
-def test_rounds_between_are_not_evaluated_but_the_last_is(quick: Quick, federate: Federate) -> None:
+def test_eval_every_skips_rounds_but_not_the_last(quick: Quick, federate: Federate) -> None:
     folder = federate(quick("federation.rounds=5", "output.eval_every=2"))
     scores = [line["score"] for line in folder.rounds()]
     assert [score is not None for score in scores] == [False, True, False, True, True]

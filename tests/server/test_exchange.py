@@ -1,17 +1,19 @@
-"""Sending one message to each of some clients: order, failures by client, and time."""
+"""Messages to clients and their replies: order, failures by client, and timeouts."""
 
 from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedpeft.wire.messages import Request
+from server.byte_ledger import ByteLedger
 from server.exchange import CLIENT_DIED, exchange
-from server.ledger import ByteLedger
+from server.flower import from_wire, to_wire
 from simulations.local import LocalGrid
 
 Answer = Callable[[int], None]
@@ -44,7 +46,7 @@ def ask(
     replies, failed = exchange(
         grid,
         "train",
-        lambda client: RecordDict(),
+        lambda client: Request(),
         {client: 1000 + client for client in clients},
         ledger,
         timeout,
@@ -74,13 +76,13 @@ def test_an_exception_is_a_failure_of_that_client_without_its_text() -> None:
     assert re.fullmatch(r"error 2: RuntimeError at test_exchange.py:\d+", failed[2])
 
 
-def test_progress_counts_up_to_all() -> None:
+def test_progress_counts_replies_up_to_all_clients() -> None:
     seen: list[tuple[int, int]] = []
     ask(nothing, [0, 1, 2], progress=lambda done, total: seen.append((done, total)))
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_what_comes_too_late_does_not_count() -> None:
+def test_replies_after_the_timeout_do_not_count() -> None:
     def act(client: int) -> None:
         if client == 1:
             time.sleep(0.6)
@@ -92,7 +94,7 @@ def test_what_comes_too_late_does_not_count() -> None:
     assert ("train", 1, "up") not in ledger.entries
 
 
-def test_a_failure_is_a_reply_with_bytes() -> None:
+def test_an_error_reply_counts_in_the_byte_ledger() -> None:
     def act(client: int) -> None:
         raise KeyError(client)
 
@@ -102,7 +104,7 @@ def test_a_failure_is_a_reply_with_bytes() -> None:
 
 
 @pytest.mark.parametrize("deaths", [1, 2])
-def test_a_client_whose_process_died_is_asked_once_more(deaths: int) -> None:
+def test_a_client_whose_process_died_is_asked_a_second_time(deaths: int) -> None:
     class Dying(Echo):
         def __call__(self, message: Message, context: Context) -> Message:
             reply = super().__call__(message, context)
@@ -113,7 +115,7 @@ def test_a_client_whose_process_died_is_asked_once_more(deaths: int) -> None:
     app, ledger = Dying(nothing), ByteLedger()
     grid = LocalGrid(app, [{"partition-id": client} for client in range(2)])
     replies, failed = exchange(
-        grid, "train", lambda _: RecordDict(), {0: 1000, 1: 1001}, ledger, timeout=60
+        grid, "train", lambda _: Request(), {0: 1000, 1: 1001}, ledger, timeout=60
     )
     assert app.asked == [0, 1, 1]  # the second death counts
     assert (list(replies), list(failed)) == (([0, 1], []) if deaths == 1 else ([0], [1]))
@@ -121,7 +123,7 @@ def test_a_client_whose_process_died_is_asked_once_more(deaths: int) -> None:
     assert sizes[1] == 2 * sizes[0]
 
 
-def test_a_grid_that_never_replies_is_left_in_time() -> None:
+def test_an_exchange_ends_after_the_timeout_without_any_reply() -> None:
     class Silent(LocalGrid):
         def pull_messages(self, message_ids: object) -> list[Message]:
             return []
@@ -129,7 +131,7 @@ def test_a_grid_that_never_replies_is_left_in_time() -> None:
     grid = Silent(Echo(nothing), [{"partition-id": 0}])
     started = time.monotonic()
     replies, failed = exchange(
-        grid, "train", lambda _: RecordDict(), {0: 1000}, ByteLedger(), timeout=0.3
+        grid, "train", lambda _: Request(), {0: 1000}, ByteLedger(), timeout=0.3
     )
     assert not replies
     assert failed == {0: "no reply within 0.3 s"}
@@ -146,5 +148,22 @@ def test_a_cohort_of_any_size_gets_each_message_once(cohort: int) -> None:
 
     grid = LocalGrid(app, [{"partition-id": client} for client in range(5)], cohort, together)
     nodes = {client: 1000 + client for client in range(5)}
-    replies, _ = exchange(grid, "train", lambda _: RecordDict(), nodes, ByteLedger(), timeout=60)
+    replies, _ = exchange(grid, "train", lambda _: Request(), nodes, ByteLedger(), timeout=60)
     assert list(replies) == sorted(app.asked) == [0, 1, 2, 3, 4]
+
+
+class Repeating(LocalGrid):
+    """A grid that passes each reply on twice, and replies to messages that nobody sent."""
+
+    def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
+        replies = super().pull_messages(message_ids)
+        stranger = from_wire(to_wire(replies[0]))
+        stranger.metadata.__dict__["_reply_to_message_id"] = "f" * 64
+        return [stranger, *replies, *replies]
+
+
+def test_replies_that_nobody_waits_for_are_ignored() -> None:
+    grid, ledger = Repeating(Echo(nothing), [{"partition-id": 0}]), ByteLedger()
+    replies, failed = exchange(grid, "train", lambda client: Request(), {0: 1000}, ledger, 60)
+    assert [*replies] == [0]
+    assert failed == {}

@@ -1,4 +1,4 @@
-"""What server/flower.py and simulations/ray.py rely on in this version of Flower.
+"""What server/flower.py and simulations/flower_app.py rely on in this version of Flower.
 
 When one of these fails after an upgrade, the place to look is named in the test.
 """
@@ -39,9 +39,9 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
 from clients.errors import CLIENT_EXCEPTION
-from fedpeft.bundle import write_bundle
-from fedpeft.ports import free_port
-from fedpeft.shims import write_shims
+from fedpeft.hosting.bundle import write_bundle
+from fedpeft.hosting.ports import free_port
+from fedpeft.hosting.shims import write_shims
 from server.exchange import CLIENT_DIED
 from server.flower import from_wire, give_id, message_bytes, new_run, to_wire
 
@@ -57,7 +57,7 @@ def full_message() -> Message:
     return Message(content, dst_node_id=7, message_type="train", group_id="3")
 
 
-def test_the_version_is_the_one_all_this_was_tested_with() -> None:
+def test_flower_has_the_tested_version() -> None:
     assert version("flwr").startswith("1.41.")
 
 
@@ -93,7 +93,7 @@ def test_the_wire_keeps_errors(flower_run: int) -> None:
     assert (reply.error.code, reply.error.reason) == (2, "why")
 
 
-def test_a_message_id_can_be_set_and_a_reply_names_it(flower_run: int) -> None:
+def test_a_reply_names_the_message_id_that_was_set(flower_run: int) -> None:
     message = full_message()
     message_id = give_id(message)
     reply = from_wire(to_wire(Message(RecordDict(), reply_to=from_wire(to_wire(message)))))
@@ -118,12 +118,12 @@ def test_messages_of_every_run_have_the_same_size() -> None:
     assert len(sizes) == 1
 
 
-def test_message_bytes_is_the_length_of_what_is_serialised(flower_run: int) -> None:
+def test_message_bytes_is_the_length_of_the_serialized_message(flower_run: int) -> None:
     message = full_message()
     assert message_bytes(message) == len(to_wire(message)) > 5 * 4
 
 
-def test_the_numbers_of_errors_are_flowers() -> None:
+def test_error_codes_are_those_of_flower() -> None:
     assert CLIENT_EXCEPTION == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
     assert CLIENT_DIED == ErrorCode.CLIENT_APP_CRASHED
 
@@ -157,11 +157,11 @@ def test_a_context_holds_what_the_apps_read() -> None:
     assert (context.run_id, context.node_id) == (1, 2)
     assert context.node_config["partition-id"] == 3
     assert context.run_config["out"] == "x"
-    context.run_config.update({"experiment": "y"})  # as simulations/ray.py does
+    context.run_config.update({"experiment": "y"})  # as simulations/flower_app.py does
     assert context.run_config["experiment"] == "y"
 
 
-def test_a_grid_has_the_methods_that_ours_and_the_strategies_use() -> None:
+def test_a_grid_has_the_methods_that_local_grids_and_strategies_use() -> None:
     assert {"get_node_ids", "push_messages", "pull_messages"} <= Grid.__abstractmethods__
     assert Grid.__abstractmethods__ <= {
         "set_run",
@@ -175,17 +175,7 @@ def test_a_grid_has_the_methods_that_ours_and_the_strategies_use() -> None:
     }
 
 
-def test_run_simulation_takes_what_the_ray_engine_gives_it() -> None:
-    pytest.importorskip("ray")
-    from flwr.simulation import run_simulation
-
-    parameters = inspect.signature(run_simulation).parameters
-    assert list(parameters)[:3] == ["server_app", "client_app", "num_supernodes"]
-    assert "backend_config" in parameters
-    assert "run_config" not in parameters  # once it is there, our wrapper can go
-
-
-def test_the_places_that_a_task_changes_are_there() -> None:
+def test_the_functions_of_flower_that_run_task_replaces_exist() -> None:
     from flwr.superlink.cli import flwr_serverapp
 
     task = import_module("flwr.superlink.runtime.run_serverapp")
@@ -198,18 +188,18 @@ def test_the_places_that_a_task_changes_are_there() -> None:
     assert inspect.unwrap(flwr_serverapp).__globals__["run_serverapp"] is task.run_serverapp
 
 
-def test_a_task_without_a_server_says_what_it_is_for() -> None:
+def test_a_server_process_without_a_state_folder_names_the_command_to_use() -> None:
     names = {name: os.environ[name] for name in os.environ if name != "FEDPEFT_SERVER_STATE"}
-    command = [sys.executable, "-m", "server.task"]
+    command = [sys.executable, "-m", "server.process"]
     done = subprocess.run(command, env=names, capture_output=True, text=True)
-    assert done.returncode == 1 and "started by fedpeft server up" in done.stderr
+    assert done.returncode == 1 and "FEDPEFT_SERVER_STATE is not set" in done.stderr
 
 
 @pytest.mark.slow
-def test_a_server_runs_no_code_that_a_bundle_brings(tmp_path: Path) -> None:
+def test_a_server_does_not_run_code_from_a_bundle(tmp_path: Path) -> None:
     """And takes a bundle of ours, whose ServerApp then finds that this one is no experiment."""
     port, operator = free_port(), tmp_path / "operator"
-    write_shims(tmp_path / "bin", {"flwr-serverapp": "server.task"})
+    write_shims(tmp_path / "bin", {"flwr-serverapp": "server.process"})
     (tmp_path / "state").mkdir()
     server = environment(
         tmp_path / "flwr",

@@ -1,18 +1,20 @@
-"""What a node says ends in logs and on terminals: it stays one short line of plain text."""
+"""Text from nodes goes to logs and terminals, so it becomes one short printable line."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
 import pytest
-from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
+from flwr.app import Context, Error, Message
 from flwr.clientapp import ClientApp
+from messaging import changed
 
-from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed
+from fedpeft.experiment.config import Experiment
+from fedpeft.wire.messages import Request
+from server.byte_ledger import ByteLedger
 from server.exchange import exchange
 from server.flower import new_run
-from server.ledger import ByteLedger
 from server.runfolder import RunFolder
 from simulations.local import LocalGrid
 
@@ -27,21 +29,20 @@ class Shouting(ClientApp):
         return Message(Error(2, WORDS), reply_to=message)
 
 
-def test_the_reason_of_an_error_reply_is_made_plain() -> None:
+def test_the_reason_of_an_error_reply_becomes_one_short_printable_line() -> None:
     new_run()
     grid = LocalGrid(Shouting(), [{"partition-id": 0}])
-    _, failed = exchange(grid, "train", lambda _: RecordDict(), {0: 1000}, ByteLedger(), timeout=60)
+    _, failed = exchange(grid, "train", lambda _: Request(), {0: 1000}, ByteLedger(), timeout=60)
     assert failed[0].startswith("error 2: ?[2J?]0;title??round 9: all is well ?31m?xxx")
     assert failed[0].isprintable() and len(failed[0]) < 1000
 
 
-@pytest.mark.parametrize("key", ["version", "client", "backbone"])
-def test_so_is_what_a_node_says_of_itself(
+@pytest.mark.parametrize("key", ["s", "c", "b", WORDS])
+def test_a_refused_nodes_report_becomes_one_short_printable_line(
     quick: Callable[..., Experiment], federate: Callable[..., RunFolder], key: str
 ) -> None:
     def spoil(reply: Message) -> Message:
-        reply.content["node"] = ConfigRecord({**reply.content["node"], key: WORDS})
-        return reply
+        return changed(reply, **{key: WORDS})
 
     with pytest.raises(RunFailed) as failed:
         federate(quick("federation.min_success=3"), spoil, "query.handshake", client=1)

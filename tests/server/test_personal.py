@@ -1,4 +1,4 @@
-"""Parameters that stay at the clients, in whole federations."""
+"""Personal parameters, which stay at the clients, in whole runs."""
 
 from __future__ import annotations
 
@@ -11,8 +11,8 @@ import pytest
 from flwr.app import Message
 from safetensors.numpy import load_file
 
-from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed, UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.trained import Trained
 from fedpeft.training import When, evaluate, train_cohort
@@ -39,9 +39,9 @@ def test_personal_parameters_are_trained_and_kept_and_never_sent(
     """Against the algorithm written out: whole vectors, of which the server averages a part."""
     experiment = quick(*PERSONAL, "local.lr=0.1")
     folder = federate(experiment)
-    runtime = runtime_of(experiment.to_toml())
-    model, personal = runtime.model, runtime.trainable.personal
-    wholes = [model.initial(experiment.seed) for _ in range(3)]
+    runtime = runtime_of(experiment)
+    model, personal = runtime.model, runtime.parameters.personal
+    wholes = [model.parameters.initial(experiment.seed) for _ in range(3)]
     for number in (1, 2):
         for client, rows in enumerate(shares(folder)):
             data = runtime.train.select(rows)
@@ -54,7 +54,7 @@ def test_personal_parameters_are_trained_and_kept_and_never_sent(
     state = folder.checkpoint()
     assert (
         state is not None
-        and len(state.vector) == (~personal).sum() == runtime.trainable.shared.size
+        and len(state.vector) == (~personal).sum() == runtime.parameters.shared.size
     )
     assert np.allclose(state.vector, mean, atol=1e-6)
     correct = 0.0
@@ -67,19 +67,19 @@ def test_personal_parameters_are_trained_and_kept_and_never_sent(
     assert not np.allclose(heads[0], heads[1]) and not np.allclose(heads[1], heads[2])
 
 
-def test_only_the_shared_numbers_travel_and_are_counted(quick: Quick, federate: Federate) -> None:
+def test_only_shared_parameters_are_sent_and_counted(quick: Quick, federate: Federate) -> None:
     experiment = quick(*PERSONAL)
     folder = federate(experiment)
-    shared = runtime_of(experiment.to_toml()).trainable.shared
+    shared = runtime_of(experiment).parameters.shared
     result = json.loads((folder.path / "result.json").read_text())
     assert (result["vector_size"], result["head_size"]) == (shared.size, 0)
     assert result["bytes"]["per_client_round_up"]["payload"] == 4 * shared.size
     assert result["bytes"]["up"]["payload"] == 4 * shared.size * 3 * 2
-    with pytest.raises(UserError, match="lacks what stayed at the clients"):
+    with pytest.raises(UserError, match="lacks the parameters that stay at the clients"):
         Trained.read(folder.path)
 
 
-def test_a_round_that_is_done_again_begins_where_it_did(
+def test_a_repeated_round_starts_from_the_same_personal_parameters(
     tmp_path: Path, quick: Quick, federate: Federate
 ) -> None:
     experiment = quick(*PERSONAL, "federation.min_success=3", "federation.rounds=3")
@@ -112,7 +112,7 @@ def test_a_round_that_is_done_again_begins_where_it_did(
         (["federation.personal=head,z"], "all parameters; expected some to be shared"),
     ],
 )
-def test_what_cannot_be_personal_is_refused(
+def test_parameters_that_cannot_be_personal_are_refused(
     quick: Quick, federate: Federate, settings: list[str], expected: str
 ) -> None:
     where = [] if "only" in expected else ["federation.evaluation=clients"]

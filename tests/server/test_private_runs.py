@@ -1,8 +1,9 @@
-"""Whole private runs: what leaves a client, what is said, what is spent and refused."""
+"""Whole private runs: what leaves a client, privacy statements, budgets and refusals."""
 
 from __future__ import annotations
 
 import json
+import struct
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -10,13 +11,15 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message
+from messaging import changed, content_of
 from safetensors.numpy import load_file
 
-from clients.data import ledger_path
-from fedpeft.config import Experiment
+from clients.data import simulated_ledger
 from fedpeft.errors import RunFailed, UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import spent
 from fedpeft.privacy.ledger import read_ledger
+from fedpeft.wire.messages import RECORD, TrainReply
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -38,7 +41,9 @@ def vector_of(folder: RunFolder) -> np.ndarray:
 
 
 @pytest.mark.parametrize("unit", ["example", "client", "both", "hidden"])
-def test_every_result_says_what_protects_whom(quick: Quick, federate: Federate, unit: str) -> None:
+def test_every_result_states_its_mechanism_for_each_unit(
+    quick: Quick, federate: Federate, unit: str
+) -> None:
     settings = {"example": EXAMPLE, "client": CLIENT, "both": BOTH, "hidden": HIDDEN}[unit]
     result = result_of(federate(quick(*settings)))
     said = result["privacy"]
@@ -70,14 +75,12 @@ def test_no_training_loss_leaves_a_client(
     folder = federate(quick(*settings), watch)
     assert len(seen) == 6
     for reply in seen:
-        assert [*reply.content] == ["arrays", "metrics", "config"]
-        assert [*reply.content["arrays"]] == ["vector"]
-        assert not dict(reply.content["metrics"])
-        assert {*reply.content["config"]} <= {"experiment", "example", "client"}
+        assert [*reply.content] == [RECORD]
+        assert content_of(reply, TrainReply).loss is None
     assert [line["loss"] for line in folder.rounds()] == [None, None]
 
 
-def test_seeded_noise_comes_again_and_secure_noise_does_not(
+def test_reproducible_noise_repeats_and_secure_noise_does_not(
     quick: Quick, federate: Federate
 ) -> None:
     seeded = quick(*EXAMPLE)
@@ -99,7 +102,7 @@ def test_a_result_of_secure_noise_may_be_released(quick: Quick, federate: Federa
     assert epsilons == sorted(epsilons)
 
 
-def test_without_noise_nothing_is_promised(quick: Quick, federate: Federate) -> None:
+def test_a_run_without_noise_has_no_epsilon(quick: Quick, federate: Federate) -> None:
     result = result_of(
         federate(quick("privacy.unit=example", "privacy.noise_multiplier=0", "privacy.clip=0"))
     )
@@ -107,7 +110,7 @@ def test_without_noise_nothing_is_promised(quick: Quick, federate: Federate) -> 
     assert result["privacy"]["example"]["releasable"] is False
 
 
-def test_a_private_run_interrupted_goes_on_to_the_same_bits_and_epsilon(
+def test_an_interrupted_private_run_ends_with_the_same_bits_and_epsilon(
     quick: Quick, federate: Federate
 ) -> None:
     """The repeated round draws the same seeded noise, so it costs nothing a second time."""
@@ -125,7 +128,7 @@ def test_a_private_run_interrupted_goes_on_to_the_same_bits_and_epsilon(
     assert result_of(again)["privacy"] == result_of(whole)["privacy"]
 
 
-def test_a_secure_run_interrupted_pays_for_what_it_repeats(
+def test_an_interrupted_secure_run_is_charged_for_repeated_rounds(
     quick: Quick, federate: Federate
 ) -> None:
     def interrupt(reply: Message) -> Message:
@@ -149,13 +152,13 @@ def test_a_second_experiment_on_the_same_data_composes(
     second = quick("privacy.unit=example", "privacy.noise_multiplier=2", kept, "method.d=8")
     alone = result_of(federate(first, out="first"))
     both = result_of(federate(second, out="second"))
-    found = read_ledger(ledger_path(tmp_path / "ledgers", 1)).mechanisms("example")
+    found = read_ledger(simulated_ledger(tmp_path / "ledgers", 1)).mechanisms("example")
     assert [each.noise_multiplier for each in found] == [1, 1, 2, 2]
     assert both["epsilon"] == spent(found, both["privacy"]["example"]["delta"]).epsilon
     assert both["epsilon"] > alone["epsilon"]
 
 
-def test_other_data_under_the_same_ledger_is_refused(
+def test_a_ledger_of_other_data_is_refused(
     quick: Quick, federate: Federate, tmp_path: Path
 ) -> None:
     kept = f"privacy.ledger={tmp_path / 'ledgers'}"
@@ -165,7 +168,7 @@ def test_other_data_under_the_same_ledger_is_refused(
         federate(quick(*settings, "seed=1"), out="second")
 
 
-def test_a_client_without_budget_refuses_and_is_asked_no_more(
+def test_a_client_without_budget_refuses_and_is_not_asked_again(
     quick: Quick, federate: Federate, tmp_path: Path
 ) -> None:
     """Client 1 has spent half of what the run needs before it begins."""
@@ -173,7 +176,7 @@ def test_a_client_without_budget_refuses_and_is_asked_no_more(
     plan = ["privacy.unit=example", "privacy.epsilon=5", "federation.rounds=4", kept]
     federate(quick(*plan, "privacy.participations=4", "federation.rounds=2"), out="before")
     for client in (0, 2):
-        ledger_path(tmp_path / "ledgers", client).unlink()
+        simulated_ledger(tmp_path / "ledgers", client).unlink()
     folder = federate(quick(*plan), out="run")
     rounds = folder.rounds()
     assert [line["clients"] for line in rounds] == [3, 3, 2, 2]
@@ -187,7 +190,7 @@ def test_a_client_without_budget_refuses_and_is_asked_no_more(
     assert result_of(folder)["epsilon"] <= 5
 
 
-def test_budgets_that_are_spent_excuse_no_other_failure(
+def test_spent_budgets_do_not_excuse_other_failures(
     quick: Quick, federate: Federate, tmp_path: Path
 ) -> None:
     """Client 1 lacks the budget; a round in which the two others fail is a failed round."""
@@ -201,12 +204,12 @@ def test_budgets_that_are_spent_excuse_no_other_failure(
     plan = ["privacy.unit=example", "privacy.epsilon=5", "federation.rounds=4", kept]
     federate(quick(*plan, "privacy.participations=4", "federation.rounds=2"), out="before")
     for client in (0, 2):
-        ledger_path(tmp_path / "ledgers", client).unlink()
+        simulated_ledger(tmp_path / "ledgers", client).unlink()
     with pytest.raises(RunFailed, match="round 3: 0 of 3 clients succeeded"):
         federate(quick(*plan), broken, rounds=[3], out="run")
 
 
-def test_a_run_ends_where_nobody_has_budget_left(
+def test_a_run_ends_when_no_client_has_budget_left(
     quick: Quick, federate: Federate, tmp_path: Path
 ) -> None:
     kept = f"privacy.ledger={tmp_path / 'ledgers'}"
@@ -214,18 +217,31 @@ def test_a_run_ends_where_nobody_has_budget_left(
     folder = federate(quick(*settings, "federation.rounds=4"), out="run")
     assert [line["clients"] for line in folder.rounds()] == [3, 3]
     assert result_of(folder)["rounds"] == 2
-    with pytest.raises(RunFailed, match="nobody has the privacy budget"):
+    with pytest.raises(RunFailed, match="no client has the privacy budget"):
         federate(quick(*settings, "federation.rounds=3"), out="next")
 
 
-def test_a_run_that_ends_early_is_measured_all_the_same(quick: Quick, federate: Federate) -> None:
+def test_a_run_that_ends_early_is_evaluated(quick: Quick, federate: Federate) -> None:
     settings = ["privacy.unit=example", "privacy.epsilon=5", "privacy.participations=2"]
     folder = federate(quick(*settings, "federation.rounds=4", "output.eval_every=100"))
     assert folder.rounds()[-1]["score"] is None
     assert 0 <= result_of(folder)["score"] <= 1
 
 
-def test_a_round_that_all_asked_refuse_changes_nothing(
+def test_the_bytes_of_an_evaluation_after_an_early_end_are_counted(
+    quick: Quick, federate: Federate
+) -> None:
+    settings = ["privacy.unit=example", "privacy.epsilon=5", "privacy.participations=2"]
+    settings += ["federation.evaluation=clients", "federation.rounds=4", "output.eval_every=100"]
+    for resume in (False, True):
+        folder = federate(quick(*settings), resume=resume)
+        lines = [line for line in folder.sent() if line["kind"] == "evaluate"]
+        assert [(line["round"], line["client"]) for line in lines] == [(3, 0), (3, 1), (3, 2)]
+        counted = result_of(folder)["bytes"]["evaluate"]["up"]["message"]
+        assert counted == sum(line["up"]["message"] for line in lines) > 0
+
+
+def test_a_round_that_all_sampled_clients_refuse_keeps_the_vector(
     quick: Quick, federate: Federate, tmp_path: Path
 ) -> None:
     """Others have budget left, so the run goes on; what was sent is counted."""
@@ -252,15 +268,15 @@ def test_a_client_whose_ledger_went_back_is_refused(
     experiment = quick("privacy.unit=example", "privacy.noise_multiplier=1", "federation.rounds=4")
     with pytest.raises(KeyboardInterrupt):
         federate(experiment, interrupt, client=2, rounds=[3])
-    ledger_path(tmp_path / "run" / "privacy", 0).unlink()
+    simulated_ledger(tmp_path / "run" / "privacy", 0).unlink()
     [line] = federate(experiment, resume=True).rounds()[2:3]
     [failed] = line["failed"]
     assert failed["client"] == 0
     assert "went back from 10 steps to 5" in failed["reason"]
 
 
-def test_what_cannot_be_private_leaves_no_folder(quick: Quick, tmp_path: Path) -> None:
-    from simulations.run import prepare
+def test_impossible_privacy_settings_create_no_folder(quick: Quick, tmp_path: Path) -> None:
+    from simulations.simulation import prepare
 
     for settings in (
         [*EXAMPLE, "local.batch_size=50"],
@@ -279,7 +295,7 @@ def test_a_damaged_ledger_stops_its_client_only(
     settings = ["privacy.unit=example", "privacy.noise_multiplier=1"]
     kept = f"privacy.ledger={tmp_path / 'ledgers'}"
     federate(quick(*settings, kept), out="before")
-    path = ledger_path(tmp_path / "ledgers", 2)
+    path = simulated_ledger(tmp_path / "ledgers", 2)
     path.write_bytes(path.read_bytes()[:5000])
     folder = federate(quick(*settings, kept, "method.d=8"), out="run")
     for line in folder.rounds():
@@ -288,8 +304,8 @@ def test_a_damaged_ledger_stops_its_client_only(
         assert "LedgerDamaged" in failed["reason"]
 
 
-def test_a_cohort_spends_and_ends_as_single_clients(quick: Quick, tmp_path: Path) -> None:
-    from simulations.run import prepare, simulate
+def test_a_cohort_spends_and_trains_like_single_clients(quick: Quick, tmp_path: Path) -> None:
+    from simulations.simulation import prepare, simulate
 
     found = []
     for cohort in (1, 3):
@@ -302,23 +318,39 @@ def test_a_cohort_spends_and_ends_as_single_clients(quick: Quick, tmp_path: Path
 
 
 @pytest.mark.parametrize(
-    "spoil", [{"epsilon": -1.0}, {"unit": "client"}, {"delta": "x"}], ids=lambda each: str(each)
+    ("sent", "reason"),
+    [
+        (struct.pack("<4d", 1, 1, 0.2, 1e15), "a value of the privacy statement is out of range"),
+        (struct.pack("<4d", 1, 1, 1e-9, 5), "the privacy statement is of another mechanism"),
+        (b"epsilon is 0", "the privacy statement does not hold"),
+        ("epsilon is 0", "example is str, expected bytes"),
+    ],
 )
-def test_a_reply_with_a_statement_that_cannot_be_is_refused(
-    quick: Quick, federate: Federate, spoil: dict[str, Any]
+def test_a_reply_with_an_invalid_privacy_statement_is_refused(
+    quick: Quick, federate: Federate, sent: bytes | str, reason: str
 ) -> None:
-    def lie(reply: Message) -> Message:
-        config = reply.content["config"]
-        config["example"] = json.dumps({**json.loads(str(config["example"])), **spoil})
-        return reply
-
-    folder = federate(quick(*EXAMPLE), lie, client=0, rounds=[1])
+    folder = federate(quick(*EXAMPLE), lambda reply: changed(reply, e=sent), client=0, rounds=[1])
     [failed] = folder.rounds()[0]["failed"]
     assert failed["client"] == 0
-    assert "statement" in failed["reason"]
+    assert reason in failed["reason"]
 
 
-def test_a_round_of_nobody_is_a_round_of_noise(quick: Quick, federate: Federate) -> None:
+def test_no_client_can_write_into_the_statement_of_a_run(quick: Quick, federate: Federate) -> None:
+    """It claims other runs without noise; the budget of this run refuses that."""
+
+    def lie(reply: Message) -> Message:
+        data = content_of(reply, TrainReply).example
+        return changed(reply, e=data[:8] + struct.pack("<3d", 1e-2, 1.0, 1e9) + data[8:])
+
+    experiment = quick("privacy.unit=example", "privacy.epsilon=5")
+    honest = result_of(federate(experiment, out="honest"))
+    folder = federate(experiment, lie, client=0, out="spoiled")
+    for line in folder.rounds():
+        assert "exceeds the budget of epsilon 5" in line["failed"][0]["reason"]
+    assert result_of(folder)["privacy"] == honest["privacy"]
+
+
+def test_a_round_without_sampled_clients_still_adds_noise(quick: Quick, federate: Federate) -> None:
     """Whoever is sampled must not show: an empty sample is answered with noise, too."""
     experiment = quick(
         *CLIENT, "federation.clients=6", "federation.per_round=1", "federation.rounds=6"

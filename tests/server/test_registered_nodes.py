@@ -1,4 +1,4 @@
-"""Who is let in: real keys, a real SuperLink, and what is said of mistakes."""
+"""Registration of nodes with real keys and a real SuperLink, and its error messages."""
 
 from __future__ import annotations
 
@@ -12,13 +12,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from servers import server_state, superlink
+from servers import server_folder, superlink
 
 from fedpeft.errors import UserError
-from fedpeft.keys import make_node
+from fedpeft.hosting.keys import make_node
+from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
-from server.host.state import ServerState
-from server.registry import add_node, fingerprint, registered_nodes, remove_node
+from server.host.registration import add_node, fingerprint, remove_node
+from server.registry import registered_nodes
 from server.remote.connection import Connection
 from server.remote.flwr_cli import NoSuperLink, run_flwr
 
@@ -50,36 +51,38 @@ def test_a_private_key_is_not_taken(key: Path) -> None:
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        (b"", "is no public key"),
-        (b"hello", "is no public key"),
-        (b"\xff\x00" * 100, "is no public key"),
-        (b"ecdsa-sha2-nistp384 AAAA x", "is no public key"),
+        (b"", "is not a public key"),
+        (b"hello", "is not a public key"),
+        (b"\xff\x00" * 100, "is not a public key"),
+        (b"ecdsa-sha2-nistp384 AAAA x", "is not a public key"),
         # An Ed25519 key of ssh-keygen: well made, but Flower takes NIST curves only.
         (
             b"ssh-ed25519 AAAAC3NzaC1lZDI1NTE5AAAAIJ12EadDlHfHnqQ1AJSuCgZUMTLL9+2ZZzHpZ6iWvjM1 x",
-            "is no elliptic-curve key",
+            "is not an elliptic-curve key",
         ),
     ],
 )
-def test_what_is_no_key_is_said_in_one_line(tmp_path: Path, content: bytes, said: str) -> None:
+def test_an_invalid_public_key_is_refused_in_one_line(
+    tmp_path: Path, content: bytes, said: str
+) -> None:
     file = tmp_path / "wrong.pub"
     file.write_bytes(content)
     with pytest.raises(UserError, match=rf"wrong.pub' {said}; expected .*fedpeft keys node"):
         fingerprint(file)
 
 
-def test_a_certificate_is_no_key(tmp_path: Path) -> None:
-    state = server_state(tmp_path)
-    with pytest.raises(UserError, match="is no public key"):
+def test_a_certificate_is_not_accepted_as_a_key(tmp_path: Path) -> None:
+    state = server_folder(tmp_path)
+    with pytest.raises(UserError, match="is not a public key"):
         fingerprint(state.ca)
 
 
-def test_a_missing_key_is_said(tmp_path: Path) -> None:
+def test_a_missing_key_file_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"none.pub' cannot be read \(No such file"):
         fingerprint(tmp_path / "none.pub")
 
 
-def test_a_new_server_has_no_nodes_and_a_damaged_registry_is_said(tmp_path: Path) -> None:
+def test_a_new_server_has_no_nodes_and_a_damaged_registry_is_an_error(tmp_path: Path) -> None:
     assert registered_nodes(tmp_path) == []
     for content in ("{", "[{}]", '[{"name": 1}]', "7", '"ab"'):
         (tmp_path / "nodes.json").write_text(content)
@@ -88,8 +91,11 @@ def test_a_new_server_has_no_nodes_and_a_damaged_registry_is_said(tmp_path: Path
 
 
 def test_without_a_server_nothing_is_registered(key: Path, tmp_path: Path) -> None:
-    state = server_state(tmp_path)
-    for name, said in (("a b", "no name for a node"), ("a", "no SuperLink with a certificate of")):
+    state = server_folder(tmp_path)
+    for name, said in (
+        ("a b", "is not a valid name of a node"),
+        ("a", "no SuperLink with a certificate of"),
+    ):
         with pytest.raises(UserError, match=said):
             add_node(state.path, key, name)
     assert registered_nodes(state.path) == []
@@ -98,22 +104,20 @@ def test_without_a_server_nothing_is_registered(key: Path, tmp_path: Path) -> No
 
 
 @pytest.fixture(scope="module")
-def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerState]:
+def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerFolder]:
     """A running SuperLink with TLS and node authentication, for all tests of this file."""
-    state = server_state(tmp_path_factory.mktemp("server"))
+    state = server_folder(tmp_path_factory.mktemp("server"))
     with superlink(state):
         yield state
 
 
-def flower_knows(state: ServerState) -> dict[int, str]:
+def flower_knows(state: ServerFolder) -> dict[int, str]:
     answer = run_flwr(["supernode", "list"], state.connection())
     return {int(node["node-id"]): node["status"] for node in answer["nodes"]}
 
 
-@pytest.mark.slow
-def test_nodes_are_kept_in_the_order_in_which_they_came(
-    server: ServerState, tmp_path: Path
-) -> None:
+@pytest.mark.long
+def test_nodes_are_stored_in_order_of_registration(server: ServerFolder, tmp_path: Path) -> None:
     before = len(registered_nodes(server.path))
     keys = [make_node(tmp_path, name)[1] for name in ("zebra", "ant")]
     added = [add_node(server.path, key) for key in keys]
@@ -127,8 +131,8 @@ def test_nodes_are_kept_in_the_order_in_which_they_came(
     assert set(json.loads(file.read_text())[0]) == {"name", "node_id", "public_key_sha256", "added"}
 
 
-@pytest.mark.slow
-def test_a_key_and_a_name_are_taken_once(server: ServerState, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_key_and_a_name_are_taken_once(server: ServerFolder, tmp_path: Path) -> None:
     (_, key), (_, other) = (make_node(tmp_path, name) for name in ("first", "second"))
     add_node(server.path, key)
     kept = registered_nodes(server.path)
@@ -139,8 +143,8 @@ def test_a_key_and_a_name_are_taken_once(server: ServerState, tmp_path: Path) ->
     assert registered_nodes(server.path) == kept
 
 
-@pytest.mark.slow
-def test_a_removed_node_is_gone_for_good(server: ServerState, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_removed_node_cannot_connect_again(server: ServerFolder, tmp_path: Path) -> None:
     _, key = make_node(tmp_path, "leaving")
     node = add_node(server.path, key)
     with pytest.raises(UserError, match=r"no node 'leavin' is registered; did you mean 'leaving'"):
@@ -148,13 +152,13 @@ def test_a_removed_node_is_gone_for_good(server: ServerState, tmp_path: Path) ->
     assert remove_node(server.path, "leaving") == "leaving"
     assert node not in registered_nodes(server.path)
     assert flower_knows(server)[node.node_id] == "unregistered"
-    with pytest.raises(UserError, match=r"SuperLink has seen the key .* before.*keys node leaving"):
+    with pytest.raises(UserError, match=r"SuperLink knows the key .* already.*keys node leaving"):
         add_node(server.path, key)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_is_removed_by_its_id_or_its_key_as_well(
-    server: ServerState, tmp_path: Path
+    server: ServerFolder, tmp_path: Path
 ) -> None:
     by_id, by_key = (
         add_node(server.path, make_node(tmp_path, name)[1], f"called-{name}") for name in ("a", "b")
@@ -178,18 +182,16 @@ def test_a_node_is_removed_by_its_id_or_its_key_as_well(
         remove_node(server.path, str(tmp_path / "half.pub"))
 
 
-@pytest.mark.slow
-def test_a_node_that_flower_has_lost_can_still_be_removed(
-    server: ServerState, tmp_path: Path
-) -> None:
+@pytest.mark.long
+def test_a_node_unknown_to_flower_can_be_removed(server: ServerFolder, tmp_path: Path) -> None:
     node = add_node(server.path, make_node(tmp_path, "lost")[1])
     run_flwr(["supernode", "unregister", str(node.node_id)], server.connection())
     remove_node(server.path, "lost")
     assert node not in registered_nodes(server.path)
 
 
-@pytest.mark.slow
-def test_flower_s_own_refusals_come_in_one_line(server: ServerState) -> None:
+@pytest.mark.long
+def test_refusals_of_flower_are_reported_in_one_line(server: ServerFolder) -> None:
     with pytest.raises(UserError) as error:
         run_flwr(["supernode", "unregister", "7"], server.connection())
     assert str(error.value) == (
@@ -199,20 +201,20 @@ def test_flower_s_own_refusals_come_in_one_line(server: ServerState) -> None:
         run_flwr(["supernode", "nonsense"], server.connection())
 
 
-@pytest.mark.slow
-def test_a_server_of_another_authority_is_not_trusted(server: ServerState, tmp_path: Path) -> None:
-    own, other = server.connection(), server_state(tmp_path).ca
+@pytest.mark.long
+def test_a_server_of_another_authority_is_not_trusted(server: ServerFolder, tmp_path: Path) -> None:
+    own, other = server.connection(), server_folder(tmp_path).ca
     assert superlink_answers(own)
     wrong = Connection(own.control, other, own.operations, own.token)
     assert not superlink_answers(wrong)
-    with pytest.raises(NoSuperLink, match=r"ca.crt' answers at 127.0.0.1:\d+; is 'fedpeft server"):
+    with pytest.raises(NoSuperLink, match=r"ca.crt' answers at 127.0.0.1:\d+; is the server up"):
         run_flwr(["supernode", "list"], wrong)
 
 
-@pytest.mark.slow
-def test_two_commands_at_once_lose_no_node(server: ServerState, tmp_path: Path) -> None:
+@pytest.mark.long
+def test_concurrent_registrations_lose_no_node(server: ServerFolder, tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib; from server.registry import add_node; "
+        "import sys, pathlib; from server.host.registration import add_node; "
         "add_node(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))"
     )
     keys = [make_node(tmp_path, f"both{number}")[1] for number in range(2)]

@@ -1,7 +1,7 @@
-"""A run that was interrupted anywhere goes on to the same bits.
+"""A run that was interrupted anywhere continues to the same bits.
 
-Here the interruption is an exception that no part of the server may swallow, raised in every
-place of a run; tests/simulations/test_kill.py kills real processes.
+Here the interruption is an exception that no part of the server may catch, raised at every reply
+of a run; tests/simulations/test_kill.py kills real processes.
 """
 
 from __future__ import annotations
@@ -17,8 +17,8 @@ import pytest
 from flwr.app import Message
 from safetensors.numpy import load_file
 
-from fedpeft.config import Experiment
-from fedpeft.settings import Strategy
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.settings import Strategy
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -71,7 +71,7 @@ def test_a_run_interrupted_twice_ends_with_the_same_bits(
 
 @pytest.mark.parametrize("client", [0, 1, 2])
 @pytest.mark.parametrize("kind", ["train", "evaluate"])
-def test_it_does_not_matter_where_in_a_round_it_was(
+def test_a_run_interrupted_at_any_reply_ends_with_the_same_bits(
     quick: Quick, federate: Federate, kind: str, client: int
 ) -> None:
     experiment = quick("federation.evaluation=clients", "federation.strategy=fedadam")
@@ -109,7 +109,7 @@ def test_a_crash_between_the_lines_and_the_checkpoint_repeats_the_round(
     ]
 
 
-def test_resuming_a_finished_run_changes_nothing_of_it(quick: Quick, federate: Federate) -> None:
+def test_resuming_a_finished_run_changes_nothing(quick: Quick, federate: Federate) -> None:
     folder = federate(quick())
     names = ("rounds.jsonl", "bytes.jsonl", "result.json", "experiment.toml", "partition.json")
     before = {name: (folder.path / name).read_bytes() for name in names}
@@ -119,7 +119,7 @@ def test_resuming_a_finished_run_changes_nothing_of_it(quick: Quick, federate: F
     assert vector(folder).tobytes() == bits
 
 
-def test_seconds_go_on_over_an_interruption(quick: Quick, federate: Federate) -> None:
+def test_seconds_add_up_over_an_interruption(quick: Quick, federate: Federate) -> None:
     with pytest.raises(KeyboardInterrupt):
         federate(quick(), interrupt, rounds=[2])
     folder = federate(quick(), resume=True)

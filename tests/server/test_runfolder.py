@@ -1,4 +1,4 @@
-"""The folder of a run: what it refuses, what survives a crash, and that nothing is overwritten."""
+"""The folder of a run: refusals, crashes, and that nothing is overwritten."""
 
 from __future__ import annotations
 
@@ -9,9 +9,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
-from server.runfolder import CHECKPOINT, Checkpoint, RunFolder
+from fedpeft.experiment.config import Experiment
+from server.checkpoints import CHECKPOINT, PREVIOUS, Checkpoint, read_checkpoint
+from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 
@@ -24,7 +25,7 @@ def contents(path: Path) -> dict[str, bytes]:
 def save_rounds(folder: RunFolder, rounds: int) -> None:
     """Write rounds 1 to ``rounds`` with two ledger lines each."""
     for number in range(1, rounds + 1):
-        ledger = [json.dumps({"round": number, "client": client}) for client in (0, 1)]
+        ledger = [{"round": number, "client": client} for client in (0, 1)]
         state = Checkpoint(number, np.full(4, number, np.float32), {}, 1.5 * number)
         folder.save_round({"round": number, "score": number / 10}, ledger, state)
 
@@ -45,13 +46,13 @@ def test_a_new_folder_holds_the_whole_experiment(quick: Quick, tmp_path: Path) -
     assert kept.digest == experiment.digest
 
 
-def test_an_empty_folder_will_do(quick: Quick, tmp_path: Path) -> None:
+def test_an_empty_folder_can_become_a_run_folder(quick: Quick, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     RunFolder.create(tmp_path / "run", quick())
     assert (tmp_path / "run" / "experiment.toml").is_file()
 
 
-def test_what_a_crash_left_while_the_folder_was_made_is_not_in_the_way(
+def test_a_temporary_file_of_a_crash_does_not_prevent_a_new_run(
     quick: Quick, tmp_path: Path
 ) -> None:
     (tmp_path / ".experiment.toml.tmp").write_text("seed = ")
@@ -99,9 +100,7 @@ def test_foreign_files_are_refused_and_kept(quick: Quick, tmp_path: Path) -> Non
     assert contents(tmp_path) == before
 
 
-def test_there_is_nothing_to_resume_in_a_folder_that_is_not_there(
-    quick: Quick, tmp_path: Path
-) -> None:
+def test_a_missing_folder_cannot_be_resumed(quick: Quick, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="nothing to resume"):
         RunFolder.create(tmp_path / "run", quick(), resume=True)
     assert not (tmp_path / "run").exists()
@@ -113,17 +112,17 @@ def test_an_experiment_file_that_cannot_be_read_is_refused(quick: Quick, tmp_pat
         RunFolder.create(tmp_path, quick(), resume=True)
 
 
-def test_a_checkpoint_comes_back_as_it_was(folder: RunFolder) -> None:
+def test_a_checkpoint_is_read_as_it_was_written(folder: RunFolder) -> None:
     memory = {"m_t": np.arange(4, dtype=np.float64), "v_t": np.ones(4, np.float32)}
     folder.save_round({"round": 3}, [], Checkpoint(3, np.zeros(4, np.float64), memory, 7.25))
     kept = folder.checkpoint()
     assert kept is not None
     assert (kept.round, kept.seconds) == (3, 7.25)
     assert kept.vector.dtype == np.float64
-    assert kept.strategy.keys() == memory.keys()
+    assert kept.memory.keys() == memory.keys()
     for name, array in memory.items():
-        assert np.array_equal(kept.strategy[name], array)
-        assert kept.strategy[name].dtype == array.dtype
+        assert np.array_equal(kept.memory[name], array)
+        assert kept.memory[name].dtype == array.dtype
 
 
 def test_a_new_run_has_no_checkpoint(quick: Quick, tmp_path: Path) -> None:
@@ -134,7 +133,7 @@ def test_a_new_run_has_no_checkpoint(quick: Quick, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "left", ['{"round": 3, "sco', '{"round": 3}\n{"round": 3', '{"round": 3}\n', "\x00\x00", "{"]
 )
-def test_lines_after_the_checkpoint_are_dropped_torn_or_whole(
+def test_lines_after_the_checkpoint_are_dropped_even_if_incomplete(
     folder: RunFolder, name: str, left: str
 ) -> None:
     before = (folder.path / name).read_text()
@@ -150,7 +149,9 @@ def test_lines_after_the_checkpoint_are_dropped_torn_or_whole(
 
 
 @pytest.mark.parametrize("name", ["rounds.jsonl", "bytes.jsonl"])
-def test_the_checkpoint_comes_last(quick: Quick, tmp_path: Path, name: str) -> None:
+def test_a_round_whose_lines_cannot_be_written_gets_no_checkpoint(
+    quick: Quick, tmp_path: Path, name: str
+) -> None:
     """A round whose lines could not be written does not count."""
     made = RunFolder.create(tmp_path / "run", quick())
     (made.path / name).mkdir()
@@ -160,13 +161,59 @@ def test_the_checkpoint_comes_last(quick: Quick, tmp_path: Path, name: str) -> N
 
 
 def test_without_a_checkpoint_no_round_counts(folder: RunFolder) -> None:
-    (folder.path / CHECKPOINT).unlink()
+    for name in (CHECKPOINT, PREVIOUS):
+        (folder.path / name).unlink()
     assert folder.checkpoint() is None
     assert folder.rounds() == []
     assert (folder.path / "bytes.jsonl").read_text() == ""
 
 
-def test_a_line_that_is_still_being_written_is_not_shown(folder: RunFolder) -> None:
+def test_the_states_after_the_last_two_rounds_are_kept(folder: RunFolder) -> None:
+    save_rounds(folder, 4)
+    rounds = [read_checkpoint(folder.path / name)[0].round for name in (PREVIOUS, CHECKPOINT)]
+    assert rounds == [3, 4]
+
+
+def test_a_crash_between_the_two_names_of_a_checkpoint_loses_no_round(folder: RunFolder) -> None:
+    """The new checkpoint is not written yet; the last one has the name of the previous one."""
+    (folder.path / CHECKPOINT).replace(folder.path / PREVIOUS)
+    kept = folder.checkpoint()
+    assert kept is not None
+    assert kept.round == 2
+    assert [line["round"] for line in folder.rounds()] == [1, 2]
+    folder.save_round({"round": 3}, [{"round": 3}], Checkpoint(3, kept.vector))
+    rounds = [read_checkpoint(folder.path / name)[0].round for name in (PREVIOUS, CHECKPOINT)]
+    assert rounds == [2, 3]
+
+
+def test_a_rewound_run_has_no_later_lines_and_no_result(folder: RunFolder) -> None:
+    folder.note("refused a")  # in round 3
+    (folder.path / "result.json").write_text("{}")
+    folder.rewind(1)
+    assert [line["round"] for line in folder.rounds()] == [1]
+    assert [line["round"] for line in folder.sent()] == [1, 1]
+    assert folder.noted() == []
+    assert not (folder.path / "result.json").exists()
+    kept = folder.checkpoint()
+    assert kept is not None
+    assert (kept.round, kept.vector.tolist()) == (1, [1.0] * 4)
+    with pytest.raises(UserError, match=r"^--from-round 2: .* keeps the state after round 1 only"):
+        folder.rewind(2)
+
+
+def test_a_damaged_last_checkpoint_can_be_skipped(folder: RunFolder) -> None:
+    (folder.path / CHECKPOINT).write_bytes(b"half a fi")
+    folder.rewind(1)
+    assert [line["round"] for line in folder.rounds()] == [1]
+
+
+def test_a_run_without_rounds_cannot_be_rewound(quick: Quick, tmp_path: Path) -> None:
+    made = RunFolder.create(tmp_path / "run", quick())
+    with pytest.raises(UserError, match=r"--from-round 1: .* keeps the state after no round only"):
+        made.rewind(1)
+
+
+def test_an_incomplete_last_line_is_left_out(folder: RunFolder) -> None:
     with open(folder.path / "rounds.jsonl", "a") as file:
         file.write('{"round": 3, "score": 0.')
     assert [line["round"] for line in folder.rounds()] == [1, 2]
@@ -178,7 +225,7 @@ def test_temporary_files_of_a_crash_change_nothing(folder: RunFolder, name: str)
     kept = folder.checkpoint()
     assert kept is not None
     assert (kept.round, kept.vector.tolist()) == (2, [2.0] * 4)
-    folder.save_round({"round": 3}, ['{"round": 3}'], Checkpoint(3, kept.vector))
+    folder.save_round({"round": 3}, [{"round": 3}], Checkpoint(3, kept.vector))
     assert [line["round"] for line in folder.rounds()] == [1, 2, 3]
 
 
@@ -195,7 +242,7 @@ def test_a_damaged_checkpoint_is_an_error_and_stays_as_it_is(folder: RunFolder, 
 @pytest.mark.parametrize(
     "state", [None, {}, {"state": "no"}, {"state": "{}"}, {"state": '{"round": 1}'}]
 )
-def test_a_checkpoint_that_is_not_ours_is_an_error(
+def test_a_checkpoint_without_a_state_is_an_error(
     folder: RunFolder, state: dict[str, str] | None
 ) -> None:
     from safetensors.numpy import save_file
@@ -231,16 +278,16 @@ def test_a_run_begun_with_another_backbone_is_not_continued(folder: RunFolder) -
         folder.pin({"backbone": "b", "version": "1"})
 
 
-def test_progress_is_whole_and_not_written_for_every_reply(folder: RunFolder) -> None:
+def test_progress_is_valid_json_and_not_written_for_every_reply(folder: RunFolder) -> None:
     seen = []
     for done in range(101):
-        folder.report(phase="train", round=1, done=done, total=100)
+        folder.report(phase="train", number=1, done=done, total=100)
         seen.append(json.loads((folder.path / "progress.json").read_text())["done"])
     assert (seen[0], seen[-1]) == (0, 100)
     assert len(set(seen)) < 30
 
 
-def test_missing_nodes_are_named_at_once(folder: RunFolder) -> None:
+def test_progress_names_missing_nodes_at_once(folder: RunFolder) -> None:
     for names in (["a", "b"], ["b"]):
         folder.report("wait", 1, 1, 3, names)
         assert json.loads((folder.path / "progress.json").read_text())["missing"] == names
@@ -248,7 +295,7 @@ def test_missing_nodes_are_named_at_once(folder: RunFolder) -> None:
     assert "missing" not in json.loads((folder.path / "progress.json").read_text())
 
 
-def test_a_refusal_is_noted_once_and_goes_with_its_round(folder: RunFolder) -> None:
+def test_a_refusal_is_recorded_once_and_dropped_with_its_round(folder: RunFolder) -> None:
     for line in ("refused a", "refused b", "refused a"):
         folder.note(line)
     assert folder.noted() == ["refused a", "refused b"]

@@ -1,4 +1,4 @@
-"""Which clients are asked in a round."""
+"""The sample of clients in a round."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from server.app import sample
 from server.nodes import Node
 from server.runfolder import RunFolder
@@ -16,7 +16,7 @@ from server.runfolder import RunFolder
 CLIENTS = {client: Node(1000 + client, 5) for client in range(12)}
 
 
-def test_a_seed_and_a_round_fix_the_clients() -> None:
+def test_seed_and_round_determine_the_sample() -> None:
     one = sample(CLIENTS, seed=3, number=4, count=5)
     shuffled = dict(sorted(CLIENTS.items(), key=lambda item: -item[0]))
     assert sample(shuffled, seed=3, number=4, count=5) == one
@@ -24,14 +24,14 @@ def test_a_seed_and_a_round_fix_the_clients() -> None:
     assert sample(CLIENTS, seed=4, number=4, count=5) != one
 
 
-def test_clients_come_in_order_with_their_own_nodes() -> None:
+def test_sampled_clients_are_in_order_with_their_nodes() -> None:
     chosen = sample(CLIENTS, seed=0, number=1, count=7)
     assert list(chosen) == sorted(chosen)
     assert len(chosen) == 7
     assert all(node.node_id == 1000 + client for client, node in chosen.items())
 
 
-def test_every_client_gets_its_turns() -> None:
+def test_every_client_is_sampled_equally_often() -> None:
     turns = dict.fromkeys(CLIENTS, 0)
     for number in range(1, 401):
         for client in sample(CLIENTS, seed=1, number=number, count=3):
@@ -41,7 +41,7 @@ def test_every_client_gets_its_turns() -> None:
     assert max(turns.values()) < 140
 
 
-def test_no_more_are_chosen_than_there_are() -> None:
+def test_a_sample_has_at_most_all_clients() -> None:
     assert sample(CLIENTS, seed=0, number=1, count=50) == CLIENTS
 
 

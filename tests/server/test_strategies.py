@@ -16,11 +16,11 @@ import numpy as np
 import pytest
 from flwr.serverapp.strategy import FedAvg
 
-from fedpeft.config import Experiment
-from fedpeft.settings import FederationSection, Strategy
-from server.app import weight
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.settings import FederationSection, Strategy
+from server.checkpoints import Checkpoint
 from server.nodes import Node
-from server.runfolder import Checkpoint, RunFolder
+from server.runfolder import RunFolder
 from server.strategies import (
     aggregate,
     build_strategy,
@@ -28,6 +28,7 @@ from server.strategies import (
     restore_strategy,
     strategy_state,
 )
+from server.updates import weight
 
 Quick = Callable[..., Experiment]
 STRATEGIES = get_args(Strategy)
@@ -69,7 +70,7 @@ def test_every_strategy_gives_a_finite_vector_of_the_same_kind(
 
 
 @pytest.mark.parametrize("name", STRATEGIES)
-def test_one_client_that_stays_leaves_every_strategy_where_it_is(quick: Quick, name: str) -> None:
+def test_a_single_unchanged_update_leaves_the_vector_unchanged(quick: Quick, name: str) -> None:
     strategy = build_strategy(settings(quick, f"strategy={name}"))
     current = draw(0)[0]
     assert np.array_equal(step(strategy, 1, current, current[None], np.ones(1)), current)
@@ -99,13 +100,13 @@ def test_fedavg_is_the_mean_weighted_by_examples(quick: Quick) -> None:
     assert new.tolist() == [3.0, 3.0]  # (0 + 2 * 1 + 10) / 4, (4 + 0 + 8) / 4
 
 
-def test_uniform_weighting_makes_it_the_plain_mean(quick: Quick) -> None:
+def test_weights_are_examples_or_one(quick: Quick) -> None:
     nodes = [Node(1, 10), Node(2, 30)]
     assert [weight(node, "examples") for node in nodes] == [10.0, 30.0]
     assert [weight(node, "uniform") for node in nodes] == [1.0, 1.0]
 
 
-def test_fedavg_goes_the_share_server_lr_of_the_way(quick: Quick) -> None:
+def test_server_lr_scales_the_step_of_fedavg(quick: Quick) -> None:
     strategy = build_strategy(settings(quick, "strategy=fedavg", "server_lr=0.25"))
     current = draw(0)[0]
     for number in (1, 2):  # it remembers nothing
@@ -205,7 +206,7 @@ def test_memory_survives_a_checkpoint_on_disk(quick: Quick, name: str, tmp_path:
     folder.save_round({"round": 1}, [], Checkpoint(1, first, strategy_state(stopped)))
     resumed, kept = build_strategy(choice), folder.checkpoint()
     assert kept is not None
-    restore_strategy(resumed, kept.strategy)
+    restore_strategy(resumed, kept.memory)
     for number in (2, 3):
         vectors = draw(number, dtype="float32")
         first = step(steady, number, first, vectors, np.ones(5))
@@ -214,7 +215,7 @@ def test_memory_survives_a_checkpoint_on_disk(quick: Quick, name: str, tmp_path:
 
 
 @pytest.mark.parametrize("name", ["fedavgm", *ADAPTIVE])
-def test_a_strategy_with_memory_goes_elsewhere_without_it(quick: Quick, name: str) -> None:
+def test_a_strategy_without_its_memory_gives_another_vector(quick: Quick, name: str) -> None:
     """Else the test above could not fail."""
     choice = settings(quick, f"strategy={name}")
     steady = build_strategy(choice)

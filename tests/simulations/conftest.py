@@ -14,9 +14,9 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
 
 @pytest.fixture

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 
+from simulations.study.cell_process import Job, Outcome, run_job
 from simulations.study.cells import Cell
 from simulations.study.table import Finished
-from simulations.study.worker import Job, Outcome, run_job
 
 BASE = """
 title = "small"

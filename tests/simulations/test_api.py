@@ -13,31 +13,35 @@ import pandas as pd
 import pytest
 
 import fedpeft
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.vectorfile import vector_digest
 
 Quick = Callable[..., Experiment]
 
 
-def test_a_result_is_what_the_runs_files_say(quick: Quick, tmp_path: Path) -> None:
+def test_a_result_has_the_content_of_the_run_files(quick: Quick, tmp_path: Path) -> None:
     result = fedpeft.simulate(quick("federation.rounds=3", "output.eval_every=2"), tmp_path / "run")
-    told = json.loads((tmp_path / "run" / "result.json").read_text())
-    assert result.result == told
-    assert (result.score, result.metrics, result.privacy) == (told["score"], told["metrics"], None)
-    assert result.experiment.digest == told["digests"]["experiment"]
-    assert result.vector.shape == (told["vector_size"],)
-    assert vector_digest(result.vector) == told["digests"]["vector"]
+    result_file = json.loads((tmp_path / "run" / "result.json").read_text())
+    assert result.result == result_file
+    assert (result.score, result.metrics, result.privacy) == (
+        result_file["score"],
+        result_file["metrics"],
+        None,
+    )
+    assert result.experiment.digest == result_file["digests"]["experiment"]
+    assert result.vector.shape == (result_file["vector_size"],)
+    assert vector_digest(result.vector) == result_file["digests"]["vector"]
     rounds = result.rounds
     assert rounds["round"].tolist() == [1, 2, 3]
     assert rounds["score"].isna().tolist() == [True, False, False]
-    assert rounds["score"].iloc[-1] == rounds["metric.accuracy"].iloc[-1] == told["score"]
-    assert rounds["sent_up_message"].iloc[-1] == told["bytes"]["up"]["message"]
+    assert rounds["score"].iloc[-1] == rounds["metric.accuracy"].iloc[-1] == result_file["score"]
+    assert rounds["sent_up_message"].iloc[-1] == result_file["bytes"]["up"]["message"]
     assert (rounds["seconds"] > 0).all()
     trained = result.bytes[result.bytes["kind"] == "train"]
     assert trained.groupby("round")["up_payload"].sum().tolist() == rounds["up_payload"].tolist()
     assert repr(result) == (
-        f"Result(synthetic/sentiment, slash: accuracy {told['score']:.4f} after 3 rounds, "
+        f"Result(synthetic/sentiment, slash: accuracy {result_file['score']:.4f} after 3 rounds, "
         f"'{tmp_path / 'run'}')"
     )
     assert [axis.get_ylabel() for axis in result.plot().axes][::2] == ["accuracy", "training loss"]
@@ -66,7 +70,7 @@ def test_an_experiment_is_also_a_file_or_a_tree(quick: Quick, tmp_path: Path) ->
     assert tree == quick().model_dump()  # what was given stays as it was
 
 
-def test_another_method_brings_its_own_defaults(quick: Quick, tmp_path: Path) -> None:
+def test_another_method_uses_the_defaults_of_that_method(quick: Quick, tmp_path: Path) -> None:
     short = ["federation.rounds=1", "method.name=linear"]
     result = fedpeft.simulate(quick(), tmp_path / "run", short)
     assert result.experiment.local.lr == Experiment.load("", ["method.name=linear"]).local.lr
@@ -84,7 +88,7 @@ def test_a_finished_run_is_read_again(quick: Quick, tmp_path: Path) -> None:
         fedpeft.simulate(quick(), tmp_path / "none", resume=True)
 
 
-def test_without_a_folder_each_run_has_its_own(
+def test_without_a_folder_every_run_gets_a_new_one(
     quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
@@ -94,7 +98,7 @@ def test_without_a_folder_each_run_has_its_own(
     assert all(folder.name.startswith("synthetic-sentiment-slash-") for folder in folders)
 
 
-def test_a_private_run_says_what_it_promises(quick: Quick, tmp_path: Path) -> None:
+def test_a_private_result_has_its_privacy_statement(quick: Quick, tmp_path: Path) -> None:
     privacy = ["privacy.unit=example", "privacy.epsilon=8", "federation.rounds=1"]
     result = fedpeft.simulate(quick(*privacy), tmp_path / "run")
     assert result.privacy is not None
@@ -132,6 +136,6 @@ def test_importing_the_package_imports_nothing_heavy() -> None:
     assert done.stdout.splitlines() == ["set()", "set()"]
 
 
-def test_what_is_not_there_is_said() -> None:
+def test_an_unknown_attribute_of_the_package_is_an_error() -> None:
     with pytest.raises(AttributeError, match="module 'fedpeft' has no attribute 'simulat'"):
         _ = fedpeft.simulat

@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
@@ -61,9 +61,9 @@ def test_one_round_of_sgd_in_float32_equals_single_clients(
 def initial(folder: RunFolder) -> np.ndarray:
     from fedpeft.runtime import runtime_of
 
-    toml = (folder.path / "experiment.toml").read_text()
-    runtime = runtime_of(toml)
-    return runtime.model.initial(runtime.experiment.seed)
+    experiment = Experiment.read(folder.path / "experiment.toml")
+    runtime = runtime_of(experiment)
+    return runtime.parameters.initial(runtime.experiment.seed)
 
 
 def test_the_automatic_cohort_is_recorded_and_kept(

@@ -13,9 +13,11 @@ import numpy as np
 import pytest
 from rich.console import Console
 
-from fedpeft.config import Experiment
-from server.runfolder import Checkpoint, RunFolder
-from simulations.display import Display, readable_bytes, readable_seconds
+from fedpeft.experiment.config import Experiment
+from server.checkpoints import Checkpoint
+from server.runfolder import RunFolder
+from simulations.display import Display
+from simulations.readable import readable_bytes, readable_seconds
 
 
 def line(number: int, **more: Any) -> dict[str, Any]:
@@ -83,7 +85,7 @@ def test_a_resumed_run_does_not_show_earlier_rounds_again(folder: RunFolder) -> 
 def test_in_a_terminal_there_is_a_live_table(folder: RunFolder) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=110)
     save(folder, line(1))
-    folder.report(phase="train", round=2, done=1, total=4)
+    folder.report(phase="train", number=2, done=1, total=4)
     with Display(folder, 3, "f1", console):
         save(folder, line(2, failed=[{"client": 0, "reason": "late"}]))
     printed = text(console)
@@ -98,7 +100,7 @@ def test_in_a_terminal_there_is_a_live_table(folder: RunFolder) -> None:
 
 def test_the_bar_shows_who_has_replied(folder: RunFolder) -> None:
     console = Console(file=StringIO(), force_terminal=True, width=110)
-    folder.report(phase="train", round=1, done=1, total=4)
+    folder.report(phase="train", number=1, done=1, total=4)
     with Display(folder, 3, "f1", console):
         pass
     assert "round 1: train 1/4" in text(console)

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -23,7 +23,7 @@ Final = Callable[[Path], np.ndarray]
 Start = Callable[..., "subprocess.Popen[bytes]"]
 Moment = Callable[[Path], None]  # waits until it is time
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 ROUNDS, PATIENCE = 40, 120
 
 
@@ -63,7 +63,7 @@ def assert_equal_runs(out: Path, whole: RunFolder, final_vector: Final) -> None:
 
 
 @pytest.mark.parametrize("strategy", ["fedavg", "fedadam", "fedavgm"])
-def test_killed_in_the_middle_of_rounds(
+def test_a_run_killed_in_the_middle_of_rounds_resumes_to_the_same_bits(
     quick: Quick, run: Run, start_cli: Start, final_vector: Final, tmp_path: Path, strategy: str
 ) -> None:
     experiment = quick(
@@ -90,7 +90,7 @@ def test_killed_in_the_middle_of_rounds(
     assert_equal_runs(out, whole, final_vector)
 
 
-def test_killed_at_any_time_from_the_start_on(
+def test_a_run_killed_at_any_time_resumes_to_the_same_bits(
     quick: Quick, run: Run, start_cli: Start, final_vector: Final, tmp_path: Path
 ) -> None:
     experiment = quick(f"federation.rounds={ROUNDS}", "federation.fraction=0.67")
@@ -111,14 +111,12 @@ def test_killed_at_any_time_from_the_start_on(
     assert_equal_runs(out, whole, final_vector)
 
 
-def test_interrupted_from_the_keyboard_it_says_how_to_go_on(
-    quick: Quick, start_cli: Start, tmp_path: Path
-) -> None:
+def test_ctrl_c_says_how_to_continue(quick: Quick, start_cli: Start, tmp_path: Path) -> None:
     out = tmp_path / "run"
     process = start_cli(quick("federation.rounds=500"), out)
     wait_for(lambda: lines(out) >= 1, process)
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE) == 130
     printed = out.with_suffix(".txt").read_text()
-    assert "interrupted; a simulation goes on with --out and --resume" in printed
+    assert "interrupted; continue a simulation or a run with --out and --resume" in printed
     assert "Traceback" not in printed

@@ -13,12 +13,12 @@ import pytest
 from flwr.app import Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.version import __version__
 from server.runfolder import RunFolder
 from simulations.local import LocalGrid
-from simulations.run import prepare
+from simulations.simulation import prepare
 
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
@@ -73,7 +73,7 @@ def test_training_lowers_the_loss(quick: Quick, run: Run) -> None:
     assert losses[-1] < 0.9 * losses[0]
 
 
-def test_the_vector_says_what_is_needed_to_use_it(quick: Quick, run: Run) -> None:
+def test_the_vector_file_describes_how_to_use_it(quick: Quick, run: Run) -> None:
     from safetensors import safe_open
 
     experiment = quick()
@@ -95,14 +95,14 @@ def test_a_seed_gives_the_same_bits_and_another_seed_others(quick: Quick, run: R
     assert digests[0] == digests[1] != digests[2]
 
 
-def test_what_ran_before_in_the_process_does_not_matter(quick: Quick, run: Run) -> None:
+def test_a_run_does_not_depend_on_earlier_runs_of_the_process(quick: Quick, run: Run) -> None:
     first = run(quick(), "first")[1]["digests"]["vector"]
     run(quick("seed=5", "local.optimizer=sgd"), "between")
     assert run(quick("output.eval_every=2"), "last")[1]["digests"]["vector"] == first
 
 
 @pytest.mark.parametrize("weighting", ["examples", "uniform"])
-def test_a_round_is_the_mean_of_what_single_clients_learn(
+def test_a_round_averages_the_vectors_of_single_clients(
     quick: Quick, run: Run, final_vector: Callable[[Path], np.ndarray], weighting: str
 ) -> None:
     """The oracle trains each client by itself, from the initial task vector."""
@@ -118,9 +118,9 @@ def test_a_round_is_the_mean_of_what_single_clients_learn(
         "wire.codec=float64",
     )
     folder, _ = run(experiment)
-    runtime = runtime_of(experiment.to_toml())
+    runtime = runtime_of(experiment)
     clients = json.loads((folder.path / "partition.json").read_text())["clients"]
-    start = runtime.model.initial(experiment.seed)
+    start = runtime.parameters.initial(experiment.seed)
     learned = [
         train_cohort(
             runtime.model,
@@ -138,7 +138,7 @@ def test_a_round_is_the_mean_of_what_single_clients_learn(
     np.testing.assert_allclose(final_vector(folder.path), expected, rtol=1e-12, atol=1e-14)
 
 
-def test_a_mistake_is_found_before_anything_is_written(quick: Quick, tmp_path: Path) -> None:
+def test_a_mistake_is_reported_before_anything_is_written(quick: Quick, tmp_path: Path) -> None:
     for mistake in ("task.name=nothing", "partition.kind=bins", "federation.clients=121"):
         with pytest.raises(UserError):
             prepare(quick(mistake), tmp_path / "run")

@@ -42,12 +42,12 @@ def test_the_notebook_is_small_and_shows_no_errors_or_warnings() -> None:
     assert not re.search(r"/tmp/|/home/|/work/", NOTEBOOK.read_text(encoding="utf-8"))
 
 
-def test_what_the_notebook_points_to_is_there() -> None:
+def test_links_of_the_notebook_exist() -> None:
     for target in re.findall(r"\]\(([^)]+)\)", NOTEBOOK.read_text(encoding="utf-8")):
         assert (NOTEBOOK.parent / target).exists(), target
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_running_the_notebook_shows_the_same(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from fedpeft.tasks import Examples, Task, TaskInfo
+from server.runfolder import RunFolder
 from simulations import plots
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
 Quick = Callable[..., Experiment]
 
@@ -79,6 +81,7 @@ def test_many_clients_still_fit(tmp_path: Path) -> None:
 
 def test_one_round_without_a_score_can_be_drawn(tmp_path: Path) -> None:
     sizes = {"payload": 1, "message": 2}
-    rounds = [{"round": 1, "score": None, "loss": 0.5, "bytes": {"up": sizes, "down": sizes}}]
-    plots.draw_curves(tmp_path / "curves.png", rounds, "accuracy", "a title")
-    assert_shows(picture(tmp_path / "curves.png"), ORANGE)
+    line = {"round": 1, "score": None, "loss": 0.5, "bytes": {"up": sizes, "down": sizes}}
+    (tmp_path / "rounds.jsonl").write_text(json.dumps(line) + "\n")
+    plots.draw_curves(RunFolder(tmp_path), Experiment(), "accuracy")
+    assert_shows(picture(tmp_path / "plots" / "curves.png"), ORANGE)

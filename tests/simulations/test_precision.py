@@ -11,9 +11,9 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeft.config import Experiment
+from fedpeft.batches.batch import collate
+from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
-from fedpeft.tasks.batching import collate
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -23,18 +23,18 @@ Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
 @pytest.mark.parametrize("method", ["slash", "lora"])
 def test_products_are_in_bfloat16_and_all_else_is_not(quick: Quick, method: str) -> None:
     toml = quick("engine.autocast=bfloat16").to_toml()
-    runtime = runtime_of(Experiment.load(toml, [f"method.name={method}"]).to_toml())
+    runtime = runtime_of(Experiment.load(toml, [f"method.name={method}"]))
     model = runtime.model
     seen: dict[str, set[torch.dtype]] = defaultdict(set)
 
     def note(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> None:
         seen[type(module).__name__].add(output.dtype)
 
-    leaves = [each for each in model.backbone.model.modules() if not [*each.children()]]
-    handles = [each.register_forward_hook(note) for each in leaves]
+    leaves = [layer for layer in model.backbone.model.modules() if not [*layer.children()]]
+    handles = [layer.register_forward_hook(note) for layer in leaves]
     try:
         batch = collate([runtime.train], [np.arange(4)], 1, "cpu", model.dtype)
-        vectors = torch.from_numpy(model.initial(0))[None]
+        vectors = torch.from_numpy(model.parameters.initial(0))[None]
         gradients, losses = model.gradients(vectors, batch)
     finally:
         for handle in handles:
@@ -55,7 +55,7 @@ def test_a_run_in_bfloat16_learns_what_one_in_float32_does(
         strict=True,
     )
     exact, coarse = (final_vector(folder.path) for folder in folders)
-    start = runtime_of(quick(*settings).to_toml()).model.initial(0)
+    start = runtime_of(quick(*settings)).parameters.initial(0)
     apart = np.linalg.norm(coarse - exact) / np.linalg.norm(exact - start)
     assert 0 < apart < 0.25, apart
     losses = [[line["loss"] for line in folder.rounds()] for folder in folders]

@@ -1,57 +1,195 @@
-"""Flower's simulation in many processes gives the bits of the local engine."""
+"""The Ray engine: the bits of the local engine, and actors that die."""
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import os
+import signal
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from flwr.app import ConfigRecord, Message, RecordDict
 
-from fedpeft.config import Experiment
+from fedpeft.errors import RunFailed
+from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
+from simulations.processes import command_line, descendants
+from simulations.ray import RayGrid, running_ray
 
 Quick = Callable[..., Experiment]
+Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
+Final = Callable[[Path], np.ndarray]
+BUSY = "ray::ClientActor.answer"  # title of an actor that trains
+RAY = ("engine.kind=ray", "engine.workers=2")
 PRIVATE = ("privacy.unit=both", "privacy.noise_multiplier=1", "privacy.reproducible=true")
-PARTIAL = ("federation.clients=5", "federation.fraction=0.5", "partition.kind=dirichlet")
+UNEVEN = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
 
-pytestmark = pytest.mark.slow
+pytestmark = [
+    pytest.mark.slow,
+    # Ray leaves files of its own to the garbage collector, in this process too.
+    pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 
-@pytest.mark.parametrize(
-    ("workers", "settings"),
-    [
-        (1, ()),
-        (2, ()),
-        (1, (*PARTIAL, "federation.strategy=fedadam")),
-        (2, (*PARTIAL, "federation.evaluation=clients")),
-        (2, PRIVATE),
-    ],
-)
-def test_ray_equals_local_to_the_bit(
+@pytest.fixture(scope="module")
+def ray() -> Iterator[None]:
+    """Run Ray with two CPUs; its actors import what lies beside this file."""
+    pytest.importorskip("ray")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("PYTHONPATH", str(Path(__file__).parent), prepend=os.pathsep)
+        with running_ray(2):
+            yield
+
+
+def grid_of(nodes: int, cohort: int = 1, workers: int = 2) -> RayGrid:
+    return RayGrid([{}] * nodes, cohort, workers, module="frail")
+
+
+def push(grid: RayGrid, orders: dict[int, str], mark: Path | None = None) -> list[str]:
+    """Send each node, counted from 0, what to do."""
+    nodes = grid.get_node_ids()
+    return grid.push_messages(
+        Message(
+            RecordDict({"order": ConfigRecord({"do": order, "mark": str(mark)})}),
+            dst_node_id=nodes[place],
+            message_type="train",
+        )
+        for place, order in orders.items()
+    )
+
+
+def pull_all(grid: RayGrid, sent: list[str], seconds: float = 120.0) -> list[Message]:
+    """Return the replies in the order of the messages."""
+    by_id: dict[str, Message] = {}
+    deadline = time.monotonic() + seconds
+    while len(by_id) < len(sent):
+        assert time.monotonic() < deadline, f"{len(by_id)} of {len(sent)} replies"
+        for reply in grid.pull_messages(
+            [message_id for message_id in sent if message_id not in by_id]
+        ):
+            by_id[reply.metadata.reply_to_message_id] = reply
+    return [by_id[message_id] for message_id in sent]
+
+
+def test_actors_work_side_by_side_and_state_stays_with_the_node(ray: None) -> None:
+    grid = grid_of(4)
+    pids, nodes = set(), grid.get_node_ids()
+    for asked in (1, 2, 3):
+        replies = pull_all(grid, push(grid, dict.fromkeys(range(4), "answer")))
+        assert [reply.metadata.src_node_id for reply in replies] == nodes
+        assert [reply.content["count"]["asked"] for reply in replies] == [asked] * 4
+        pids |= {reply.content["count"]["pid"] for reply in replies}
+    assert len(pids) == 2
+    assert os.getpid() not in pids
+
+
+def test_messages_are_answered_in_cohorts(ray: None) -> None:
+    grid = grid_of(5, cohort=2)
+    replies = pull_all(grid, push(grid, dict.fromkeys(range(5), "answer")))
+    sizes = [reply.content.get("cohort", {"size": 1})["size"] for reply in replies]
+    assert sizes == [2, 2, 2, 2, 1]
+    counts = [reply.content["count"] for reply in replies]
+    assert counts[0]["pid"] == counts[1]["pid"] and counts[2]["pid"] == counts[3]["pid"]
+
+
+@pytest.mark.long
+def test_a_cohort_whose_actor_dies_is_trained_again(ray: None, tmp_path: Path) -> None:
+    grid = grid_of(4, cohort=2)
+    orders = {0: "answer", 1: "answer", 2: "answer", 3: "die once"}
+    replies = pull_all(grid, push(grid, orders, tmp_path / "died"))
+    assert (tmp_path / "died").exists()
+    assert [reply.content["count"]["asked"] for reply in replies] == [1, 1, 1, 1]
+    assert [reply.content["cohort"]["size"] for reply in replies] == [2, 2, 2, 2]
+
+
+@pytest.mark.long
+def test_a_client_that_kills_every_actor_fails_alone(ray: None) -> None:
+    grid = grid_of(4)
+    orders = {0: "answer", 1: "die", 2: "raise", 3: "answer"}
+    replies = pull_all(grid, push(grid, orders))
+    assert [reply.has_error() for reply in replies] == [False, True, True, False]
+    assert replies[1].error.reason == "the client's process died"
+    assert "secret" not in replies[2].error.reason
+    assert all(reply.error.code == 2 for reply in replies[1:3])
+    again = grid.send_and_receive(
+        Message(
+            RecordDict({"order": ConfigRecord({"do": "answer"})}),
+            dst_node_id=node,
+            message_type="evaluate",
+        )
+        for node in grid.get_node_ids()
+    )
+    assert [reply.content["count"]["asked"] for reply in again] == [2, 1, 1, 2]
+
+
+def test_a_cohort_that_raises_leaves_its_actor_running(ray: None) -> None:
+    grid = grid_of(2, cohort=2, workers=1)
+    [first, _] = pull_all(grid, push(grid, dict.fromkeys(range(2), "answer")))
+    failed = pull_all(grid, push(grid, {0: "answer", 1: "raise"}))
+    assert [reply.error.reason for reply in failed] == ["ValueError", "ValueError"]
+    [again, _] = pull_all(grid, push(grid, dict.fromkeys(range(2), "answer")))
+    assert again.content["count"]["pid"] == first.content["count"]["pid"]
+
+
+@pytest.mark.long
+def test_actors_that_cannot_start_fail_the_run(ray: None) -> None:
+    with pytest.raises(RunFailed, match=r"did not start: ModuleNotFoundError: .*no_such_module"):
+        RayGrid([{}], 1, 1, module="no_such_module")
+
+
+@pytest.mark.long
+def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
+    """As after a round's timeout: the actor that hangs is free for the next round."""
+    grid = grid_of(2, workers=1)
+    assert grid.pull_messages(push(grid, {0: "hang"})) == []
+    [reply] = pull_all(grid, push(grid, {1: "answer"}), seconds=60)
+    assert reply.content["count"]["asked"] == 1
+
+
+@pytest.mark.parametrize("settings", [UNEVEN, (*UNEVEN, "federation.evaluation=clients", *PRIVATE)])
+def test_ray_and_local_engine_end_in_the_same_bits(
     quick: Quick,
-    run: Callable[..., tuple[RunFolder, dict[str, Any]]],
+    run: Run,
     start_cli: Callable[..., Any],
-    final_vector: Callable[[Path], np.ndarray],
+    final_vector: Final,
     tmp_path: Path,
-    workers: int,
     settings: tuple[str, ...],
 ) -> None:
     pytest.importorskip("ray")
-    settings = ("engine.cohort=1", *settings)
-    local, result = run(quick("federation.rounds=3", *settings), "local")
-    ray = ("engine.kind=ray", f"engine.workers={workers}")
+    local, _ = run(quick("federation.rounds=3", *settings), "local")
     out = tmp_path / "ray"
-    process = start_cli(quick("federation.rounds=3", *settings, *ray), out)
+    process = start_cli(quick("federation.rounds=3", *settings, *RAY), out)
     assert process.wait(300) == 0, out.with_suffix(".txt").read_text()
     assert final_vector(out).tobytes() == final_vector(local.path).tobytes()
     for line, twin in zip(RunFolder(out).rounds(), local.rounds(), strict=True):
         for key in ("round", "clients", "failed", "loss", "score", "metrics", "privacy"):
             assert line[key] == twin[key], key
-        for side in ("up", "down"):
-            assert line["bytes"][side]["payload"] == twin["bytes"][side]["payload"]
-            difference = line["bytes"][side]["message"] - twin["bytes"][side]["message"]
-            # Only ids differ: message ids of 36 characters and not 64, longer node numbers.
-            assert abs(difference) <= 60 * twin["clients"]
-    assert result["bytes"]["up"]["payload"] > 0
+        for way in ("up", "down"):  # the handshake's carries the settings, which differ
+            assert line["bytes"][way] == twin["bytes"][way]
+
+
+@pytest.mark.long
+def test_a_run_whose_actor_is_killed_ends_in_the_same_vector(
+    quick: Quick, run: Run, start_cli: Callable[..., Any], final_vector: Final, tmp_path: Path
+) -> None:
+    pytest.importorskip("ray")
+    long = ("federation.rounds=6", "local.epochs=20", *UNEVEN)
+    out = tmp_path / "ray"
+    process = start_cli(quick(*long, *RAY), out)
+    killed = None
+    while process.poll() is None and not killed:
+        begun = (out / "rounds.jsonl").exists()
+        busy = [pid for pid in descendants(process.pid) if BUSY in command_line(pid)]
+        if begun and busy:
+            os.kill(busy[0], signal.SIGKILL)
+            killed = len(RunFolder(out).rounds())
+        time.sleep(0.02)
+    assert process.wait(300) == 0, out.with_suffix(".txt").read_text()
+    assert killed is not None and 1 <= killed < 6
+    local, _ = run(quick(*long), "local")
+    assert [line["failed"] for line in RunFolder(out).rounds()] == [[]] * 6
+    assert final_vector(out).tobytes() == final_vector(local.path).tobytes()

@@ -10,10 +10,10 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
-from simulations.run import prepare, simulate
+from simulations.simulation import prepare, simulate
 
 Quick = Callable[..., Experiment]
 
@@ -40,8 +40,8 @@ def test_changed_data_is_not_mixed_with_the_old(
     lines = lines[:-1] if change == "drop a row" else [lines[0], "other words\tbad", *lines[2:]]
     path.write_text("\n".join(lines) + "\n")
     code = (
-        "import sys; from pathlib import Path; from fedpeft.config import Experiment\n"
-        "from simulations.run import prepare\n"
+        "import sys; from pathlib import Path; from fedpeft.experiment.config import Experiment\n"
+        "from simulations.simulation import prepare\n"
         "prepare(Experiment.read(Path(sys.argv[1]) / 'experiment.toml'), Path(sys.argv[1]), True)"
     )  # another process: this one has the old data in memory
     command = [sys.executable, "-c", code, str(folder.path)]

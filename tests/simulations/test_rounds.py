@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
 from simulations.rounds import measured
-from simulations.run import complete
+from simulations.simulation import complete
 from simulations.study.cells import Cell
 from simulations.study.table import Finished, table_of
 

@@ -1,4 +1,4 @@
-"""``fedpeft privacy``: noise and epsilon before a run, what was spent after it."""
+"""``fedpeft privacy``: plan, look up and audit differential privacy."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""``fedpeft privacy audit``: attacks on our own training."""
+"""``fedpeft privacy audit``: attack the private training of a client."""
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,15 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpeft.cli.options import AsJson, Overrides
-from fedpeft.config import Experiment
+from fedpeft.cli.printing import headline, plain_console, plain_table, print_json
 from fedpeft.errors import RunFailed, UserError
+from fedpeft.experiment.config import Experiment
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedpeft.attacks.subject import Subject
+    from fedpeft.attacks.audit import Subject
 
-#: Without a file: half a minute on one core, and strong enough to see noise or clipping missing.
+#: Used without a file: takes half a minute on one core, and detects missing noise or clipping.
 _QUICK = (
     "backbone=tiny",
     "task.train_limit=300",
@@ -28,13 +28,13 @@ _QUICK = (
     "method.sites=q,k,v,o,ffn",
     "federation.clients=1",
     "local.batch_size=64",
-    "local.lr=1e-4",  # a model that has learned the canaries has no gradients left to see
+    "local.lr=1e-4",  # once the model has learned the canaries, their gradients vanish
 )
 _QUICK_PRIVACY = ("privacy.unit=example", "privacy.delta=1e-5")
 _QUICK_EPSILON = "privacy.epsilon=1"
-#: What the server can see through: an update is the noisy sum of gradients. Whatever else an
-#: optimiser does with that sum is post-processing and costs no privacy.
-_SEEN_THROUGH = (
+#: With these settings an update is the noisy sum of gradients, which shows the server most. Any
+#: further computation on the sum is post-processing and costs no privacy.
+_TRANSPARENT = (
     "local.optimizer=sgd",
     "local.momentum=0",
     "local.weight_decay=0",
@@ -43,49 +43,56 @@ _SEEN_THROUGH = (
     "local.proximal_mu=0",
     "local.steps=1",
 )
-_VOCABULARY = 1000  # with more candidate tokens inversion takes too long, unless asked for
+_VOCABULARY = 1000  # by default no inversion with more candidate tokens: it takes too long
 
 
 def audit(
     experiment: Annotated[
-        Path | None, typer.Argument(help="Experiment file (TOML); none = a quick one on tiny.")
+        Path | None,
+        typer.Argument(help="Experiment file (TOML); default: a quick experiment on tiny."),
     ] = None,
     overrides: Overrides = None,
     canaries: Annotated[
-        int | None, typer.Option(help="Default 200, at most two thirds of the examples.")
+        int | None,
+        typer.Option(
+            help="Number of canaries; default: 200, but at most two thirds of the examples."
+        ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Rounds of one step that are attacked.")] = 50,
+    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds to attack.")] = 50,
     guesses: Annotated[
         int | None,
         typer.Option(
-            help="Half of them 'in', half 'out'; default half the canaries. Choose before you "
-            "look: picking the best of several afterwards voids the confidence."
+            help="Number of guesses, half of them 'in'; default: half the canaries. Do not choose "
+            "it by the result: that voids the confidence."
         ),
     ] = None,
-    confidence: Annotated[float, typer.Option(help="Of the lower bound, in (0, 1).")] = 0.95,
+    confidence: Annotated[
+        float, typer.Option(help="Confidence of the lower bound, in (0, 1).")
+    ] = 0.95,
     inversion: Annotated[
         bool | None,
         typer.Option(
-            help="Also try to read texts off single updates; default: if the dev texts have at "
-            "most 1,000 different tokens."
+            help="Also recover texts from single updates; default: if the dev texts have at most "
+            "1,000 different tokens."
         ),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attack one client's training, and compare what leaks with the epsilon that is claimed.
+    """Attack one client's training, and compare the leak with the claimed epsilon.
 
-    Trains client 0 of the experiment once, with canaries that a coin each puts in or leaves out,
-    and guesses the coins from the task vectors that the server sees (Steinke, Nasr & Jagielski
-    2023). Then tries to read short texts off updates of one step. The optimiser is plain SGD of
-    one step a round, whatever the experiment says: that shows the server most. Without a file:
-    lora on tiny, 300 examples at one client, epsilon 1 at delta 1e-5.
+    Trains client 0 of the experiment with canaries, each included by a coin, and guesses the
+    coins from the task vectors that the server sees (Steinke, Nasr & Jagielski 2023). Then tries
+    to recover short texts from updates of one step. Training is always one step of plain SGD per
+    round, which shows the server most. Without a file: lora on tiny, 300 examples at one client,
+    epsilon 1 at delta 1e-5.
 
-    A lower bound above the claim refutes it (exit code 1); one below proves nothing.
+    Prints the claimed epsilon, a lower bound of the true one, and the shares of recovered tokens.
+    A lower bound above the claim refutes the claim (exit code 1); one below it proves nothing.
 
     Example: fedpeft privacy audit -s privacy.epsilon=4 --rounds 100
     """
     if not 0 < confidence < 1:
-        raise UserError(f"--confidence {confidence:g}: expected more than 0 and less than 1")
+        raise UserError(f"--confidence {confidence:g}: expected a number in (0, 1)")
     settings = _settings(experiment, overrides or (), rounds)
     subject = _subject(settings, canaries, guesses)
     result = _attack(subject, rounds, confidence, inversion, as_json)
@@ -98,7 +105,7 @@ def audit(
 
 
 def _settings(file: Path | None, overrides: Sequence[str], rounds: int) -> Experiment:
-    """Return the experiment as it is attacked."""
+    """Return the experiment with the settings of the attack."""
     quick: list[str] = []
     if file is None:
         given = dict(
@@ -109,19 +116,19 @@ def _settings(file: Path | None, overrides: Sequence[str], rounds: int) -> Exper
             quick += _QUICK_PRIVACY
             if "privacy.noise_multiplier" not in given:
                 quick.append(_QUICK_EPSILON)
-    asked = Experiment.read(file, [*quick, *overrides])
+    experiment = Experiment.read(file, [*quick, *overrides])
     planned = [f"federation.rounds={rounds}"]
-    if asked.privacy.examples:
+    if experiment.privacy.examples:
         planned.append(f"privacy.participations={rounds}")
-    return Experiment.load(asked.to_toml(), [*_SEEN_THROUGH, *planned])
+    return Experiment.load(experiment.to_toml(), [*_TRANSPARENT, *planned])
 
 
 def _subject(experiment: Experiment, canaries: int | None, guesses: int | None) -> Subject:
     from clients.partitioning import partition
-    from fedpeft.attacks.subject import subject_of
+    from fedpeft.attacks.audit import subject_of
     from fedpeft.runtime import runtime_of
 
-    runtime = runtime_of(experiment.to_toml())
+    runtime = runtime_of(experiment)
     rows = partition(runtime.task, experiment)[0]
     return subject_of(runtime, rows, canaries, guesses)
 
@@ -129,16 +136,15 @@ def _subject(experiment: Experiment, canaries: int | None, guesses: int | None) 
 def _attack(
     subject: Subject, rounds: int, confidence: float, inversion: bool | None, as_json: bool
 ) -> dict[str, Any]:
-    """Run both attacks, and print what they found."""
-    from rich.console import Console
+    """Run both attacks and print the result."""
     from rich.progress import Progress
 
-    from fedpeft.attacks.subject import canary_audit, candidate_tokens, inversion_audit
+    from fedpeft.attacks.audit import canary_audit, candidate_tokens, inversion_audit
 
     if inversion is None:
         inversion = len(candidate_tokens(subject.runtime)) <= _VOCABULARY
-    console = Console(highlight=False, markup=False, quiet=as_json)
-    console.print(_what(subject, rounds), soft_wrap=True)
+    console = plain_console(quiet=as_json)
+    console.print(_setup(subject, rounds), soft_wrap=True)
     with Progress(console=console, transient=True, disable=not console.is_terminal) as bars:
 
         def progress(name: str, steps: int) -> Callable[[], None]:
@@ -150,28 +156,29 @@ def _attack(
         result = canary_audit(subject, rounds, confidence, progress)
         result["inversion"] = inversion_audit(subject, progress) if inversion else None
     if as_json:
-        print(json.dumps(result, indent=2, allow_nan=False))
+        print_json(result)
     else:
         _print(console, result)
     return result
 
 
-def _what(subject: Subject, rounds: int) -> str:
-    """Return what is attacked, in one line."""
+def _setup(subject: Subject, rounds: int) -> str:
+    """Return a description of the attacked training, in one line."""
     experiment, planted = subject.runtime.experiment, subject.planted
+    training = "no DP-SGD"
     if subject.plan:
         mechanism, privacy = subject.plan.mechanism, experiment.privacy
-        how = (
+        training = (
             f"DP-SGD with noise multiplier {mechanism.noise_multiplier:.4g}, clip "
             f"{privacy.clip:g} ({privacy.clipping}), q {mechanism.sampling_rate:.4g}"
         )
-    else:
-        how = "no DP-SGD"
-    return (
-        f"{experiment.task.name} · {experiment.method.name} on {experiment.backbone} · "
-        f"{len(planted.start):,} numbers · {how} · {rounds} rounds of one step · "
-        f"{len(planted.included)} canaries, {planted.included.sum()} of them in, and "
-        f"{len(planted.candidates) - len(planted.included)} other examples"
+    return headline(
+        experiment,
+        f"{len(planted.start):,} numbers",
+        training,
+        f"{rounds} rounds of one step",
+        f"{len(planted.included)} canaries ({planted.included.sum()} included) and "
+        f"{len(planted.candidates) - len(planted.included)} other examples",
     )
 
 
@@ -180,42 +187,36 @@ def _print(console: Console, result: dict[str, Any]) -> None:
     console.print(
         f"claimed epsilon {'infinite' if claim is None else f'{claim:.4g}'}, empirical lower bound "
         f"{result['lower_bound']:.4g} with confidence {result['confidence']:g}, at delta "
-        f"{result['delta']:.2g}: {result['right']} of {result['guesses']} guesses right",
+        f"{result['delta']:.2g}: {result['right']} of {result['guesses']} guesses correct",
         soft_wrap=True,
     )
     if claim is not None and result["lower_bound"] <= claim:
         console.print(
-            "the claim stands; that this attack finds less does not show that no other finds more",
+            "this attack does not refute the claim; a stronger attack might",
             soft_wrap=True,
         )
     if result["inversion"]:
         _print_inversion(console, result["inversion"])
 
 
-def _print_inversion(console: Console, found: dict[str, Any]) -> None:
-    from rich.table import Table
-
+def _print_inversion(console: Console, inversion: dict[str, Any]) -> None:
     names = {
         "without_dp": "without DP",
         "with_dp": "with DP",
-        "usual": "usual tokens, no update",
+        "usual": "most frequent tokens, no update",
         "random": "random tokens",
     }
-    if found["with_dp"]:
-        names["with_dp"] += f", noise {found['noise_multiplier']:.4g}, clip {found['clip']:g}"
-    table = Table(
-        box=None,
-        padding=(0, 2, 0, 0),
-        title=f"inversion of one step on each of {found['victims']} texts: {found['tokens']} "
-        f"tokens to find, {found['candidates']:,} candidates",
-        title_justify="left",
+    if inversion["with_dp"]:
+        noise, clip = inversion["noise_multiplier"], inversion["clip"]
+        names["with_dp"] += f", noise {noise:.4g}, clip {clip:g}"
+    shares = {"place": "tokens in place", "bag": "tokens in any order", "label": "labels"}
+    table = plain_table(
+        ("recovered", *shares.values()),
+        right=shares.values(),
+        title=f"inversion of one step on each of {inversion['victims']} texts: "
+        f"{inversion['tokens']} unknown tokens, {inversion['candidates']:,} candidates",
     )
-    table.add_column("")
-    for column in ("right token and place", "right token", "right label"):
-        table.add_column(column, justify="right")
     for key, name in names.items():
-        if found[key]:
-            table.add_row(
-                name, *(f"{found[key][share]:.0%}" for share in ("place", "bag", "label"))
-            )
+        if inversion[key]:
+            table.add_row(name, *(f"{inversion[key][share]:.0%}" for share in shares))
     console.print(table)

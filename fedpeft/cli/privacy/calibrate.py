@@ -1,8 +1,7 @@
-"""``fedpeft privacy calibrate`` and ``fedpeft privacy epsilon``: from epsilon to noise and back."""
+"""``fedpeft privacy calibrate`` and ``privacy epsilon``: the noise for an epsilon, and back."""
 
 from __future__ import annotations
 
-import json
 import math
 from dataclasses import dataclass
 from typing import Annotated, Literal
@@ -10,29 +9,30 @@ from typing import Annotated, Literal
 import typer
 
 from fedpeft.cli.options import AsJson
+from fedpeft.cli.printing import print_json
 from fedpeft.errors import UserError
 from fedpeft.privacy.accounting import Mechanism, Spent, spent
-from fedpeft.privacy.accounting import calibrate as least_noise
+from fedpeft.privacy.accounting import calibrate as smallest_noise
 from fedpeft.privacy.plan import default_delta
 
-_PAPER_ERROR = 0.1  # eps_error of the paper's accountant
+_PAPER_ERROR = 0.1  # eps_error of the accountant in the paper
 
 _Delta = Annotated[float | None, typer.Option(help="Below 1 / examples; default 1 / examples^1.1.")]
-_Examples = Annotated[int, typer.Option(min=1, help="Training examples of one client.")]
+_Examples = Annotated[int, typer.Option(min=1, help="Number of training examples of one client.")]
 _Batch = Annotated[int, typer.Option(min=1, help="Expected size of a Poisson-sampled batch.")]
-_Epochs = Annotated[int | None, typer.Option(min=1, help="Over all rounds together.")]
-_Steps = Annotated[int | None, typer.Option(min=1, help="Over all rounds; instead of --epochs.")]
+_Epochs = Annotated[int | None, typer.Option(min=1, help="Epochs over all rounds.")]
+_Steps = Annotated[int | None, typer.Option(min=1, help="Steps over all rounds, or --epochs.")]
 _Convention = Annotated[
     Literal["fedpeft", "paper"],
     typer.Option(
-        help="paper: the PRV's error is 0.1 (here: 0.5 % of epsilon), and an epoch has "
-        "floor(examples / batch) steps (here: all epochs floor(epochs * examples / batch))."
+        help="fedpeft: an error of PRV of 0.5 % of epsilon, and floor(epochs * examples / batch) "
+        "steps. paper: an error of 0.1, and epochs * floor(examples / batch) steps."
     ),
 ]
 
 
 def calibrate(
-    epsilon: Annotated[float, typer.Option(help="The most that may be spent.")],
+    epsilon: Annotated[float, typer.Option(help="The largest epsilon allowed.")],
     examples: _Examples,
     batch: _Batch,
     delta: _Delta = None,
@@ -41,12 +41,14 @@ def calibrate(
     convention: _Convention = "fedpeft",
     as_json: AsJson = False,
 ) -> None:
-    """Find the least noise that keeps DP-SGD within an epsilon.
+    """Find the smallest noise multiplier that keeps DP-SGD within an epsilon.
+
+    Prints the noise multiplier, and the epsilon, delta and mechanism that it gives.
 
     Example: fedpeft privacy calibrate --epsilon 3 --examples 6734 --batch 64 --epochs 20
     """
     plan = _plan(examples, batch, delta, epochs, steps, convention)
-    sigma = least_noise(epsilon, plan.delta, plan.rate, plan.steps, plan.error)
+    sigma = smallest_noise(epsilon, plan.delta, plan.rate, plan.steps, plan.error)
     _show(plan, sigma, as_json)
 
 
@@ -60,21 +62,23 @@ def epsilon(
     convention: _Convention = "fedpeft",
     as_json: AsJson = False,
 ) -> None:
-    """Find the epsilon that DP-SGD spends with some noise.
+    """Find the epsilon of DP-SGD with a noise multiplier.
+
+    Prints the epsilon with its delta and mechanism.
 
     Example: fedpeft privacy epsilon --noise-multiplier 1 --examples 6734 --batch 64 --steps 2000
     """
     if not 0 < noise_multiplier < math.inf:
         raise UserError(
-            f"--noise-multiplier {noise_multiplier:g}: expected a number above 0; without noise "
-            f"epsilon is infinite"
+            f"--noise-multiplier {noise_multiplier:g}: expected a number above 0; epsilon is "
+            f"infinite without noise"
         )
     _show(_plan(examples, batch, delta, epochs, steps, convention), noise_multiplier, as_json)
 
 
 @dataclass(frozen=True)
 class _Plan:
-    """DP-SGD but for its noise; ``error`` is the accountant's, None = ours."""
+    """DP-SGD without its noise; ``error`` is that of the accountant, None = the default."""
 
     examples: int
     delta: float
@@ -91,11 +95,11 @@ def _plan(
     steps: int | None,
     convention: str,
 ) -> _Plan:
-    """Return the plan; epochs become steps as in ``fedpeft.privacy.plan``, or in the paper.
+    """Return the plan; epochs become steps as in ``fedpeft.privacy.plan`` or as in the paper.
 
     Raises:
-        UserError: a batch larger than the data, delta not in (0, 1 / examples), not exactly one
-            of epochs and steps.
+        UserError: a batch is larger than the data, delta is not in (0, 1 / examples), or not
+            exactly one of epochs and steps is given.
     """
     if batch > examples:
         raise UserError(f"--batch {batch}: expected at most --examples, which is {examples}")
@@ -116,36 +120,35 @@ def _plan(
 
 
 def _show(plan: _Plan, sigma: float, as_json: bool) -> None:
-    found = spent([Mechanism(sigma, plan.rate, plan.steps)], plan.delta, plan.error)
-    if not math.isfinite(found.epsilon):
-        raise UserError(
-            f"--noise-multiplier {sigma:g}: expected more, there is no finite epsilon for it"
-        )
+    total = spent([Mechanism(sigma, plan.rate, plan.steps)], plan.delta, plan.error)
+    if not math.isfinite(total.epsilon):
+        raise UserError(f"--noise-multiplier {sigma:g}: no finite epsilon; choose a larger one")
     if as_json:
-        numbers = {
-            "noise_multiplier": sigma,
-            "epsilon": found.epsilon,
-            "epsilon_error": found.epsilon_error,
-            "accountant": found.accountant,
-            "steps": plan.steps,
-            "sampling_rate": plan.rate,
-        }
-        print(json.dumps(numbers, indent=2))
+        print_json(
+            {
+                "noise_multiplier": sigma,
+                "epsilon": total.epsilon,
+                "epsilon_error": total.epsilon_error,
+                "accountant": total.accountant,
+                "steps": plan.steps,
+                "sampling_rate": plan.rate,
+            }
+        )
     else:
-        print(_words(plan, sigma, found))
+        print(_summary(plan, sigma, total))
 
 
-def _words(plan: _Plan, sigma: float, found: Spent) -> str:
-    error = found.epsilon_error
+def _summary(plan: _Plan, sigma: float, total: Spent) -> str:
+    error = total.epsilon_error
     above = f", {error:.2g} above its estimate" if error else ""
     return "\n".join(
         [
             f"noise multiplier  {sigma:g} (standard deviation of the noise over the clip)",
-            f"epsilon           {found.epsilon:.4g} at most ({found.accountant.upper()}{above})",
+            f"epsilon           {total.epsilon:.4g} at most ({total.accountant.upper()}{above})",
             f"delta             {plan.delta:.3g}",
-            f"mechanism         DP-SGD: Poisson-subsampled Gaussian, {plan.steps:,} steps, each "
-            f"example with probability {plan.rate:.4g}",
+            f"mechanism         DP-SGD: Poisson-subsampled Gaussian, {plan.steps:,} steps that "
+            f"sample each example with probability {plan.rate:.4g}",
             f"unit              one of a client's {plan.examples:,} examples",
-            "neighbours        data sets that differ by one more example (add or remove)",
+            "neighbors         data sets that differ by one example (add or remove)",
         ]
     )

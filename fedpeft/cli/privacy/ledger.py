@@ -1,8 +1,7 @@
-"""``fedpeft privacy ledger``: what a client has spent."""
+"""``fedpeft privacy ledger``: show the privacy that clients have spent."""
 
 from __future__ import annotations
 
-import json
 import math
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
@@ -10,58 +9,67 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedpeft.cli.options import AsJson
+from fedpeft.cli.printing import plain_console, plain_table, print_json
 from fedpeft.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpeft.privacy.ledgerfile import Contents
+    from fedpeft.privacy.ledger_store import Contents
 
-_WIDE = 250  # columns of the table where there is no terminal to fit
+_WIDE = 250  # columns of the table without a terminal
+_COLUMNS = ("#", "time", "unit", "noise", "q", "steps", "delta", "run", "round", "note")
 _NUMBERS = ("#", "noise", "q", "steps", "delta", "round")
 
 
 def ledger(
     file: Annotated[
-        Path, typer.Argument(help="A ledger, or a folder of them for an overview; only read.")
+        Path, typer.Argument(help="A ledger file, or a folder of ledgers for an overview.")
     ],
     delta: Annotated[
         float | None,
-        typer.Option(help="Compose at this delta; default: each unit's smallest in the ledger."),
+        typer.Option(help="Delta of the epsilon; default: each unit's smallest in the ledger."),
     ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Show what was spent of a client's privacy: by whom, when, and with which mechanism.
+    """Show the privacy that a client has spent: each charge, and the epsilon of all of them.
 
-    Each line is charged before its training, so a crash leaves a line too many, never one too
-    few. In JSON, an epsilon of null means no bound (training without noise).
+    Prints a table of charges and one line per unit; for a folder, one line per ledger. A mechanism
+    is charged before it runs, so a crash can leave one charge too many, never one too few. In
+    JSON, an epsilon of null means no bound (training without noise).
 
     Example: fedpeft privacy ledger runs/first/privacy/client-00003.sqlite
     """
-    from fedpeft.privacy.ledgerfile import read_ledger
+    from fedpeft.privacy.ledger_store import read_ledger
 
     if file.is_dir():
         files = sorted(file.glob("*.sqlite"))
         if not files:
             raise UserError(f"no privacy ledger (*.sqlite) in the folder '{file}'")
-        found = {each.name: describe_ledger(each, read_ledger(each), delta) for each in files}
-    else:
-        found = describe_ledger(file, read_ledger(file), delta)
+        ledgers = {path.name: _describe(path, read_ledger(path), delta) for path in files}
+        if as_json:
+            print_json(ledgers)
+        else:
+            _print_overview(ledgers)
+        return
+    described = _describe(file, read_ledger(file), delta)
     if as_json:
-        print(json.dumps(found, indent=2, allow_nan=False))
-    elif file.is_dir():
-        _print_overview(found)
+        print_json(described)
     else:
-        _print_table(found)
+        _print_table(described)
 
 
-def describe_ledger(file: Path, contents: Contents, delta: float | None) -> dict[str, Any]:
-    """Return a ledger for people and programs: its charges, and what each unit composes to.
+def ledger_totals(contents: Contents, delta: float | None) -> dict[str, dict[str, Any]]:
+    """Return the privacy loss of each unit in a ledger; an epsilon of None means no bound.
+
+    Args:
+        contents: the ledger.
+        delta: in (0, 1); None = the unit's smallest in the ledger.
 
     Raises:
         UserError: ``delta`` is not in (0, 1).
     """
     from fedpeft.privacy.accounting import spent
 
-    totals = {}
+    totals: dict[str, dict[str, Any]] = {}
     for unit in sorted({charge.unit for charge in contents.charges}):
         smallest = min(charge.delta for charge in contents.charges if charge.unit == unit)
         total = spent(contents.mechanisms(unit), smallest if delta is None else delta)
@@ -72,6 +80,22 @@ def describe_ledger(file: Path, contents: Contents, delta: float | None) -> dict
             "delta": total.delta,
             "accountant": total.accountant,
         }
+    return totals
+
+
+def _epsilon_line(total: dict[str, Any]) -> str:
+    """Return the privacy loss of one unit, from ``ledger_totals``, for people."""
+    if total["epsilon"] is None:
+        return "no bound: some training had no noise"
+    error = f" (at most {total['epsilon_error']:.2g} of it is numerical error)"
+    return (
+        f"epsilon <= {total['epsilon']:.4g}{error if total['epsilon_error'] else ''} at delta "
+        f"{total['delta']:.3g}, {total['accountant'].upper()} accountant"
+    )
+
+
+def _describe(file: Path, contents: Contents, delta: float | None) -> dict[str, Any]:
+    """Return the charges and privacy loss of a ledger, for JSON."""
     charges = [
         {
             "id": charge.id,
@@ -88,18 +112,18 @@ def describe_ledger(file: Path, contents: Contents, delta: float | None) -> dict
         }
         for charge in contents.charges
     ]
-    owner, data = contents.owner, contents.data
-    return {"file": str(file), "owner": owner, "data": data, "charges": charges, "spent": totals}
+    return {
+        "file": str(file),
+        "owner": contents.owner,
+        "data": contents.data,
+        "charges": charges,
+        "spent": ledger_totals(contents, delta),
+    }
 
 
 def _print_table(described: dict[str, Any]) -> None:
-    from rich.console import Console
-    from rich.table import Table
-
     title = f"{described['file']}: {described['owner']}, data {described['data'][:12]}"
-    table = Table(box=None, padding=(0, 2, 0, 0), title=title, title_justify="left")
-    for column in ("#", "time", "unit", "noise", "q", "steps", "delta", "run", "round", "note"):
-        table.add_column(column, justify="right" if column in _NUMBERS else "left")
+    table = plain_table(_COLUMNS, right=_NUMBERS, title=title)
     for charge in described["charges"]:
         table.add_row(
             str(charge["id"]),
@@ -109,36 +133,23 @@ def _print_table(described: dict[str, Any]) -> None:
             f"{charge['sampling_rate']:.4g}",
             f"{charge['steps']:,}",
             f"{charge['delta']:.3g}",
-            charge["run"][:12],  # a digest; --json has all of it
+            charge["run"][:12],  # a digest; --json prints all of it
             str(charge["round"]),
-            ", ".join(f"{key} {value}" for key, value in charge["note"].items()),
+            ", ".join(
+                f"{key} {value}" for key, value in charge["note"].items() if key != "attempt"
+            ),
         )
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console = Console(markup=False, highlight=False, width=_WIDE)
+    console = plain_console(_WIDE)
     console.print(table)
-    for unit, total in described["spent"].items():
-        console.print(f"per {unit}: {_sum(total)}", soft_wrap=True)
-    if not described["charges"]:
-        console.print("nothing was spent")
+    for line in _spent_lines(described):
+        console.print(line, soft_wrap=True)
 
 
-def _print_overview(found: dict[str, dict[str, Any]]) -> None:
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False)
-    for name, described in found.items():
-        spent = [f"per {unit}: {_sum(total)}" for unit, total in described["spent"].items()]
-        said = "; ".join(spent) or "nothing was spent"
-        console.print(f"{name}: {described['owner']}, {said}", soft_wrap=True)
+def _print_overview(ledgers: dict[str, dict[str, Any]]) -> None:
+    for name, described in ledgers.items():
+        print(f"{name}: {described['owner']}, {'; '.join(_spent_lines(described))}")
 
 
-def _sum(total: dict[str, Any]) -> str:
-    """Return one unit's total in words."""
-    if total["epsilon"] is None:
-        return "no bound: something ran without noise"
-    error = f" (of it at most {total['epsilon_error']:.2g} is numerical error)"
-    return (
-        f"epsilon <= {total['epsilon']:.4g}{error if total['epsilon_error'] else ''} at delta "
-        f"{total['delta']:.3g}, {total['accountant'].upper()} accountant"
-    )
+def _spent_lines(described: dict[str, Any]) -> list[str]:
+    lines = [f"per {unit}: {_epsilon_line(total)}" for unit, total in described["spent"].items()]
+    return lines or ["nothing was spent"]

@@ -1,4 +1,4 @@
-"""``fedpeft server``: run a server, let nodes in, see what goes on."""
+"""``fedpeft server``: run a server, register nodes, show the status."""
 
 from __future__ import annotations
 

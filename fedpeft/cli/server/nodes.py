@@ -1,4 +1,4 @@
-"""``fedpeft server add-node`` and ``remove-node``: whose keys the server lets in."""
+"""``fedpeft server add-node`` and ``remove-node``: register nodes by their public keys."""
 
 from __future__ import annotations
 
@@ -7,25 +7,26 @@ from typing import Annotated
 
 import typer
 
-from fedpeft.cli.server.options import State
+from fedpeft.cli.options import ServerState
 
 
 def add_node(
     key: Annotated[Path, typer.Argument(metavar="NAME.pub", help="The node's public key.")],
-    state: State,
+    state: ServerState,
     name: Annotated[
-        str | None, typer.Option(help="What to call the node; default: the key file's name.")
+        str | None, typer.Option(help="Name of the node; default: the name of the key file.")
     ] = None,
 ) -> None:
-    """Let a node in: register its public key with the running server.
+    """Register a node's public key with the running server, so that it may take part.
 
-    The order of registration gives the nodes of a run their client numbers.
+    In a run, nodes get their client numbers in the order of registration. Prints the node's name
+    and the SHA-256 of its key.
 
     Example: fedpeft server add-node hospital-a.pub --state /var/lib/fedpeft
     """
-    from server import registry
+    from server.host import registration
 
-    node = registry.add_node(state, key, name)
+    node = registration.add_node(state, key, name)
     print(f"node '{node.name}' may take part; its key's SHA-256: {node.public_key_sha256}")
 
 
@@ -33,16 +34,18 @@ def remove_node(
     node: Annotated[
         str,
         typer.Argument(
-            metavar="NODE", help="Its name, its id as 'server status' shows it, or NAME.pub."
+            metavar="NODE", help="Name of the node, its id in 'server status', or NAME.pub."
         ),
     ],
-    state: State,
+    state: ServerState,
 ) -> None:
-    """Shut a node out, for good: to come back it needs a new key.
+    """Remove a node for good: it needs a new key to take part again.
+
+    Prints the node's name.
 
     Example: fedpeft server remove-node hospital-a --state /var/lib/fedpeft
     """
-    from server import registry
+    from server.host import registration
 
-    name = registry.remove_node(state, node)
+    name = registration.remove_node(state, node)
     print(f"node '{name}' may no longer take part")

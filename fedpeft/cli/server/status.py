@@ -1,40 +1,40 @@
-"""``fedpeft server status``: is it up, how far are the runs, what do the nodes do."""
+"""``fedpeft server status``: show a server, its runs and its nodes."""
 
 from __future__ import annotations
 
 import json
 import sys
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpeft.cli.options import AsJson
-from fedpeft.cli.server.options import State
+from fedpeft.cli.options import AsJson, ServerState
+from fedpeft.cli.printing import ago, plain_console, plain_table, print_json
 from fedpeft.errors import UserError
 
 if TYPE_CHECKING:
     from rich.table import Table
 
-_WIDE = 100  # columns where there is no terminal to fit
-_SHOWN = 10  # runs; --json has all
+_WIDE = 100  # columns of the tables without a terminal
+_SHOWN = 10  # latest runs; --json prints all
 _RUN_COLUMNS = ("run", "state", "round", "score", "up", "down", "epsilon", "changed")
-_NODE_COLUMNS = ("node", "id", "state", "client", "rounds", "up", "down", "epsilon")
-_LEFT = ("run", "node", "state", "changed")  # columns of words
+_NODE_COLUMNS = ("node", "id", "state", "client", "answered", "up", "down", "epsilon")
+_TEXT = ("run", "node", "state", "changed")  # columns of text
 
 
 def status(
-    state: State,
+    state: ServerState,
     as_json: AsJson = False,
     quick: Annotated[
-        bool, typer.Option("--quick", help="Only whether all parts run: for probes, in a second.")
+        bool, typer.Option("--quick", help="Only check that all parts run, for probes.")
     ] = False,
 ) -> None:
-    """Show whether a server is up, its runs, and its nodes; exit code 1 if it is down.
+    """Show whether a server is up, its runs and its nodes; the exit code is 1 if it is down.
 
-    A node's client number, rounds (of those it was asked for), bytes and epsilon are those of the
-    latest run it was in. "seen" is when it was last online, or its last update was taken.
+    Prints a table of runs and a table of nodes. A node's client number, the rounds it answered of
+    those it was asked in, bytes and epsilon belong to its latest run. "seen" is the last time that
+    the node was online or that the server accepted an update from it.
 
     Example: fedpeft server status --state /var/lib/fedpeft
     """
@@ -45,21 +45,21 @@ def status(
 
     described = describe_server(state)
     if as_json:
-        print(json.dumps(described, indent=2, allow_nan=False))
+        print_json(described)
     else:
         _print(described)
     if not described["up"]:
-        sys.exit(1)  # the answer itself, no error to explain
+        sys.exit(1)
 
 
 def _print_quick(state: Path, as_json: bool) -> None:
-    """Print what the server says of its parts; exit code 1 unless all run."""
+    """Print whether all parts of the server run; the exit code is 1 if not."""
     from server.host.health import ask_health
     from server.remote.connection import CONNECTION, Connection
 
     file = state / CONNECTION
     if not file.is_file():
-        raise UserError(f"no '{file}'; 'fedpeft server up --state {state}' makes it")
+        raise UserError(f"no '{file}'; 'fedpeft server up --state {state}' creates it")
     health = ask_health(Connection.read(file))
     down = [name for name, child in health.get("children", {}).items() if not child["pid"]]
     down += [] if health.get("superlink") else ["the SuperLink does not answer"]
@@ -72,11 +72,7 @@ def _print_quick(state: Path, as_json: bool) -> None:
 
 
 def _print(described: dict[str, Any]) -> None:
-    from rich.console import Console
-
-    console = Console(markup=False, highlight=False)
-    if not console.is_terminal:
-        console = Console(markup=False, highlight=False, width=_WIDE)
+    console = plain_console(_WIDE)
     ports = described["ports"]
     console.print(_headline(described), soft_wrap=True)
     console.print(
@@ -88,13 +84,13 @@ def _print(described: dict[str, Any]) -> None:
         console.print(_table(_RUN_COLUMNS, [_run_cells(run) for run in runs]))
     for run in runs:
         if run["state"] == "failed":
-            # A node may have said a part of it: nothing that could steer a terminal.
+            # A part of it may come from a node: remove control characters.
             reason = "".join(c if c.isprintable() else " " for c in run["reason"])
             console.print(f"{run['name']} failed: {reason}", soft_wrap=True)
     if described["nodes"]:
         console.print(_table(_NODE_COLUMNS, [_node_cells(node) for node in described["nodes"]]))
     else:
-        console.print("no nodes; 'fedpeft server add-node NAME.pub' lets one in")
+        console.print("no nodes; 'fedpeft server add-node NAME.pub' registers one")
 
 
 def _headline(described: dict[str, Any]) -> str:
@@ -102,21 +98,13 @@ def _headline(described: dict[str, Any]) -> str:
     if described["up"]:
         return f"up {since}".rstrip()
     if described["pid"]:
-        return f"'fedpeft server up' runs {since}, but the SuperLink does not answer"
+        return f"partly up {since}: the SuperLink does not answer"
     return "down; 'fedpeft server up' starts it"
 
 
 def _table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
-    from rich.table import Table
-
-    table = Table(box=None, padding=(0, 2, 0, 0))
-    for column in columns:
-        table.add_column(
-            column,
-            justify="left" if column in _LEFT else "right",
-            no_wrap=column not in _LEFT,
-            overflow="fold",
-        )
+    numbers = [column for column in columns if column not in _TEXT]
+    table = plain_table(columns, right=numbers, wrapped=_TEXT)
     for row in rows:
         table.add_row(*row)
     return table
@@ -125,59 +113,56 @@ def _table(columns: tuple[str, ...], rows: list[list[str]]) -> Table:
 def _run_cells(run: dict[str, Any]) -> list[str]:
     return [
         run["name"],
-        run["state"],
+        _state(run),
         f"{run['round']}/{run['rounds']}",
-        _or_none(run["score"], "{:.4f}"),
+        _or_dash(run["score"], "{:.4f}"),
         *_sent(run["bytes"]),
-        _or_none(run["epsilon"], "{:.2f}"),
-        _ago(run["changed"]),
+        _or_dash(run["epsilon"], "{:.2f}"),
+        ago(run["changed"]),
     ]
 
 
+def _state(run: dict[str, Any]) -> str:
+    if run["state"] == "running":
+        return f"round {min(run['round'] + 1, run['rounds'])} of {run['rounds']}"
+    return run["state"]
+
+
 def _node_cells(node: dict[str, Any]) -> list[str]:
-    asked = (node["rounds"] or 0) + (node["failed"] or 0)
+    rounds = node["rounds"]
     return [
         node["name"] or "(not in nodes.json)",
         str(node["node_id"]),
         _presence(node["state"], node["last_seen"]),
-        _or_none(node["client"], "{}"),
-        _or_none(node["rounds"], "{}" + (f" of {asked}" if node["failed"] else "")),
+        _or_dash(node["client"], "{}"),
+        "-" if rounds is None else f"{rounds} of {rounds + node['failed']}",
         *_sent(node["bytes"]),
         ", ".join(_spent(node["epsilon"])) or "-",
     ]
 
 
 def _spent(epsilon: dict[str, float | None]) -> list[str]:
-    """Return what was spent, each unit by its name where there are two."""
-    from simulations.display import readable_epsilon
+    """Return the epsilon of each unit, with the units' names if there are two."""
+    from simulations.readable import readable_epsilon
 
     if len(epsilon) == 1:
         return [readable_epsilon(*epsilon.values())]
     return [f"{unit} {readable_epsilon(value)}" for unit, value in epsilon.items()]
 
 
-def _sent(bytes: dict[str, int] | None) -> list[str]:
-    from simulations.display import readable_bytes
+def _sent(sizes: dict[str, int] | None) -> list[str]:
+    from simulations.readable import readable_bytes
 
-    return [readable_bytes(bytes[way]) if bytes else "-" for way in ("up", "down")]
+    return [readable_bytes(sizes[way]) if sizes else "-" for way in ("up", "down")]
 
 
-def _or_none(value: float | None, form: str) -> str:
-    return "-" if value is None else form.format(value)
+def _or_dash(value: float | None, template: str) -> str:
+    return "-" if value is None else template.format(value)
 
 
 def _presence(state: str, last_seen: str | None) -> str:
-    """Return "online", or when a node was there last; unknown is what no SuperLink says."""
+    """Return "online", or the time a node was last seen; "unknown" means the SuperLink is down."""
     if state == "online":
         return state
     known = "seen" if state == "unknown" else state
-    return f"{known} {_ago(last_seen)}" if last_seen else "never seen"
-
-
-def _ago(time: str) -> str:
-    """Return how long ago an ISO 8601 time was: ``12 s ago``, ``3 h ago``."""
-    seconds = max(0.0, (datetime.now(UTC) - datetime.fromisoformat(time)).total_seconds())
-    for length, unit in ((86400, "d"), (3600, "h"), (60, "min")):
-        if seconds >= length:
-            return f"{seconds / length:.0f} {unit} ago"
-    return f"{seconds:.0f} s ago"
+    return f"{known} {ago(last_seen)}" if last_seen else "never seen"

@@ -1,1 +1,1 @@
-"""What the benchmarks are made of: sides to compare with, and measuring."""
+"""Parts of the benchmarks: reference implementations and measurement."""

@@ -1,4 +1,4 @@
-"""Federated SLaSh in plain PyTorch: what the overhead benchmark sets the engine beside."""
+"""Federated SLaSh in plain PyTorch, the reference of the overhead benchmark."""
 
 from __future__ import annotations
 
@@ -16,25 +16,25 @@ from torch.nn.utils.rnn import pad_sequence
 
 from clients.partitioning import partition
 from fedpeft import training
-from fedpeft.config import Experiment
+from fedpeft.batches.encoded import Encoded
+from fedpeft.experiment.config import Experiment
 from fedpeft.projection import Projection
 from fedpeft.runtime import Runtime
-from fedpeft.tasks.encoding import Encoded
 
 
 @dataclass(frozen=True)
 class Client:
-    """A client's examples as a plain loop would hold them."""
+    """A client's examples as tensors."""
 
     examples: Encoded
     tokens: list[Tensor]  # token ids of each text
     lengths: Tensor  # [n]
-    read: Tensor  # [n], position that the head reads
+    read: Tensor  # [n], token position read by the head
     labels: Tensor  # [n]
 
     @classmethod
     def of(cls, examples: Encoded) -> Client:
-        """Cut the examples into a tensor for each text."""
+        """Create the client from examples, with one tensor per text."""
         cuts = np.split(examples.tokens, examples.offsets[1:-1])
         return cls(
             examples,
@@ -46,7 +46,7 @@ class Client:
 
 
 class BareLoop:
-    """Federated SLaSh (Gupta et al. 2023, section 2) as one would write it for one experiment."""
+    """Federated SLaSh (Gupta et al. 2023, section 2) written for one experiment."""
 
     def __init__(self, experiment: Experiment, runtime: Runtime):
         self.experiment, self.runtime = experiment, runtime
@@ -58,11 +58,11 @@ class BareLoop:
         self.sizes = [d, runtime.backbone.shape.width * classes, classes]
         self.shifts: list[Tensor] = []
         rows = partition(runtime.task, experiment)
-        self.clients = [Client.of(runtime.train.select(each)) for each in rows]
+        self.clients = [Client.of(runtime.train.select(indices)) for indices in rows]
 
     def run(self) -> np.ndarray:
         """Train all rounds and evaluate; return the final vector [P]."""
-        vector = self.runtime.model.initial(self.experiment.seed)
+        vector = self.runtime.parameters.initial(self.experiment.seed)
         counts = [len(client.tokens) for client in self.clients]
         with self.hooked():
             for number in range(1, self.experiment.federation.rounds + 1):
@@ -76,7 +76,7 @@ class BareLoop:
         client, local = self.clients[index], self.experiment.local
         rounds = self.experiment.federation.rounds
         when = training.When(self.experiment.seed, number, rounds)
-        # The engine's own batches; a loop passes each whole.
+        # The engine's batches, each passed as a whole.
         plan = training.plan_batches(index, client.examples, local, when)
         vector = torch.from_numpy(start.copy()).requires_grad_()
         optimizer = torch.optim.AdamW([vector], betas=(0.9, 0.999), eps=1e-8, weight_decay=0.0)

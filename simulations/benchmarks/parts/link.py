@@ -1,7 +1,7 @@
-"""Hosts as network namespaces, joined by slow lines: for trials of a deployment (root, Linux).
+"""Hosts as network namespaces, connected by slow lines (root, Linux).
 
-A line is two TUN devices, one in each namespace, and a thread that carries the packets between
-them with a rate, a delay and losses, as ``tc netem`` would where a kernel has it.
+A line is two TUN devices, one per namespace, and a thread that forwards packets between them with a
+rate, a delay and losses, as ``tc netem`` does on kernels that include it.
 
 Example:
     with hosts(["server", "site0"]) as names, Line("server", "site0", ...) as line: ...
@@ -26,17 +26,17 @@ from typing import Self
 
 _TUNSETIFF, _IFF_TUN, _IFF_NO_PI = 0x400454CA, 0x0001, 0x1000
 _MTU = 1500
-_QUEUE = 200  # packets that wait for the line before more are dropped
+_QUEUE = 200  # packets that wait for the line; more are dropped
 
 
 @contextmanager
 def hosts(names: Sequence[str]) -> Iterator[None]:
-    """Make network namespaces with a loopback each; they are gone afterwards.
+    """Create network namespaces with a loopback device; delete them afterwards.
 
     Raises:
         subprocess.CalledProcessError: not root, or a namespace of this name is there.
     """
-    with ExitStack() as made:  # each is deleted, whatever becomes of the others
+    with ExitStack() as made:  # deletes each even if another fails
         for name in names:
             ip("netns", "add", name)
             made.callback(ip, "netns", "delete", name)
@@ -45,7 +45,7 @@ def hosts(names: Sequence[str]) -> Iterator[None]:
 
 
 def inside(host: str) -> list[str]:
-    """Return what stands before a command that is to run at a host."""
+    """Return the prefix of a command that runs at a host."""
     return ["ip", "netns", "exec", host]
 
 
@@ -62,8 +62,8 @@ class Line:
         ends: names of the two hosts.
         addresses: their IPv4 addresses on this line.
         rate: bits a second, each way.
-        delay: seconds a packet is on its way, each way.
-        loss: share of the packets that is lost, each way.
+        delay: seconds until a packet arrives, each way.
+        loss: share of lost packets, each way.
         seed: decides which.
     """
 
@@ -95,8 +95,8 @@ class Line:
             handle = _tun(device)
             self._handles.append(handle)
             ip("link", "set", device, "netns", host)
-            own, other = self.addresses[end], self.addresses[1 - end]
-            ip("-n", host, "address", "add", f"{own}/32", "peer", f"{other}/32", "dev", device)
+            local, other = self.addresses[end], self.addresses[1 - end]
+            ip("-n", host, "address", "add", f"{local}/32", "peer", f"{other}/32", "dev", device)
             ip("-n", host, "link", "set", device, "mtu", str(_MTU), "up")
             named.append(device)
         self.devices = (named[0], named[1])
@@ -113,15 +113,15 @@ class Line:
     def wire(self) -> dict[str, int]:
         """Return the bytes of IP packets so far, by the counters of the second host's device."""
         host, device = self.ends[1], self.devices[1]
-        found = {}
+        counts = {}
         for way, name in (("down", "rx_bytes"), ("up", "tx_bytes")):
             path = f"/sys/class/net/{device}/statistics/{name}"
             read = subprocess.run([*inside(host), "cat", path], check=True, capture_output=True)
-            found[way] = int(read.stdout)
-        return found
+            counts[way] = int(read.stdout)
+        return counts
 
     def _carry(self) -> None:
-        draw = random.Random(self.seed)  # not of the experiment: of the weather
+        draw = random.Random(self.seed)  # packet losses, independent of the experiment's seed
         free = [0.0, 0.0]  # when the line of each direction can take the next packet
         waiting: list[tuple[float, int, int, bytes]] = []  # (when, order, to, packet)
         count = 0
@@ -129,7 +129,7 @@ class Line:
             now = time.monotonic()
             while waiting and waiting[0][0] <= now:
                 _, _, to, packet = heapq.heappop(waiting)
-                with suppress(OSError):  # a device that is gone loses packets, too
+                with suppress(OSError):  # the device may be deleted already
                     os.write(self._handles[to], packet)
             pause = min(0.05, max(0.0, waiting[0][0] - now)) if waiting else 0.05
             for handle in select.select(self._handles, [], [], pause)[0]:

@@ -1,9 +1,8 @@
-"""The other side of the privacy benchmark: DP-SGD as a user of Opacus writes it for one method.
+"""DP-SGD steps of one method with Opacus, the reference of the privacy benchmark.
 
-The method's trained numbers are parameters of small modules inside a copy of the backbone
-(``plain_modules``), whose per-example gradients come from Opacus's hooks (``GradSampleModule``);
-``DPOptimizer`` clips, adds noise and steps. Same mathematics as ``fedpeft.privacy.example``, none
-of its code.
+The trained parameters belong to small modules inside a copy of the backbone (``plain_modules``);
+Opacus's hooks (``GradSampleModule``) compute per-example gradients, ``DPOptimizer`` clips, adds
+noise and steps. Same mathematics as ``fedpeft.privacy.dpsgd``, without its code.
 """
 
 from __future__ import annotations
@@ -12,6 +11,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import contextmanager
 from copy import deepcopy
+from typing import Any
 
 import torch
 from opacus import GradSampleModule
@@ -20,8 +20,8 @@ from opacus.optimizers import DPOptimizer
 from torch import Tensor, nn
 from torch.nn import functional
 
+from fedpeft.batches.batch import Batch
 from fedpeft.model import TaskModel
-from fedpeft.tasks.batching import Batch
 from simulations.benchmarks.parts.plain_modules import (
     METHODS,
     Classifier,
@@ -57,15 +57,16 @@ class OpacusStep:
 
     def __init__(self, model: TaskModel, vector: Tensor, expected: int, lr: float):
         encoder = deepcopy(model.backbone.model).requires_grad_(False)
-        for module in encoder.modules():  # Opacus wants train(), where dropout would drop
+        for module in encoder.modules():  # Opacus requires train(), which would enable dropout
             if isinstance(module, nn.Dropout):
                 module.p = 0.0
-        own = METHODS[model.method.settings.name](encoder, model)
-        classifier = Classifier(encoder, model.backbone.shape.width, model.classes)
+        trained = METHODS[model.method.settings.name](encoder, model.parameters)
+        classifier = Classifier(encoder, model.backbone.shape.width, model.head.classes)
         head = {f"head.{name}": value for name, value in classifier.head.named_parameters()}
         parts = model.layout.unpack(vector[None])
-        named = own | head
-        self.parameters = [named[name] for name in parts]  # in the vector's order
+        named = trained | head
+        # In the order of the vector; Any because Opacus adds the attribute ``grad_sample``.
+        self.parameters: list[Any] = [named[name] for name in parts]
         with torch.no_grad():
             for parameter, part in zip(self.parameters, parts.values(), strict=True):
                 parameter.copy_(part[0])
@@ -80,10 +81,10 @@ class OpacusStep:
     def example_gradients(self, batch: Batch) -> Tensor:
         """Return each example's gradient [N, P], in the order of the task vector."""
         self._backward(batch)
-        return torch.cat([each.grad_sample.flatten(1) for each in self.parameters], dim=1)
+        return torch.cat([parameter.grad_sample.flatten(1) for parameter in self.parameters], dim=1)
 
     def step(self, batch: Batch) -> None:
-        """Do one step."""
+        """Run one step."""
         self._backward(batch)
         self.optimizer.step()
 

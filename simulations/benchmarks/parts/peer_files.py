@@ -1,4 +1,4 @@
-"""What ``peers`` gives every side: the folder that ``peer_model`` reads."""
+"""Write the folder that all sides of ``peers`` read (see ``peer_model``)."""
 
 from __future__ import annotations
 
@@ -11,24 +11,24 @@ import numpy as np
 from safetensors.numpy import save_file
 
 from clients.partitioning import partition
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from fedpeft.projection import Projection
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import When, plan_batches
 
 
 def save_backbone(name: str, folder: Path) -> None:
-    """Write a backbone's weights and tokenizer as every side reads them."""
-    backbone = runtime_of(Experiment.load("", [f"backbone={name}"]).to_toml()).backbone
+    """Write a backbone's weights and tokenizer in the form that every side reads."""
+    backbone = runtime_of(Experiment.load("", [f"backbone={name}"])).backbone
     backbone.model.save_pretrained(folder)
     backbone.tokenizer.save_pretrained(folder)
 
 
 def prepare(overrides: Sequence[str], folder: Path) -> np.ndarray:
-    """Write what ``peer_model`` reads; return the start [P]."""
+    """Write the files that ``peer_model`` reads; return the initial vector [P]."""
     experiment = Experiment.load("", overrides)
-    runtime = runtime_of(experiment.to_toml())
-    start, layout = runtime.model.initial(experiment.seed), runtime.model.layout
+    runtime = runtime_of(experiment)
+    start, layout = runtime.parameters.initial(experiment.seed), runtime.model.layout
     fixed = [w for w in runtime.model.method.projections() if isinstance(w, Projection)]
     d, classes = fixed[0].columns, runtime.info.classes
     z, weight, bias = np.split(start, [d, layout.size - classes])
@@ -37,7 +37,7 @@ def prepare(overrides: Sequence[str], folder: Path) -> np.ndarray:
     texts = runtime.train
     arrays |= {"tokens": texts.tokens, "offsets": texts.offsets, "labels": texts.labels}
     save_file(
-        {name: np.ascontiguousarray(each) for name, each in arrays.items()},
+        {name: np.ascontiguousarray(array) for name, array in arrays.items()},
         folder / "arrays.safetensors",
     )
     local, federation = experiment.local, experiment.federation
@@ -55,7 +55,7 @@ def prepare(overrides: Sequence[str], folder: Path) -> np.ndarray:
 
 
 def plan_of(experiment: Experiment, runtime: Runtime) -> list[list[list[list[int]]]]:
-    """Return which examples pass together, [round][client][step], as the engine draws them."""
+    """Return the engine's batches of example indices, [round][client][step]."""
     owned = partition(runtime.task, experiment)
     rounds = experiment.federation.rounds
     return [

@@ -1,6 +1,6 @@
-"""Flower's simulation as a Flower user writes it for one experiment: the apps, FedAvg, Ray.
+"""One experiment in ordinary Flower apps: FedAvg on Flower's simulation with Ray.
 
-Not run as ``__main__``, where Ray's actors would not find ``loaded``.
+Must not run as ``__main__``, where Ray's actors cannot import ``loaded``.
 """
 
 from __future__ import annotations
@@ -22,13 +22,13 @@ from simulations.benchmarks.parts.peer_model import Classifier, Prepared
 
 @lru_cache(maxsize=1)
 def loaded(folder: Path) -> tuple[Prepared, Classifier]:
-    """Return data and model, once a process: a user who reads on finds that actors live on."""
+    """Return data and model, loaded once per process: Ray keeps its actors alive."""
     prepared = Prepared(folder)
     return prepared, Classifier(prepared)
 
 
 def client_app(folder: Path) -> ClientApp:
-    """Return the client's side."""
+    """Return the ClientApp."""
     app = ClientApp()
 
     @app.train()
@@ -45,7 +45,7 @@ def client_app(folder: Path) -> ClientApp:
             optimizer.step()
             losses.append(loss.item())
         metrics = {"loss": float(np.mean(losses)), "num-examples": prepared.examples(client)}
-        arrays = ArrayRecord({name: each.detach() for name, each in model.trained().items()})
+        arrays = ArrayRecord({name: value.detach() for name, value in model.trained().items()})
         content = RecordDict({"arrays": arrays, "metrics": MetricRecord(metrics)})
         return Message(content, reply_to=message)
 
@@ -53,7 +53,7 @@ def client_app(folder: Path) -> ClientApp:
 
 
 def server_app(folder: Path, out: Path) -> ServerApp:
-    """Return the server's side, which saves the final task vector."""
+    """Return the ServerApp, which saves the final task vector."""
     app = ServerApp()
 
     @app.main()
@@ -61,7 +61,7 @@ def server_app(folder: Path, out: Path) -> ServerApp:
         prepared, model = loaded(folder)
         clients, rounds = prepared.settings["clients"], prepared.settings["rounds"]
         strategy = FedAvg(fraction_train=1.0, fraction_evaluate=0.0, min_available_nodes=clients)
-        start = ArrayRecord({name: each.detach() for name, each in model.trained().items()})
+        start = ArrayRecord({name: value.detach() for name, value in model.trained().items()})
         result = strategy.start(grid, start, num_rounds=rounds)
         model.load_state_dict(result.arrays.to_torch_state_dict(), strict=False)
         np.save(out, model.vector())
@@ -70,7 +70,7 @@ def server_app(folder: Path, out: Path) -> ServerApp:
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the simulation: the folder of ``peers``, the result's path, how many Ray actors."""
+    """Run the simulation: folder of ``peers``, path of the result, number of Ray actors."""
     folder, out, workers = Path(arguments[0]), Path(arguments[1]), int(arguments[2])
     clients = Prepared(folder).settings["clients"]
     run_simulation(

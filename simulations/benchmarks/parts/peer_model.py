@@ -1,8 +1,7 @@
-"""SLaSh with a linear head as a plain torch module, for the sides of ``peers`` that are not ours.
+"""SLaSh with a linear head as a plain torch module, for the reference sides of ``peers``.
 
-Reads what ``peers`` has written: the frozen backbone, W, the start, the texts as tokens, and which
-of them each client passes together, in order. Imports nothing of fedpeft, as pfl's environment has
-nothing of it.
+Reads the files written by ``peers``: the frozen backbone, W, the initial vector, the tokens, and
+the batches of each client in order. Imports nothing of fedpeft, which pfl's environment lacks.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ Batch = tuple[Tensor, Tensor, Tensor]  # token ids and mask [B, T], labels [B]
 
 
 class Prepared:
-    """What all sides train on.
+    """Data that all sides train on.
 
     Attributes:
         settings: lr, max_grad_norm, clients, rounds, pad_id.
@@ -35,12 +34,12 @@ class Prepared:
         self.settings: dict[str, Any] = json.loads((folder / "settings.json").read_text())
         self.arrays = load_file(folder / "arrays.safetensors")
         cuts = self.arrays["offsets"][1:-1]
-        self.tokens = [each.long() for each in self.arrays["tokens"].tensor_split(cuts)]
+        self.tokens = [tokens.long() for tokens in self.arrays["tokens"].tensor_split(cuts)]
         self.labels = self.arrays["labels"]
         self._plan = json.loads((folder / "plan.json").read_text())  # [round][client][step][B]
 
     def batches(self, client: int, number: int) -> Iterator[Batch]:
-        """Yield a client's batches of a round, which counts from 1."""
+        """Yield a client's batches of a round, counted from 1."""
         for rows in self._plan[number - 1][client]:
             tokens = pad_sequence([self.tokens[i] for i in rows], True, self.settings["pad_id"])
             lengths = torch.tensor([len(self.tokens[i]) for i in rows])
@@ -48,7 +47,7 @@ class Prepared:
             yield tokens, mask, self.labels[rows]
 
     def examples(self, client: int) -> int:
-        """Return how many examples a client has."""
+        """Return the number of examples of a client."""
         return sum(map(len, self._plan[0][client]))
 
 
@@ -70,12 +69,12 @@ class Classifier(nn.Module):
             )
 
     def trained(self) -> dict[str, nn.Parameter]:
-        """Return the parameters that are trained, in the task vector's order."""
+        """Return the trained parameters in the order of the task vector."""
         return {"z": self.z, "weight": self.weight, "bias": self.bias}
 
     def vector(self) -> np.ndarray:
-        """Return them as a task vector [P]."""
-        return torch.cat([each.detach().flatten() for each in self.trained().values()]).numpy()
+        """Return the trained parameters as a task vector [P]."""
+        return torch.cat([value.detach().flatten() for value in self.trained().values()]).numpy()
 
     def loss(self, tokens: Tensor, mask: Tensor, labels: Tensor) -> Tensor:
         """Return the mean loss of a batch; the head reads the mean of a text's tokens."""
@@ -85,5 +84,5 @@ class Classifier(nn.Module):
         return functional.cross_entropy(read @ self.weight.T + self.bias, labels)
 
     def optimizer(self, lr: float) -> torch.optim.Optimizer:
-        """Return a client's optimiser in a round."""
+        """Return a client's optimizer in a round."""
         return torch.optim.AdamW(self.trained().values(), lr=lr, weight_decay=0.0)

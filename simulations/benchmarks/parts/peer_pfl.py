@@ -1,4 +1,4 @@
-"""pfl-research's simulation of the same, in an environment of its own:
+"""pfl-research's simulation of the same experiment, in a separate environment:
 
 python -m venv /tmp/pfl
 /tmp/pfl/bin/pip install pfl==0.6.0 'torch<2.14' 'transformers>=5,<6'
@@ -27,10 +27,10 @@ from simulations.benchmarks.parts.peer_model import Batch, Classifier, Prepared
 
 
 class Measured(Classifier):
-    """The classifier with the ``metrics`` that pfl asks for; it always evaluates round 1."""
+    """The classifier with the ``metrics`` that pfl requires; pfl always evaluates round 1."""
 
     def metrics(self, *batch: torch.Tensor) -> dict[str, Any]:
-        """Return nothing that would cost time: no other side evaluates the clients."""
+        """Return no metrics: no other side evaluates the clients."""
         return {"none": Weighted(0, 1)}
 
 
@@ -48,14 +48,14 @@ class Planned(Dataset):
 
 
 def main(arguments: Sequence[str]) -> None:
-    """Run the simulation: the folder of ``peers``, the result's path."""
+    """Run the simulation: folder of ``peers``, path of the result."""
     folder, out = Path(arguments[0]), Path(arguments[1])
     prepared = Prepared(folder)
     settings, classifier = prepared.settings, Measured(prepared)
     clients, rounds = settings["clients"], Counter[int]()
 
     def dataset(client: int) -> Planned:
-        rounds[client] += 1  # each is drawn once a round
+        rounds[client] += 1  # every client is sampled once per round
         return Planned(prepared, client, rounds[client])
 
     def optimizer(_: object, lr: float) -> torch.optim.Optimizer:

@@ -1,24 +1,27 @@
-"""Methods as plain torch modules inside a Hugging Face encoder, as one writes them without us.
+"""Methods as plain torch modules inside a Hugging Face encoder, references of benchmarks.
 
-The other side of benchmarks: same mathematics as ``fedpeft.methods``, none of its code. The trained
-numbers are parameters of small modules, which the encoder's own are wrapped with.
+Same mathematics as ``fedpeft.methods``, without its code. The trained parameters belong to small
+modules that wrap modules of the encoder.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from math import sqrt
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedpeft.model import Trainable
+from fedpeft.batches.batch import Batch
+from fedpeft.parameters import TaskParameters
 from fedpeft.projection import Projection
-from fedpeft.tasks.batching import Batch
 
-Parameters = dict[str, nn.Parameter]
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+Parameters = dict[str, Tensor]
 
 
 class Changed(nn.Module):
@@ -39,7 +42,7 @@ class Shift(nn.Module):
     def __init__(self, z: nn.Parameter, fixed: Tensor):
         super().__init__()
         self.z = z
-        self.fixed = fixed  # [d, width]; no buffer: Opacus refuses trained modules that have one
+        self.fixed = fixed  # [d, width]; not a buffer, which Opacus rejects in trained modules
 
     def forward(self, hidden: Tensor) -> Tensor:
         """Return [N, T, width]."""
@@ -89,52 +92,53 @@ class Bottleneck(nn.Module):
         return hidden + self.up(functional.relu(self.down(hidden)))
 
 
-def _slash(encoder: nn.Module, trainable: Trainable) -> Parameters:
-    z, fixed = _projected(trainable)
+def _slash(encoder: PreTrainedModel, parameters: TaskParameters) -> Parameters:
+    z, fixed = _projected(parameters)
     for block, matrix in zip(encoder.encoder.layer, fixed, strict=True):
         block.output.dense = Changed(block.output.dense, Shift(z, matrix))
     return {"z": z}
 
 
-def _jr_warp(encoder: nn.Module, trainable: Trainable) -> Parameters:
-    z, (first, *later) = _projected(trainable)
+def _jr_warp(encoder: PreTrainedModel, parameters: TaskParameters) -> Parameters:
+    z, (first, *later) = _projected(parameters)
     encoder.embeddings = Changed(encoder.embeddings, Prompt(z, first))
     for block, matrix in zip(encoder.encoder.layer, later, strict=False):  # none after the last
         block.output.LayerNorm = Changed(block.output.LayerNorm, PromptShift(z, matrix))
     return {"z": z}
 
 
-def _linear(encoder: nn.Module, trainable: Trainable) -> Parameters:
+def _linear(encoder: PreTrainedModel, parameters: TaskParameters) -> Parameters:
     return {}
 
 
-def _lora(encoder: nn.Module, trainable: Trainable) -> Parameters:
-    rank, alpha = trainable.method.settings.rank, trainable.method.settings.alpha
-    found = {}
+def _lora(encoder: PreTrainedModel, parameters: TaskParameters) -> Parameters:
+    rank, alpha = parameters.method.settings.rank, parameters.method.settings.alpha
+    trained: Parameters = {}
     for number, block in enumerate(encoder.encoder.layer):
         attention = block.attention.self
         for site, name in (("q", "query"), ("v", "value")):
             layer = LoRALinear(getattr(attention, name), rank, alpha / rank)
             setattr(attention, name, layer)
-            found[f"{number}.{site}.A"] = layer.down.weight
-            found[f"{number}.{site}.B"] = layer.up.weight
-    return found
+            trained[f"{number}.{site}.A"] = layer.down.weight
+            trained[f"{number}.{site}.B"] = layer.up.weight
+    return trained
 
 
-def _houlsby(encoder: nn.Module, trainable: Trainable) -> Parameters:
-    middle, found = trainable.method.settings.bottleneck, {}
+def _houlsby(encoder: PreTrainedModel, parameters: TaskParameters) -> Parameters:
+    middle = parameters.method.settings.bottleneck
+    trained: Parameters = {}
     for number, block in enumerate(encoder.encoder.layer):
         for site, output in (("attn_out", block.attention.output), ("ffn_out", block.output)):
             change = Bottleneck(output.dense.out_features, middle)
             output.dense = Changed(output.dense, change)
             for name, linear in (("down", change.down), ("up", change.up)):
-                found[f"{number}.{site}.{name}"] = linear.weight
-                found[f"{number}.{site}.{name}_bias"] = linear.bias
-    return found
+                trained[f"{number}.{site}.{name}"] = linear.weight
+                trained[f"{number}.{site}.{name}_bias"] = linear.bias
+    return trained
 
 
-#: Puts a method's modules into a copy of the encoder, and names their parameters as its layout.
-METHODS: dict[str, Callable[[nn.Module, Trainable], Parameters]] = {
+#: Inserts a method's modules into a copy of the encoder; names the parameters as in its layout.
+METHODS: dict[str, Callable[[PreTrainedModel, TaskParameters], Parameters]] = {
     "slash": _slash,
     "jr_warp": _jr_warp,
     "linear": _linear,
@@ -143,9 +147,9 @@ METHODS: dict[str, Callable[[nn.Module, Trainable], Parameters]] = {
 }
 
 
-def _projected(trainable: Trainable) -> tuple[nn.Parameter, list[Tensor]]:
+def _projected(parameters: TaskParameters) -> tuple[nn.Parameter, list[Tensor]]:
     """Return z [d] and every W [d, width], of variance 1/d."""
-    fixed = [w for w in trainable.method.projections() if isinstance(w, Projection)]
+    fixed = [w for w in parameters.method.projections() if isinstance(w, Projection)]
     d = fixed[0].columns
     return nn.Parameter(torch.zeros(d)), [torch.from_numpy(w.transposed()) / sqrt(d) for w in fixed]
 
@@ -160,7 +164,7 @@ class Classifier(nn.Module):
     def forward(self, batch: Batch) -> Tensor:
         """Return logits [N, C]."""
         mask, tokens = batch.attention_mask, batch.input_ids.shape[1]
-        # A prompt is attended, too; one of none changes nothing.
+        # Attend to the prompt, too, if there is one.
         prompts = int(isinstance(self.encoder.embeddings, Changed))
         states = self.encoder(
             input_ids=batch.input_ids,

@@ -1,9 +1,9 @@
-"""What a large virtual batch of DP-SGD needs in memory: a part of the privacy benchmark.
+"""Memory of a large virtual batch in DP-SGD, a part of the privacy benchmark.
 
-The gradient of a virtual batch beside that of its largest physical batch alone, by torch's
-profiler and as peak resident memory of fresh processes, which do the physical batch as often as
-the virtual one has parts. glibc keeps freed memory, more or less by chance; with
-MALLOC_MMAP_THRESHOLD_ set it gives large arrays back, so that the peak is of memory in use.
+Compares the gradient of a virtual batch with that of its largest physical batch, by torch's
+profiler and as peak resident memory of fresh processes, which repeat the physical batch once per
+part of the virtual one. MALLOC_MMAP_THRESHOLD_ makes glibc return large arrays, so that the peak
+does not include freed memory.
 """
 
 from __future__ import annotations
@@ -19,9 +19,9 @@ from typing import Any
 import numpy as np
 from torch.profiler import ProfilerActivity, profile
 
+from fedpeft.batches.passes import parts_by_length
 from fedpeft.privacy.noise import SecureNoise
-from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.tasks.parts import parts_by_length
+from fedpeft.runtime import Runtime, parsed, runtime_of
 from simulations.benchmarks.common import Report, Row, alternate, child
 from simulations.benchmarks.memory import resident
 from simulations.benchmarks.parts.private_steps import (
@@ -33,17 +33,17 @@ from simulations.benchmarks.parts.private_steps import (
 )
 
 MEASURED = ("slash", "houlsby")  # houlsby has 595,200 numbers on minilm, and the head
-RETURNED = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}  # glibc's own, but then it stays there
+RETURNED = {"MALLOC_MMAP_THRESHOLD_": str(128 * 1024)}  # glibc's initial value, now fixed
 
 
 def parts_of(runtime: Runtime, batch: int) -> list[np.ndarray]:
-    """Return the physical batches of all examples, cut as a private step cuts them: by length."""
-    every, overhead = np.arange(len(runtime.train)), runtime.model.costs.each
+    """Return the physical batches of all examples, split by length as in a private step."""
+    every, overhead = np.arange(len(runtime.train)), runtime.model.costs.per_pass
     return [part for (part,) in parts_by_length([runtime.train], [every], overhead, batch)]
 
 
 def side(runtime: Runtime, batch: int, part: int | None) -> Callable[[], object]:
-    """Return what is measured for memory: the gradient of all examples, or of one part of them."""
+    """Return the measured function: the gradient of all examples, or of one part of them."""
     private = how(runtime, SecureNoise(), batch, len(runtime.train))
     parts = parts_of(runtime, batch)
     if part is None:
@@ -54,11 +54,11 @@ def side(runtime: Runtime, batch: int, part: int | None) -> Callable[[], object]
 
 
 def memory_process(arguments: Sequence[str]) -> None:
-    """Do one side in this process and print its peak memory in MB."""
+    """Run one side in this process and print its peak memory in MB."""
     toml, batch, *part = arguments
-    runtime = runtime_of(toml)
+    runtime = runtime_of(parsed(toml))
     call = side(runtime, int(batch), int(part[0]) if part else None)
-    SecureNoise().normal(1)  # what it imports is no memory of a batch
+    SecureNoise().normal(1)  # its imports do not count as memory of a batch
     for _ in parts_of(runtime, int(batch)) if part else [None]:
         call()
     print(resident("VmHWM"))
@@ -79,10 +79,10 @@ def peak_of_process(environment: Mapping[str, str], *arguments: str) -> float:
 
 
 def allocated(call: Callable[[], object]) -> float:
-    """Return the MB that torch had at most allocated during a call, beyond those before it."""
-    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as found:
+    """Return the peak MB that torch allocated during a call, minus those before it."""
+    with profile(activities=[ProfilerActivity.CPU], profile_memory=True) as profiled:
         call()
-    events = [e for e in found.profiler.kineto_results.events() if e.name() == "[memory]"]
+    events = [e for e in profiled.profiler.kineto_results.events() if e.name() == "[memory]"]
     events.sort(key=lambda event: event.start_ns())
     return max(accumulate(event.nbytes() for event in events)) / 1e6
 
@@ -101,16 +101,16 @@ def memory_report(options: argparse.Namespace) -> Report:
     table: list[Row] = []
     raw: dict[str, Any] = {}
     for name in MEASURED:
-        toml = experiment_of(name, options.virtual, options).to_toml()
-        runtime = runtime_of(toml)
+        experiment = experiment_of(name, options.virtual, options)
+        runtime = runtime_of(experiment)
         virtual, physical = torch_peaks(runtime, options.batch)
         largest = int(np.argmax(physical))
-        found = {
+        figures = {
             "torch": ([virtual], [physical[largest]]),
-            "resident": both_peaks(toml, options, largest, RETURNED),
-            "resident, malloc's default": both_peaks(toml, options, largest, {}),
+            "resident": both_peaks(experiment.to_toml(), options, largest, RETURNED),
+            "resident, malloc's default": both_peaks(experiment.to_toml(), options, largest, {}),
         }
-        for figure, sides in found.items():
+        for figure, sides in figures.items():
             row = memory_row(f"{name}: {figure}", *sides, runtime.model.layout.size)
             table.append(row)
             raw[row["figure"]] = sides
@@ -125,7 +125,7 @@ def memory_report(options: argparse.Namespace) -> Report:
 def both_peaks(
     toml: str, options: argparse.Namespace, part: int, environment: Mapping[str, str]
 ) -> tuple[list[float], list[float]]:
-    """Return the peaks of processes with the virtual batch and with one part of it, in turns."""
+    """Return the peaks of processes with the virtual batch and with one part of it, alternating."""
     batch = str(options.batch)
     return alternate(
         lambda: peak_of_process(environment, toml, batch),
@@ -135,7 +135,7 @@ def both_peaks(
 
 
 def memory_row(figure: str, virtual: Sequence[float], physical: Sequence[float], size: int) -> Row:
-    """Return a row of medians in MB; the spread is the largest difference of equal runs."""
+    """Return a row of medians in MB; the spread is the largest difference between repeats."""
     return {
         "figure": figure,
         "P": size,

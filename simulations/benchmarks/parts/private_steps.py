@@ -1,6 +1,6 @@
-"""The steps that the privacy benchmark compares, each from rows of a client's data to new numbers.
+"""Steps compared by the privacy benchmark, from rows of a client's data to a new vector.
 
-Every step of a method begins at the same task vector and has its own optimiser and vector.
+Every step of a method starts from the same task vector and has a separate optimizer and vector.
 """
 
 from __future__ import annotations
@@ -13,20 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeft.config import Experiment
+from fedpeft.batches.batch import Batch
+from fedpeft.experiment.config import Experiment
 from fedpeft.optimizers import build_optimizer, clip_rows
 from fedpeft.privacy.accounting import Mechanism
-from fedpeft.privacy.example import DPSGD, clipped_sums, private_gradients
+from fedpeft.privacy.dpsgd import DPSGD, clipped_sums, private_gradients
 from fedpeft.privacy.noise import Noise, SeededNoise
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime
-from fedpeft.tasks.batching import Batch, collate
 from fedpeft.training import When, train_cohort
 from simulations.benchmarks.common import slash_d, timed
 
-SAME = 1e-4  # most that Opacus's gradients may differ from ours, relative
+SAME = 1e-4  # largest relative difference of Opacus's gradients from fedpeft's
 
-#: Takes the indices of a batch's examples.
+#: Argument: indices of the examples of a batch.
 Step = Callable[[np.ndarray], object]
 
 
@@ -34,7 +34,7 @@ def experiment_of(name: str, examples: int, options: argparse.Namespace) -> Expe
     """Return the experiment of one method, for one client with so many examples."""
     task = ["task.name=sst2", f"task.path={options.glue}"] if options.glue else []
     d = slash_d(options.backbone)
-    own = {"slash": [f"method.d={d}"], "jr_warp": [f"method.d={64 if d == 'max' else d}"]}
+    extra = {"slash": [f"method.d={d}"], "jr_warp": [f"method.d={64 if d == 'max' else d}"]}
     fixed = ["representation=mean", "engine.threads=1", "engine.device=cpu", "task.eval_limit=16"]
     return Experiment.load(
         "",
@@ -42,7 +42,7 @@ def experiment_of(name: str, examples: int, options: argparse.Namespace) -> Expe
             f"backbone={options.backbone}",
             *task,
             f"method.name={name}",
-            *own.get(name, []),
+            *extra.get(name, []),
             *fixed,
             f"task.train_limit={examples}",
         ],
@@ -50,7 +50,7 @@ def experiment_of(name: str, examples: int, options: argparse.Namespace) -> Expe
 
 
 def settings_of(options: argparse.Namespace) -> dict[str, Any]:
-    """Return what a report says of the options."""
+    """Return the settings of a report."""
     return {
         "backbone": options.backbone,
         "task": "sst2" if options.glue else "synthetic/sentiment",
@@ -63,15 +63,14 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
 def start_of(runtime: Runtime) -> Tensor:
     """Return a task vector [1, P] where no gradient is zero, as LoRA's are at its start."""
     draw = generator(runtime.experiment.seed, "benchmark-start")
-    start = runtime.model.initial(runtime.experiment.seed)
+    start = runtime.parameters.initial(runtime.experiment.seed)
     return torch.from_numpy(start + 0.02 * draw.standard_normal(start.shape, start.dtype))[None]
 
 
 def batch_of(runtime: Runtime, rows: np.ndarray) -> Batch:
     """Return some of the client's examples as a batch."""
     model = runtime.model
-    pad_id = model.backbone.tokenizer.pad_token_id
-    return collate([runtime.train], [rows], pad_id, "cpu", model.dtype)
+    return model.collate([runtime.train], [rows])
 
 
 def plain_step(runtime: Runtime) -> Step:
@@ -107,9 +106,9 @@ def private_step(runtime: Runtime, private: DPSGD) -> Step:
 def training(
     runtime: Runtime, batch: int, noise: Noise | None = None, steps: int = 8
 ) -> Callable[[], float]:
-    """Return local training with batches of its own; it returns its seconds a step."""
+    """Return a function that times local training, with its own batches, in seconds per step."""
     local = runtime.experiment.local.model_copy(update={"steps": steps, "batch_size": batch})
-    start, own = start_of(runtime).numpy(), [runtime.train]
+    start, data = start_of(runtime).numpy(), [runtime.train]
     private = None
     if noise:
         mechanism = Mechanism(1.0, batch / len(runtime.train), steps)
@@ -117,7 +116,7 @@ def training(
 
     def call() -> float:
         timing, _ = timed(
-            lambda: train_cohort(runtime.model, start, own, [0], local, When(0, 1, 1), private)
+            lambda: train_cohort(runtime.model, start, data, [0], local, When(0, 1, 1), private)
         )
         return timing.wall / steps
 
@@ -125,13 +124,13 @@ def training(
 
 
 def virtual_batch(runtime: Runtime, private: DPSGD) -> Step:
-    """Return the gradient of a step of DP-SGD alone, without an optimiser and its state."""
+    """Return the gradient of a DP-SGD step, without an optimizer and its state."""
     vectors, model = start_of(runtime), runtime.model
     return lambda rows: private_gradients(model, vectors, [runtime.train], [rows], [private])
 
 
 def physical_batch(runtime: Runtime, private: DPSGD) -> Step:
-    """Return what the same does with one physical batch: gradients, clipped and summed."""
+    """Return the clipped and summed gradients of one physical batch."""
     vectors, model = start_of(runtime), runtime.model
     return lambda rows: clipped_sums(
         model.example_gradients(vectors, batch_of(runtime, rows))[0], len(vectors), private
@@ -144,7 +143,7 @@ def seeded(runtime: Runtime) -> Noise:
 
 
 def opacus_step(runtime: Runtime, rows: np.ndarray) -> tuple[Step, float]:
-    """Return Opacus's step, and how far its gradients are from ours on ``rows``, relative.
+    """Return Opacus's step, and the relative difference of its gradients on ``rows``.
 
     Raises:
         SystemExit: too far.
@@ -154,8 +153,8 @@ def opacus_step(runtime: Runtime, rows: np.ndarray) -> tuple[Step, float]:
     model, start = runtime.model, start_of(runtime)
     other = OpacusStep(model, start[0], len(rows), runtime.experiment.local.lr or 0.0)
     batch = batch_of(runtime, rows)
-    ours, theirs = model.example_gradients(start, batch)[0], other.example_gradients(batch)
-    apart = float((theirs - ours).norm() / ours.norm())
+    expected, actual = model.example_gradients(start, batch)[0], other.example_gradients(batch)
+    apart = float((actual - expected).norm() / expected.norm())
     if not apart <= SAME:
         name = runtime.experiment.method.name
         raise SystemExit(f"{name}: Opacus's gradients are {apart:.2g} apart: not the same")

@@ -1,4 +1,4 @@
-"""What the benchmark of projections runs: passes through SLaSh's projections, and whole steps."""
+"""Passes through SLaSh's projections and whole steps, for the benchmark of projections."""
 
 from __future__ import annotations
 
@@ -9,17 +9,18 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedpeft.backbones import KNOWN_SHAPES, Backbone, shape_of_config
+from fedpeft.backbones.attention import SDPA
+from fedpeft.backbones.loading import Backbone
+from fedpeft.backbones.shapes import KNOWN_SHAPES, BackboneShape, shape_of_config
+from fedpeft.backbones.tiny import tiny_tokenizer
+from fedpeft.batches.batch import Batch
 from fedpeft.heads import Head
 from fedpeft.methods import build_method, settings_for
 from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
-from fedpeft.modifications.attention import SDPA
+from fedpeft.parameters import TaskParameters
 from fedpeft.projection.choice import operator
 from fedpeft.projection.operators import Mode, Operator
-from fedpeft.sites import BackboneShape
-from fedpeft.tasks.batching import Batch
-from fedpeft.tiny import tiny_tokenizer
 
 
 def method_of(backbone: str, d: int) -> Method[Any]:
@@ -29,26 +30,28 @@ def method_of(backbone: str, d: int) -> Method[Any]:
 
 def operators_of(method: Method[Any], mode: Mode, device: torch.device) -> list[Operator]:
     """Return the operators of all layers on a device."""
-    return [operator(each, device, torch.float32, mode) for each in method.projections()]
+    return [operator(shape, device, torch.float32, mode) for shape in method.projections()]
 
 
 def passes(operators: Iterable[Operator], groups: int, device: torch.device) -> Tensor:
-    """Go forward and backward through all layers; return the gradients, [G, columns]."""
+    """Pass forward and backward through all layers; return the gradients, [G, columns]."""
     operators = [*operators]
     z = torch.linspace(-1, 1, groups * operators[0].columns, device=device)
     z = z.reshape(groups, -1).requires_grad_()
-    total = torch.stack([each(z).square().sum() for each in operators]).sum()
+    total = torch.stack([project(z).square().sum() for project in operators]).sum()
     (gradient,) = torch.autograd.grad(total, z)
     return gradient
 
 
 def step_of(method: Method[Any], mode: Mode, model: Any, options: Namespace) -> Callable[[], Any]:
-    """Return what computes the gradients of one batch through a backbone."""
+    """Return a function that computes the gradients of one batch through a backbone."""
     shape, device = method.shape, torch.device(options.device)
     backbone = Backbone(options.backbone, model, tiny_tokenizer(), shape, "", device)
     head = Head("classes", 2, shape.width)
-    task = TaskModel(backbone, method, head, autocast=options.autocast, projections=mode)
-    vectors = torch.from_numpy(task.initial(0)).to(device).expand(options.groups, -1)
+    dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
+    parameters = TaskParameters(method, head, dtype)
+    task = TaskModel(backbone, parameters, autocast=options.autocast, projections=mode)
+    vectors = torch.from_numpy(task.parameters.initial(0)).to(device).expand(options.groups, -1)
     batch = batch_of(shape, options, device)
     return lambda: task.gradients(vectors, batch)
 

@@ -1,4 +1,4 @@
-"""RoBERTa of any size with random weights, which cost what trained ones cost, and its texts."""
+"""RoBERTa of any size with random weights, and texts; they cost what trained weights cost."""
 
 from __future__ import annotations
 
@@ -8,10 +8,10 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedpeft.config import Experiment
-from fedpeft.tasks.encoding import Encoded
+from fedpeft.batches.encoded import Encoded
+from fedpeft.experiment.config import Experiment
 
-STEPS = 3  # of one side before it is the other's turn
+STEPS = 3  # of one side per turn
 #: layers, width, heads, intermediate, d of SLaSh and JR-WARP
 SIZES = {
     "tiny": (2, 32, 4, 64, 32),
@@ -25,7 +25,7 @@ def save_backbone(size: str, folder: Path) -> None:
     """Write a random RoBERTa with the tokenizer of ``tiny``."""
     from transformers import RobertaConfig, RobertaModel
 
-    from fedpeft.tiny import tiny_tokenizer
+    from fedpeft.backbones.tiny import tiny_tokenizer
 
     layers, width, heads, middle, _ = SIZES[size]
     torch.manual_seed(0)
@@ -45,14 +45,14 @@ def save_backbone(size: str, folder: Path) -> None:
 def experiment_of(name: str, folder: str, options: Namespace) -> Experiment:
     """Return the experiment of a method, with the sizes of table 5."""
     d = f"method.d={SIZES[options.size][-1]}"
-    own = {"slash": [d], "jr_warp": [d], "houlsby": ["method.bottleneck=1"], "lora": []}
+    extra = {"slash": [d], "jr_warp": [d], "houlsby": ["method.bottleneck=1"], "lora": []}
     return Experiment.load(
         "",
         [
             f"backbone={folder}",
             "representation=mean",
             f"method.name={name}",
-            *own.get(name, []),
+            *extra.get(name, []),
             f"local.steps={STEPS}",
             f"local.batch_size={options.batch}",
             "local.schedule=constant",
@@ -65,7 +65,7 @@ def experiment_of(name: str, folder: str, options: Namespace) -> Experiment:
 
 
 def texts_of(options: Namespace) -> Encoded:
-    """Return random texts of one length, as many as the steps need."""
+    """Return random texts of equal length, enough for the steps."""
     draw, count = np.random.default_rng(0), STEPS * options.batch
     total = count * options.tokens
     return Encoded(

@@ -1,6 +1,6 @@
-"""The other side of table 5: a training loop over a Hugging Face encoder, without fedpeft.
+"""A training loop over a Hugging Face encoder without fedpeft, the reference of table 5.
 
-LoRA comes from peft; the other methods are small modules or the encoder's own weights.
+LoRA comes from peft; the other methods are small modules or the encoder's weights.
 """
 
 from __future__ import annotations
@@ -8,40 +8,43 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from torch import nn
 from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 
-from fedpeft.model import Trainable
-from fedpeft.settings import LocalSection
-from fedpeft.tasks.batching import collate
-from fedpeft.tasks.encoding import Encoded
+from fedpeft.batches.batch import collate
+from fedpeft.batches.encoded import Encoded
+from fedpeft.experiment.settings import LocalSection
+from fedpeft.parameters import TaskParameters
 from simulations.benchmarks.parts.plain_modules import METHODS, Classifier, Parameters, Shift
 
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
 
-def _peft_lora(encoder: nn.Module, trainable: Trainable) -> Parameters:
+
+def _peft_lora(encoder: PreTrainedModel, parameters: TaskParameters) -> Parameters:
     from peft import LoraConfig, inject_adapter_in_model
 
-    rank, alpha = trainable.method.settings.rank, trainable.method.settings.alpha
+    rank, alpha = parameters.method.settings.rank, parameters.method.settings.alpha
     config = LoraConfig(r=rank, lora_alpha=alpha, target_modules=["query", "value"])
     inject_adapter_in_model(config, encoder)
-    found = {}
+    trained = {}
     for number, block in enumerate(encoder.encoder.layer):
         for site, name in (("q", "query"), ("v", "value")):
             layer = getattr(block.attention.self, name)
-            found[f"{number}.{site}.A"] = layer.lora_A["default"].weight
-            found[f"{number}.{site}.B"] = layer.lora_B["default"].weight
-    return found
+            trained[f"{number}.{site}.A"] = layer.lora_A["default"].weight
+            trained[f"{number}.{site}.B"] = layer.lora_B["default"].weight
+    return trained
 
 
-def _own_weights(end: str) -> Callable[[nn.Module, Trainable], Parameters]:
-    """Return a method that trains the encoder's weights whose names end so."""
+def _own_weights(end: str) -> Callable[[PreTrainedModel, TaskParameters], Parameters]:
+    """Return a method that trains the encoder's weights with these name endings."""
 
-    def choose(encoder: nn.Module, trainable: Trainable) -> Parameters:
-        # Not by the names of the layout: both sides begin at the encoder's own values.
+    def choose(encoder: PreTrainedModel, parameters: TaskParameters) -> Parameters:
+        # The encoder's names: both sides start from the encoder's weights.
         return {
             f"encoder.{name}": weight.requires_grad_()
             for name, weight in encoder.named_parameters()
@@ -51,8 +54,8 @@ def _own_weights(end: str) -> Callable[[nn.Module, Trainable], Parameters]:
     return choose
 
 
-#: As ``plain_modules.METHODS``.
-LOOPS: dict[str, Callable[[nn.Module, Trainable], Parameters]] = {
+#: See ``plain_modules.METHODS``.
+LOOPS: dict[str, Callable[[PreTrainedModel, TaskParameters], Parameters]] = {
     "slash": METHODS["slash"],
     "jr_warp": METHODS["jr_warp"],
     "lora": _peft_lora,
@@ -63,37 +66,39 @@ LOOPS: dict[str, Callable[[nn.Module, Trainable], Parameters]] = {
 
 
 class Loop:
-    """Trains one method on an encoder of its own, from the start that ours has.
+    """Trains one method on a separate encoder, from the same initial vector as fedpeft.
 
     Args:
         folder: the encoder's.
-        trainable: method and head, for their sizes and their start.
+        parameters: method and head, for their sizes and their start.
         seed: of the start.
         device: "cpu" or "cuda".
         autocast: torch's name of the lower precision, or "off".
     """
 
-    def __init__(self, folder: Path, trainable: Trainable, seed: int, device: str, autocast: str):
+    def __init__(
+        self, folder: Path, parameters: TaskParameters, seed: int, device: str, autocast: str
+    ):
         from transformers import AutoModel
 
         encoder = AutoModel.from_pretrained(folder, add_pooling_layer=False, dtype=torch.float32)
         encoder = encoder.eval().requires_grad_(False)
-        name = trainable.method.settings.name
-        own = LOOPS[name](encoder, trainable)
-        head = trainable.head
-        self.classifier = Classifier(encoder, trainable.method.shape.width, head.classes)
-        named = {f"head.{key}": each for key, each in self.classifier.head.named_parameters()}
-        self._copy_start(trainable, seed, own | named)
+        name = parameters.method.settings.name
+        inserted = LOOPS[name](encoder, parameters)
+        head = parameters.head
+        self.classifier = Classifier(encoder, parameters.method.shape.width, head.classes)
+        named = {f"head.{key}": value for key, value in self.classifier.head.named_parameters()}
+        self._copy_start(parameters, seed, inserted | named)
         self.classifier.to(device)
         for module in self.classifier.modules():
             if isinstance(module, Shift):
-                module.fixed = module.fixed.to(device)  # no buffer
-        self.parameters = [*own.values(), *named.values()]
+                module.fixed = module.fixed.to(device)  # not a buffer
+        self.parameters = [*inserted.values(), *named.values()]
         self.device, self.autocast = device, autocast
 
     def train(self, texts: Encoded, plan: Sequence[np.ndarray], local: LocalSection) -> float:
-        """Go on from where it is, with a new optimiser; return the mean loss of the steps."""
-        optimizer = torch.optim.AdamW(self.parameters, lr=local.lr, weight_decay=0.0)
+        """Continue training with a new optimizer; return the mean loss of the steps."""
+        optimizer = torch.optim.AdamW(self.parameters, lr=local.lr or 0.0, weight_decay=0.0)
         losses = []
         for rows in plan:
             batch = collate([texts], [rows], 1, self.device, torch.float32)
@@ -112,9 +117,9 @@ class Loop:
         return torch.autocast(self.device, dtype=getattr(torch, self.autocast))
 
     @staticmethod
-    def _copy_start(trainable: Trainable, seed: int, named: Parameters) -> None:
-        start = torch.from_numpy(trainable.initial(seed))[None]
+    def _copy_start(parameters: TaskParameters, seed: int, named: Parameters) -> None:
+        start = torch.from_numpy(parameters.initial(seed))[None]
         with torch.no_grad():
-            for name, part in trainable.layout.unpack(start).items():
+            for name, part in parameters.layout.unpack(start).items():
                 if name in named:
                     named[name].copy_(part[0])

@@ -1,11 +1,10 @@
-"""Seconds of a command with everything it starts, daemons too (Linux).
+"""Seconds of a command and all processes it starts, including daemons (Linux).
 
-A small process of its own runs the command. It adopts what the command leaves behind
-(PR_SET_CHILD_SUBREAPER), as Ray does with its daemons, so all stays in one tree of processes. Five
-times a second it reads the CPU seconds of each process in the tree from /proc, and in the end adds
-up the last reading of each. ``RUSAGE_CHILDREN`` would miss what a parent did not wait for. A
-process's last fifth of a second is missed here: beside the kernel's own account (cpuacct), a
-simulation on Ray showed 2 % less.
+A small process runs the command and adopts orphaned processes (PR_SET_CHILD_SUBREAPER) such as
+Ray's daemons, so all stay in one process tree. Five times per second it reads the CPU seconds of
+each process from /proc, and finally sums the last readings. ``RUSAGE_CHILDREN`` would miss children
+that were not waited for. The last fifth of a second of a process is missed: 2 % less than the
+kernel's accounting (cpuacct) for a simulation on Ray.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ from pathlib import Path
 
 _ADOPT = 36  # PR_SET_CHILD_SUBREAPER, from linux/prctl.h
 _LOOK = 0.2  # seconds between two readings
-_LINGER = 20.0  # seconds that daemons have to end after the command
+_LINGER = 20.0  # seconds for daemons to exit after the command
 _PARENT, _TIMES = 1, slice(11, 13)  # in /proc/PID/stat behind the name: ppid; utime and stime
-_START = 19  # likewise, starttime: a number may be used again
+_START = 19  # likewise, starttime: pids are reused
 
 
 @dataclass(frozen=True)
 class Usage:
-    """Seconds from a command's start to its end, CPU seconds of all its processes, and output."""
+    """Wall-clock seconds of a command, CPU seconds of all its processes, and its output."""
 
     wall: float
     cpu: float
@@ -60,28 +59,28 @@ def usage_of(command: Sequence[str], environment: Mapping[str, str]) -> Usage:
 
 
 def readings() -> dict[tuple[int, str], tuple[int, float]]:
-    """Return of every process that runs: (pid, start) -> (parent's pid, CPU seconds so far)."""
-    found = {}
+    """Return (pid, start) -> (parent's pid, CPU seconds so far) of all running processes."""
+    processes = {}
     for path in Path("/proc").glob("[0-9]*/stat"):
-        with suppress(OSError):  # it has ended
+        with suppress(OSError):  # it has exited
             fields = path.read_text().rpartition(")")[2].split()
             ticks = sum(map(int, fields[_TIMES]))
             key = int(path.parent.name), fields[_START]
-            found[key] = int(fields[_PARENT]), ticks / os.sysconf("SC_CLK_TCK")
-    return found
+            processes[key] = int(fields[_PARENT]), ticks / os.sysconf("SC_CLK_TCK")
+    return processes
 
 
 def below(pid: int) -> dict[tuple[int, str], float]:
-    """Return the CPU seconds so far of all processes that stem from one."""
-    found: dict[tuple[int, str], float] = {}
+    """Return the CPU seconds so far of all descendants of a process."""
+    descendants: dict[tuple[int, str], float] = {}
     everything, parents = readings(), {pid}
     while parents:
         children = {
             key: seconds for key, (parent, seconds) in everything.items() if parent in parents
         }
-        found |= children
+        descendants |= children
         parents = {number for number, _ in children}
-    return found
+    return descendants
 
 
 def watch(command: Sequence[str]) -> int:
@@ -109,7 +108,7 @@ def watch(command: Sequence[str]) -> int:
 
 
 def _adopted() -> list[int]:
-    """Return the processes left behind that still run; the others are waited for."""
+    """Return the adopted processes that still run; reap the others."""
     with suppress(ChildProcessError):
         while os.waitpid(-1, os.WNOHANG)[0]:
             pass

@@ -20,13 +20,14 @@ from fedpeft.attacks.inversion import (
     recovered,
     usual_guess,
 )
-from fedpeft.config import Experiment
+from fedpeft.batches.encoded import Encoded
+from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism
-from fedpeft.privacy.example import DPSGD
+from fedpeft.privacy.dpsgd import DPSGD
 from fedpeft.privacy.noise import SeededNoise
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.tasks.encoding import Encoded, encode
+from fedpeft.tasks.encoding import encode
 
 
 @lru_cache
@@ -41,14 +42,14 @@ def world(seed: int) -> tuple[Runtime, list[Encoded], list[Puzzle]]:
         "engine.threads=1",
         f"seed={seed}",
     ]
-    runtime = runtime_of(Experiment.load("", overrides).to_toml())
+    runtime = runtime_of(Experiment.load("", overrides))
     tokenizer = runtime.backbone.tokenizer
     texts = encode(runtime.task.train, tokenizer, "mask", 8)  # five words, a mask, two ends
     victims = [texts.select(np.array([row])) for row in range(4)]
     # Every word that a victim has, and others: what is public is the attacker's luck elsewhere.
-    seen = np.union1d(runtime.dev.tokens, np.concatenate([each.tokens for each in victims]))
+    seen = np.union1d(runtime.dev.tokens, np.concatenate([example.tokens for example in victims]))
     candidates = np.setdiff1d(seen, tokenizer.all_special_ids)
-    puzzles = [puzzle_of(each, tokenizer.all_special_ids, candidates) for each in victims]
+    puzzles = [puzzle_of(example, tokenizer.all_special_ids, candidates) for example in victims]
     return runtime, victims, puzzles
 
 
@@ -59,11 +60,11 @@ def attack(seed: int, sigma: float | None, restarts: int) -> Recovered:
     start = attacker_start(model, seed, SPREAD)
     guesses: list[Guess] = []
     for index, (victim, puzzle) in enumerate(zip(victims, puzzles, strict=True)):
-        how = None
+        dpsgd = None
         if sigma is not None:
             noise = SeededNoise(generator(seed, "test-noise", index))
-            how = DPSGD(Mechanism(sigma, 1.0, 1), 1.0, "flat", 8, noise)
-        update = one_step(model, start, victim, 1e-2, how)
+            dpsgd = DPSGD(Mechanism(sigma, 1.0, 1), 1.0, "flat", 8, noise)
+        update = one_step(model, start, victim, 1e-2, dpsgd)
         draw = generator(seed, "test-search", index)
         guesses.append(invert(model, start, update, puzzle, restarts, draw))
     return recovered(victims, puzzles, guesses)
@@ -72,9 +73,9 @@ def attack(seed: int, sigma: float | None, restarts: int) -> Recovered:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_texts_are_read_off_plain_updates(seed: int) -> None:
     """Measured: all tokens of 24 victims under three seeds with eight searches each."""
-    found = attack(seed, None, 8)
-    assert found.place >= 0.8 and found.bag >= 0.8
-    assert found.label == 1
+    shares = attack(seed, None, 8)
+    assert shares.place >= 0.8 and shares.bag >= 0.8
+    assert shares.label == 1
 
 
 def test_clipping_alone_hides_nothing() -> None:
@@ -85,9 +86,9 @@ def test_clipping_alone_hides_nothing() -> None:
 @pytest.mark.parametrize("seed", [0, 1])
 def test_noise_of_the_size_of_the_clip_leaves_no_more_than_chance(seed: int) -> None:
     """20 tokens of one in 60 or more: 4 or more right ones have a chance below 0.001."""
-    found = attack(seed, 1.0, 1)
+    shares = attack(seed, 1.0, 1)
     assert len(world(seed)[2][0].candidates) >= 60
-    assert found.place <= 0.15
+    assert shares.place <= 0.15
 
 
 def test_the_attacker_is_given_neither_tokens_nor_label() -> None:

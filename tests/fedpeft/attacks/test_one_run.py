@@ -25,8 +25,8 @@ def slow_p_value(m: int, r: int, v: int, success: Fraction, delta: Fraction) -> 
 @pytest.mark.parametrize("delta", [0.0, 1e-3, 0.5])
 def test_p_value_is_the_sum_of_the_theorem(right: int, delta: float) -> None:
     expected = slow_p_value(20, 14, right, Fraction(3, 4), Fraction(delta))
-    found = p_value(20, 14, right, math.log(3), delta)
-    assert found == pytest.approx(float(expected), rel=1e-9)
+    bound = p_value(20, 14, right, math.log(3), delta)
+    assert bound == pytest.approx(float(expected), rel=1e-9)
 
 
 def test_p_value_falls_with_right_guesses_and_rises_with_epsilon_and_delta() -> None:

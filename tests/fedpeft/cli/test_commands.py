@@ -5,11 +5,15 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 
+import click
 import pytest
+import typer
 
-from fedpeft.config import Experiment
+from fedpeft.cli import app
+from fedpeft.experiment.config import Experiment
 
 QUICK = """
 backbone = "tiny"
@@ -59,7 +63,7 @@ def test_a_finished_run_is_not_overwritten(fedpeft, experiment: Path, tmp_path: 
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
 
 
-def test_resume_takes_the_folders_own_experiment(fedpeft, experiment: Path, tmp_path: Path) -> None:
+def test_resume_uses_the_folders_experiment(fedpeft, experiment: Path, tmp_path: Path) -> None:
     out = tmp_path / "run"
     fedpeft("simulate", experiment, "--out", out)
     digest = json.loads((out / "result.json").read_text())["digests"]["vector"]
@@ -68,10 +72,30 @@ def test_resume_takes_the_folders_own_experiment(fedpeft, experiment: Path, tmp_
     assert json.loads((out / "result.json").read_text())["digests"]["vector"] == digest
 
 
+def test_a_run_continues_from_the_round_before_the_last_to_the_same_bits(
+    fedpeft, experiment: Path, tmp_path: Path
+) -> None:
+    out = tmp_path / "run"
+    fedpeft("simulate", experiment, "-s", "federation.rounds=3", "--out", out)
+    digest = json.loads((out / "result.json").read_text())["digests"]["vector"]
+    code, _, errors = fedpeft("simulate", "--out", out, "--resume", "--from-round", "1")
+    assert code == 2 and errors.count("\n") == 1
+    assert f"--from-round 1: '{out}' keeps the state after rounds 2 and 3 only" in errors
+    code, _, errors = fedpeft("simulate", "--out", out, "--resume", "--from-round", "2")
+    assert (code, errors) == (0, "")
+    assert json.loads((out / "result.json").read_text())["digests"]["vector"] == digest
+    for name in ("rounds.jsonl", "bytes.jsonl"):
+        rounds = [json.loads(line)["round"] for line in (out / name).read_text().splitlines()]
+        assert sorted(set(rounds)) == [1, 2, 3] and rounds == sorted(rounds)
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
         (["simulate", "--resume"], "--resume needs --out"),
+        (["simulate", "--out", "run", "--from-round", "2"], "--from-round 2 needs --resume"),
+        (["simulate", "--from-round", "x"], "x"),
+        (["run", "--on", "x", "--from-round", "2"], "--from-round 2 needs --resume"),
         (["simulate", "nowhere.toml"], "no experiment file 'nowhere.toml'"),
         (["simulate", "-s", "task.name=sst3"], "did you mean 'sst2'"),
         (["simulate", "-s", "method.name=slsh"], "did you mean 'slash'"),
@@ -124,21 +148,28 @@ def test_methods_and_tasks_as_tables(fedpeft) -> None:
     assert {"name", "kind", "metric", "best"} <= set(json.loads(printed)[0])
 
 
+def every_command(command: click.Command, *names: str) -> Iterator[tuple[str, ...]]:
+    """Yield the names of all commands that are not groups."""
+    if not isinstance(command, click.Group):
+        yield names
+        return
+    for name, child in command.commands.items():
+        yield from every_command(child, *names, name)
+
+
 def test_every_command_has_help_with_an_example(fedpeft) -> None:
-    commands = ["simulate", "predict", "export", "methods", "tasks", "config"]
-    commands += [f"privacy {name}" for name in ("calibrate", "epsilon", "ledger", "audit")]
-    for command in commands:
-        code, printed, _ = fedpeft(*command.split(), "--help")
-        assert code == 0 and "Example: fedpeft" in printed
+    for command in every_command(typer.main.get_command(app)):
+        code, printed, _ = fedpeft(*command, "--help")
+        assert code == 0 and f"Example: fedpeft {' '.join(command)}" in printed
 
 
 def test_help_says_what_arguments_are(fedpeft) -> None:
-    for command, said in (
+    for command, words in (
         ("simulate", "Experiment file"),
-        ("server remove-node", "Its name, its id"),
+        ("server remove-node", "Name of the node, its id"),
     ):
         code, printed, _ = fedpeft(*command.split(), "--help")
-        assert code == 0 and said in printed
+        assert code == 0 and words in printed
 
 
 def test_help_needs_no_torch() -> None:

@@ -43,7 +43,7 @@ def test_predictions_are_printed_as_tsv(fedpeft, texts: Path) -> None:
         assert label == max(shares, key=shares.__getitem__)
 
 
-def test_every_kind_of_file_says_the_same(fedpeft, texts: Path, tmp_path: Path) -> None:
+def test_all_file_formats_give_the_same_predictions(fedpeft, texts: Path, tmp_path: Path) -> None:
     run = finished_run(*SLASH)
     _, printed, _ = fedpeft("predict", run, texts)
     outs = {name: tmp_path / f"out.{name}" for name in ("tsv", "csv", "jsonl")}
@@ -59,7 +59,7 @@ def test_every_kind_of_file_says_the_same(fedpeft, texts: Path, tmp_path: Path) 
         assert list(line["probabilities"].values()) == pytest.approx([*map(float, row[1:])], 1e-5)
 
 
-def test_scores_and_tags(fedpeft, texts: Path, tmp_path: Path) -> None:
+def test_scores_and_tags_are_predicted(fedpeft, texts: Path, tmp_path: Path) -> None:
     pairs = tmp_path / "pairs.jsonl"
     pairs.write_text(json.dumps({"one": TEXTS[0], "two": TEXTS[1]}) + "\n")
     options = ("--text", "one", "--text-pair", "two")
@@ -70,7 +70,9 @@ def test_scores_and_tags(fedpeft, texts: Path, tmp_path: Path) -> None:
     run = finished_run("task.name=synthetic/entities", *SLASH)
     code, printed, _ = fedpeft("predict", run, texts)
     tags = [row[0].split() for row in rows_of(printed)[1:]]
-    assert code == 0 and [len(each) for each in tags] == [len(text.split()) for text in TEXTS]
+    assert code == 0 and [len(argument) for argument in tags] == [
+        len(text.split()) for text in TEXTS
+    ]
     fedpeft("predict", run, texts, "--out", tmp_path / "tags.jsonl")
     lines = [json.loads(line) for line in (tmp_path / "tags.jsonl").read_text().splitlines()]
     assert [line["prediction"] for line in lines] == tags
@@ -79,14 +81,14 @@ def test_scores_and_tags(fedpeft, texts: Path, tmp_path: Path) -> None:
         assert all(0 < chance <= 1 for chance in line["probabilities"])
 
 
-def test_words_that_are_cut_off_are_told(fedpeft, tmp_path: Path) -> None:
+def test_words_that_are_cut_off_are_reported(fedpeft, tmp_path: Path) -> None:
     long = tmp_path / "long.jsonl"
     long.write_text(json.dumps({"text": ["the"] * 200}) + "\n")
     run = finished_run("task.name=synthetic/entities", *SLASH)
     code, printed, errors = fedpeft("predict", run, long)
     silent = printed.split().count("null")
     assert code == 0 and silent > 50
-    assert errors.startswith(f"{silent} words have no tag (null): cut off at task.max_length = ")
+    assert errors.startswith(f"{silent} words have no tag (null): beyond task.max_length = ")
 
 
 def test_an_empty_row_is_refused_and_shifts_no_other(fedpeft, tmp_path: Path) -> None:
@@ -99,19 +101,19 @@ def test_an_empty_row_is_refused_and_shifts_no_other(fedpeft, tmp_path: Path) ->
     assert code == 0 and len(rows_of(printed)) == 3
 
 
-def test_labels_that_do_not_fit_a_table() -> None:
-    found = [Prediction('a\t"b"', {'a\t"b"': 0.75, "c, d": 0.25}), Prediction(["x", None])]
-    assert as_table(found[:1], ['a\t"b"', "c, d"], tabs=True) == (
+def test_labels_with_separators_are_escaped_in_tables() -> None:
+    predictions = [Prediction('a\t"b"', {'a\t"b"': 0.75, "c, d": 0.25}), Prediction(["x", None])]
+    assert as_table(predictions[:1], ['a\t"b"', "c, d"], tabs=True) == (
         'prediction\tp(a "b")\tp(c, d)\na "b"\t0.75\t0.25\n'
     )
-    text = as_table(found[:1], ['a\t"b"', "c, d"], tabs=False)
+    text = as_table(predictions[:1], ['a\t"b"', "c, d"], tabs=False)
     assert next(csv.reader(text.splitlines()[1:])) == ['a\t"b"', "0.75", "0.25"]
-    assert as_table(found[1:], ["x"], tabs=True) == "prediction\nx null\n"
-    assert as_lines(found[1:]) == '{"prediction": ["x", null]}\n'
+    assert as_table(predictions[1:], ["x"], tabs=True) == "prediction\nx null\n"
+    assert as_lines(predictions[1:]) == '{"prediction": ["x", null]}\n'
 
 
 @pytest.mark.parametrize("name", sorted(SMALL))
-def test_a_vectors_file_predicts_as_its_run(
+def test_a_vector_file_predicts_like_its_run(
     fedpeft, texts: Path, tmp_path: Path, name: str
 ) -> None:
     run, out = finished_run(*method(name, SMALL[name])), tmp_path / "vector.safetensors"
@@ -139,21 +141,21 @@ def mistakes() -> list[tuple[list[str], str]]:
     vector = ["export", "RUN", "--format", "vector", "--out"]
     return [
         (["predict", "nowhere", "in.tsv"], "'nowhere': no such run folder or vector file"),
-        (["predict", "empty", "in.tsv"], "'empty' holds no run"),
+        (["predict", "empty", "in.tsv"], "'empty' contains no run"),
         (["predict", "RUN", "nowhere.tsv"], "nowhere.tsv: no such file"),
         (["predict", "RUN", "in.xlsx"], "in.xlsx: unknown kind of file"),
         (["predict", "RUN", "in.tsv", "--text", "body"], "in.tsv: no column 'body'"),
         (["predict", "RUN", "in.tsv", "--text-pair", "b"], "--text-pair b: task"),
-        (["predict", "RUN", "in.tsv", "--out", "a.xlsx"], "--out a.xlsx: unknown kind of file"),
-        (["predict", "RUN", "in.tsv", "--out", "in.tsv"], "--out in.tsv: is there already"),
+        (["predict", "RUN", "in.tsv", "--out", "a.xlsx"], "--out a.xlsx: unknown file type"),
+        (["predict", "RUN", "in.tsv", "--out", "in.tsv"], "--out in.tsv: the file exists already"),
         (["predict", "RUN", "in.tsv", "--out", "a/b.tsv"], "--out a/b.tsv: no folder 'a'"),
-        (["predict", "in.tsv", "in.tsv"], "'in.tsv' is no fedpeft vector"),
+        (["predict", "in.tsv", "in.tsv"], "'in.tsv' is not a fedpeft vector"),
         (["export", "RUN"], "--format"),
         (["export", "RUN", "--format", "onnx"], "onnx"),
         (["export", "RUN", "--format", "hf"], "method 'prefix' cannot be merged"),
-        (["export", "RUN", "--format", "peft"], "method 'prefix' is no adapter that peft knows"),
-        (["export", "empty", "--format", "hf"], "'empty' holds no run"),
-        ([*vector, "in.tsv"], "--out in.tsv: a file that is there already"),
+        (["export", "RUN", "--format", "peft"], "method 'prefix' has no adapter in peft"),
+        (["export", "empty", "--format", "hf"], "'empty' contains no run"),
+        ([*vector, "in.tsv"], "--out in.tsv: the file exists already"),
         ([*vector, "in.tsv/vector"], "--out in.tsv/vector: cannot be written"),
     ]
 
@@ -171,7 +173,9 @@ def test_mistakes_end_with_code_2_and_one_line(
     monkeypatch.chdir(tmp_path)
     run: Any = finished_run(*method("prefix", SMALL["prefix"]))
     before, files = texts.read_text(), {*tmp_path.iterdir(), *run.iterdir()}
-    code, printed, errors = fedpeft(*(run if each == "RUN" else each for each in arguments))
+    code, printed, errors = fedpeft(
+        *(run if argument == "RUN" else argument for argument in arguments)
+    )
     assert (code, printed) == (2, "") and words in errors
     assert errors.count("\n") == 1
     assert {*tmp_path.iterdir(), *run.iterdir()} == files and texts.read_text() == before

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.keys import CA_CERTIFICATE
+from fedpeft.hosting.keys import CA_CERTIFICATE
 
 
-def test_the_whole_sequence(fedpeft, tmp_path: Path) -> None:
+def test_keys_of_a_server_and_a_node_are_made_in_sequence(fedpeft, tmp_path: Path) -> None:
     keys, site = tmp_path / "keys", tmp_path / "site"
     code, printed, errors = fedpeft("keys", "init", "--out", keys)
     assert (code, errors) == (0, "")
@@ -38,7 +38,7 @@ def test_the_whole_sequence(fedpeft, tmp_path: Path) -> None:
     assert files == {"ca.key", "ca.crt", "server.key", "server.crt", "site-a", "site-a.pub"}
 
 
-def test_what_is_printed_holds_no_secret(fedpeft, tmp_path: Path) -> None:
+def test_output_of_keys_commands_holds_no_secret(fedpeft, tmp_path: Path) -> None:
     commands = [["init"], ["server", "localhost"], ["node", "a"]]
     printed = "".join(fedpeft("keys", *each, "--out", tmp_path)[1] for each in commands)
     for name in ("ca.key", "server.key", "a"):
@@ -46,7 +46,7 @@ def test_what_is_printed_holds_no_secret(fedpeft, tmp_path: Path) -> None:
             assert line not in printed
 
 
-def test_the_authority_can_be_elsewhere(fedpeft, tmp_path: Path) -> None:
+def test_the_authority_can_be_in_another_folder(fedpeft, tmp_path: Path) -> None:
     fedpeft("keys", "init", "--out", tmp_path / "safe")
     arguments = ["keys", "server", "a.example", "--out", tmp_path / "server"]
     code, _, errors = fedpeft(*arguments)
@@ -61,14 +61,16 @@ def test_the_authority_can_be_elsewhere(fedpeft, tmp_path: Path) -> None:
     ("command", "file"),
     [(["init"], "ca.key"), (["server", "localhost"], "server.key"), (["node", "a"], "a")],
 )
-def test_force_replaces(fedpeft, tmp_path: Path, command: list[str], file: str) -> None:
+def test_force_replaces_existing_keys(
+    fedpeft, tmp_path: Path, command: list[str], file: str
+) -> None:
     fedpeft("keys", "init", "--out", tmp_path)
     if command != ["init"]:
         fedpeft("keys", *command, "--out", tmp_path)
     before = (tmp_path / file).read_bytes()
     code, printed, errors = fedpeft("keys", *command, "--out", tmp_path)
     assert (code, printed) == (2, "")
-    begin = f"error: '{tmp_path / file}' is there already; choose another --out, or --force to repl"
+    begin = f"error: '{tmp_path / file}' exists already; choose another --out, or --force to repl"
     assert errors.startswith(begin) and errors.count("\n") == 1
     assert (tmp_path / file).read_bytes() == before
     code, _, _ = fedpeft("keys", *command, "--out", tmp_path, "--force")

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpeft.backbones import KNOWN_SHAPES
+from fedpeft.backbones.shapes import KNOWN_SHAPES
 from fedpeft.cli.methods import describe_methods, methods
 from fedpeft.errors import UserError
 from fedpeft.methods import REGISTRY
@@ -64,7 +64,7 @@ def test_a_method_that_does_not_fit_says_why() -> None:
 def test_one_method_can_be_listed_alone() -> None:
     (row,) = describe_methods("minilm", 2, ["method.name=lora", "method.sites=v,q,q"])
     assert row["method"] == "lora" and row["settings"]["sites"] == ("q", "v")
-    with pytest.raises(UserError, match=r"method.d=3: no method has this setting; did you mean"):
+    with pytest.raises(UserError, match=r"method.d=3: no method has this setting; valid: head.d,"):
         describe_methods("minilm", 2, ["method.name=lora", "method.d=3"])
     with pytest.raises(UserError, match="unknown method; did you mean 'lora'"):
         describe_methods("minilm", 2, ["method.name=lra"])

@@ -23,14 +23,14 @@ def test_the_noise_of_the_papers_table_6(fedpeft, examples: int, expected: float
         *("--batch", 2048, "--epochs", 20, "--convention", "paper", "--json"),
     )
     assert (code, errors) == (0, "")
-    found = json.loads(printed)
-    assert set(found) == KEYS
-    assert found["noise_multiplier"] == pytest.approx(expected, abs=0.001)
-    assert found["steps"] == 20 * (examples // 2048)
-    assert found["epsilon"] <= 6.7 and 0.1 <= found["epsilon_error"] < 0.11
+    numbers = json.loads(printed)
+    assert set(numbers) == KEYS
+    assert numbers["noise_multiplier"] == pytest.approx(expected, abs=0.001)
+    assert numbers["steps"] == 20 * (examples // 2048)
+    assert numbers["epsilon"] <= 6.7 and 0.1 <= numbers["epsilon_error"] < 0.11
 
 
-def test_epsilon_is_the_other_way_round(fedpeft) -> None:
+def test_epsilon_is_computed_from_a_given_noise(fedpeft) -> None:
     task = (*SMALL, "--steps", 100, "--json")
     _, printed, _ = fedpeft("privacy", "calibrate", "--epsilon", 2, *task)
     there = json.loads(printed)
@@ -50,7 +50,7 @@ def test_an_epoch_uses_all_examples_unless_the_paper_says_otherwise(fedpeft) -> 
     assert steps == [42, 40]
 
 
-def test_people_are_told_what_the_number_means(fedpeft) -> None:
+def test_the_text_output_explains_its_number(fedpeft) -> None:
     code, printed, errors = fedpeft(
         "privacy", "epsilon", "--noise-multiplier", 1, *SMALL, "--epochs", 1
     )
@@ -79,7 +79,7 @@ def test_people_are_told_what_the_number_means(fedpeft) -> None:
         ),
     ],
 )
-def test_what_cannot_be_is_refused_in_one_line(fedpeft, arguments: list, words: str) -> None:
+def test_impossible_values_are_refused_in_one_line(fedpeft, arguments: list, words: str) -> None:
     code, printed, errors = fedpeft("privacy", *arguments)
     assert (code, printed) == (2, "")
     assert words in errors and errors.count("\n") == 1

@@ -19,13 +19,17 @@ def file(tmp_path: Path) -> Path:
     path = tmp_path / "3.db"
     ledger = PrivacyLedger(path, "client 3", "ab" * 32)
     note = {"clipping": "flat", "clip": 0.5}
-    ledger.charge("example", NOISY, 1e-6, None, run="a[b]", round=1, note=note)
-    ledger.charge("example", NOISY, 1e-5, None, run="a[b]", round=2, note=note, draw="seed 0")
-    ledger.charge("client", Mechanism(0.0, 1.0, 1), 1e-3, None, run="second", round=7, note={})
+    ledger.charge("example", NOISY, 1e-6, None, run="a[b]", round_number=1, note=note)
+    ledger.charge(
+        "example", NOISY, 1e-5, None, run="a[b]", round_number=2, note=note, draw="seed 0"
+    )
+    ledger.charge(
+        "client", Mechanism(0.0, 1.0, 1), 1e-3, None, run="second", round_number=7, note={}
+    )
     return path
 
 
-def test_a_table_for_people(fedpeft, file: Path) -> None:
+def test_a_ledger_is_printed_as_a_table(fedpeft, file: Path) -> None:
     code, printed, errors = fedpeft("privacy", "ledger", file)
     assert (code, errors) == (0, "")
     lines = printed.splitlines()
@@ -38,13 +42,17 @@ def test_a_table_for_people(fedpeft, file: Path) -> None:
     assert "per client: no bound" in printed
 
 
-def test_json_for_programs(fedpeft, file: Path) -> None:
+def test_a_ledger_is_printed_as_json(fedpeft, file: Path) -> None:
     before = file.read_bytes()
     code, printed, _ = fedpeft("privacy", "ledger", file, "--json")
-    found = json.loads(printed, parse_constant=pytest.fail)  # Infinity is not JSON
-    assert code == 0 and found["owner"] == "client 3" and found["data"] == "ab" * 32
-    assert [(each["id"], each["round"]) for each in found["charges"]] == [(1, 1), (2, 2), (3, 7)]
-    second = {**found["charges"][1], "time": ""}
+    described = json.loads(printed, parse_constant=pytest.fail)  # Infinity is not JSON
+    assert code == 0 and described["owner"] == "client 3" and described["data"] == "ab" * 32
+    assert [(c["id"], c["round"]) for c in described["charges"]] == [
+        (1, 1),
+        (2, 2),
+        (3, 7),
+    ]
+    second = {**described["charges"][1], "time": ""}
     assert second == {
         "id": 2,
         "time": "",
@@ -59,12 +67,12 @@ def test_json_for_programs(fedpeft, file: Path) -> None:
         "draw": "seed 0",
     }
     total = spent([NOISY, NOISY], 1e-6)  # the smallest delta in it
-    assert found["spent"]["example"] == vars(total)
-    assert found["spent"]["client"]["epsilon"] is None
+    assert described["spent"]["example"] == vars(total)
+    assert described["spent"]["client"]["epsilon"] is None
     assert file.read_bytes() == before and list(file.parent.iterdir()) == [file]
 
 
-def test_another_delta_is_composed_anew(fedpeft, file: Path) -> None:
+def test_epsilon_is_recomputed_for_another_delta(fedpeft, file: Path) -> None:
     _, printed, _ = fedpeft("privacy", "ledger", file, "--delta", "1e-7", "--json")
     assert json.loads(printed)["spent"]["example"] == vars(spent([NOISY, NOISY], 1e-7))
     code, _, errors = fedpeft("privacy", "ledger", file, "--delta", "1.5")
@@ -88,7 +96,7 @@ def test_a_missing_or_damaged_file_ends_with_code_2_and_one_line(fedpeft, file: 
     assert list(file.parent.iterdir()) == [file]
 
 
-def test_a_folder_gives_an_overview(fedpeft, file: Path) -> None:
+def test_a_folder_of_ledgers_is_summarized(fedpeft, file: Path) -> None:
     PrivacyLedger(file.parent / "4.sqlite", "client 4", "cd" * 32)
     file.rename(file.parent / "3.sqlite")
     code, printed, errors = fedpeft("privacy", "ledger", file.parent)

@@ -14,22 +14,22 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from servers import operations, server_app_shim, server_state, superlink
+from servers import gateway, operations, server_app_shim, server_folder, superlink
 
-from fedpeft.config import Experiment
-from fedpeft.keys import make_node
-from fedpeft.ports import free_port
-from server.host.state import ServerState
-from server.registry import add_node
+from fedpeft.experiment.config import Experiment
+from fedpeft.hosting.keys import make_node
+from fedpeft.hosting.ports import free_port
+from server.host.folder import ServerFolder
+from server.host.registration import add_node
 from server.runfolder import RunFolder
 
 Command = Callable[..., tuple[int, str, str]]
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 _NODE = """
 import sys
 from pathlib import Path
 from clients.node import Node, up
-from clients.state import NodeSettings
+from clients.folder import NodeSettings
 superlink, key, ca, state = sys.argv[1:]
 up(Node(superlink, Path(key), Path(ca), Path(state), NodeSettings("", 0)), False)
 """
@@ -41,7 +41,7 @@ QUICK = [
 
 
 def settings(*overrides: str) -> list[str]:
-    return [part for each in (*QUICK, *overrides) for part in ("-s", each)]
+    return [part for override in (*QUICK, *overrides) for part in ("-s", override)]
 
 
 @pytest.fixture(scope="module")
@@ -51,19 +51,19 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="module")
-def server(folder: Path) -> Iterator[ServerState]:
+def server(folder: Path) -> Iterator[ServerFolder]:
     """A server that is up, with one node registered."""
-    state = server_state(folder)
+    state = server_folder(folder)
     make_node(folder, "node")
-    with superlink(state, server_app_shim(folder)), operations(state):
+    with superlink(state, server_app_shim(folder)), gateway(state), operations(state):
         add_node(state.path, folder / "node.pub")
         yield state
 
 
 @pytest.fixture(scope="module")
-def node(server: ServerState, folder: Path) -> Iterator[None]:
+def node(server: ServerFolder, folder: Path) -> Iterator[None]:
     """The server's node, up as well."""
-    address = f"127.0.0.1:{server.ports['control']}"
+    address = f"localhost:{server.ports['public']}"
     with open(folder / "node.out", "wb") as log:
         process = subprocess.Popen(
             [
@@ -110,8 +110,8 @@ def submitted(out: Path) -> str:
 
 
 @pytest.mark.usefixtures("node")
-def test_a_run_goes_on_without_us_and_comes_home_as_it_is_at_the_server(
-    server: ServerState, fedpeft: Command, tmp_path: Path
+def test_a_run_continues_after_ctrl_c_and_is_copied_when_resumed(
+    server: ServerFolder, fedpeft: Command, tmp_path: Path
 ) -> None:
     out = tmp_path / "first"
     with following("--on", server.path, *settings(), "--out", out) as process:
@@ -123,8 +123,8 @@ def test_a_run_goes_on_without_us_and_comes_home_as_it_is_at_the_server(
     assert process.returncode == 130
     assert begun.startswith("synthetic/sentiment · slash on tiny · 1 clients, 1 a round · run ")
     assert said == (
-        f"interrupted here only: the run goes on at the server; the same command with "
-        f"'--out {out} --resume' comes back to it, with '--out {out} --stop' ends it\n"
+        f"interrupted; the run continues at the server; the same command with '--out {out} "
+        f"--resume' reconnects, with '--out {out} --stop' stops the run\n"
     )
     code, printed, said = fedpeft("run", "--on", server.path, "--resume", "--out", out)
     assert (code, said) == (0, ""), printed
@@ -139,8 +139,8 @@ def test_a_run_goes_on_without_us_and_comes_home_as_it_is_at_the_server(
     assert all((out / name).read_bytes() == (there / name).read_bytes() for name in home)
 
 
-def test_a_run_that_fails_ends_with_its_own_reason(
-    server: ServerState, fedpeft: Command, tmp_path: Path
+def test_a_failed_run_prints_its_reason(
+    server: ServerFolder, fedpeft: Command, tmp_path: Path
 ) -> None:
     waiting = settings("federation.clients=5", "federation.node_wait=1")
     out = tmp_path / "alone"
@@ -150,7 +150,7 @@ def test_a_run_that_fails_ends_with_its_own_reason(
 
 
 def test_a_server_that_goes_away_is_waited_for_and_a_run_can_be_stopped(
-    server: ServerState, fedpeft: Command, tmp_path: Path
+    server: ServerFolder, fedpeft: Command, tmp_path: Path
 ) -> None:
     ports = {**server.ports, "operations": free_port()}
     reached, out = replace(server, ports=ports), tmp_path / "stopped"
@@ -171,12 +171,12 @@ def test_a_server_that_goes_away_is_waited_for_and_a_run_can_be_stopped(
     assert lost.startswith(f"no connection to 127.0.0.1:{ports['operations']} (Connection re")
     assert back == "connected again\n"
     assert process.returncode == 1 and said.startswith(
-        "stopped: the run was stopped at the server; the same command with --resume goes on"
+        "stopped: the run was stopped at the server; the same command with --resume continues"
     )
 
 
-def test_a_run_whose_submission_was_lost_is_found_again(
-    server: ServerState, fedpeft: Command, tmp_path: Path
+def test_a_run_whose_submission_reply_was_lost_can_be_resumed(
+    server: ServerFolder, fedpeft: Command, tmp_path: Path
 ) -> None:
     out, there = tmp_path / "lost", server.path / "runs" / "lost" / "run.json"
     on = ("--on", server.path, "--out", out)
@@ -201,7 +201,7 @@ def test_a_run_whose_submission_was_lost_is_found_again(
 
 
 def test_a_name_that_is_taken_and_other_settings_are_refused(
-    server: ServerState, fedpeft: Command, tmp_path: Path
+    server: ServerFolder, fedpeft: Command, tmp_path: Path
 ) -> None:
     RunFolder.create(server.path / "runs" / "taken", Experiment.load("", QUICK))
     arguments = ("run", "--on", server.path, "--name", "taken")
@@ -215,19 +215,21 @@ def test_a_name_that_is_taken_and_other_settings_are_refused(
     assert not (tmp_path / "new").exists()
 
 
-def test_mistakes_cost_nothing(server: ServerState, fedpeft: Command, tmp_path: Path) -> None:
+def test_wrong_options_write_and_submit_nothing(
+    server: ServerFolder, fedpeft: Command, tmp_path: Path
+) -> None:
     here, odd = ("--on", server.path), tmp_path / "odd"
     odd.mkdir()
     (odd / "submitted.json").write_text('{"name": 5}')
     for arguments, expected in (
         (["-s", "backbone=tiny"], "--on"),
         (["--on", "nowhere"], "--on 'nowhere': no server of that name"),
-        ([*here, "-s", "engine.kind=ray"], "engine.kind = 'ray': is a simulation's"),
+        ([*here, "-s", "engine.kind=ray"], "engine.kind = 'ray' is only for simulations"),
         ([*here, "-s", "seeed=1"], "unknown key 'seeed'"),
         ([*here, "--name", "../up"], "'../up': expected a --name of letters"),
         ([*here, "--resume"], "--resume and --stop need --out or --name"),
         ([*here, "--resume", "--out", tmp_path / "no"], "no run in '"),
-        ([*here, "--stop", "--out", tmp_path / "no"], "nothing to stop: no run 'no' goes on"),
+        ([*here, "--stop", "--out", tmp_path / "no"], "nothing to stop: no active run 'no'"),
         ([*here, "--stop", "--out", odd], "'5': expected a --name of letters"),
     ):
         code, printed, said = fedpeft("run", *arguments)
@@ -236,7 +238,7 @@ def test_mistakes_cost_nothing(server: ServerState, fedpeft: Command, tmp_path: 
 
 
 def test_a_server_that_is_not_there_names_the_tunnel(
-    server: ServerState, fedpeft: Command, tmp_path: Path
+    server: ServerFolder, fedpeft: Command, tmp_path: Path
 ) -> None:
     file = tmp_path / "connection.toml"
     operations_port = str(server.ports["operations"])

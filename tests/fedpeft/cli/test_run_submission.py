@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from servers import operations, server_state
+from servers import operations, server_folder
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
-from server.host.state import ServerState
+from fedpeft.experiment.config import Experiment
+from server.host.folder import ServerFolder
 from server.remote import follow, submit
 from server.remote.flwr_cli import UnknownRun
 from server.remote.submit import Status
@@ -20,18 +20,18 @@ from server.runfolder import RunFolder
 
 Command = Callable[..., tuple[int, str, str]]
 OVERRIDES = ["backbone=tiny", "output.plots=false"]
-SETTINGS = [part for each in OVERRIDES for part in ("-s", each)]
+SETTINGS = [part for override in OVERRIDES for part in ("-s", override)]
 RUNNING, STOPPED = Status("running"), Status("finished", "stopped")
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> ServerState:
+def made(tmp_path_factory: pytest.TempPathFactory) -> ServerFolder:
     """A server's state; its keys take a moment."""
-    return server_state(tmp_path_factory.mktemp("server"))
+    return server_folder(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture
-def server(made: ServerState, tmp_path: Path) -> Iterator[Path]:
+def server(made: ServerFolder, tmp_path: Path) -> Iterator[Path]:
     """The folder of the run of this test's name at a server whose operations endpoint is up."""
     run = RunFolder.create(made.path / "runs" / tmp_path.name, Experiment.load("", OVERRIDES))
     with operations(made):
@@ -46,8 +46,10 @@ class Flower:
         self.asked: list[tuple[str, str]] = []
         self.at_submit: BaseException | None = None
 
-    def submit(self, connection: Any, experiment: Any, name: str, resume: bool) -> str:
-        self.asked.append(("run", name))
+    def submit(
+        self, connection: Any, experiment: Any, name: str, resume: bool, from_round: int | None
+    ) -> str:
+        self.asked.append(("run", name if from_round is None else f"{name} from {from_round}"))
         if self.at_submit:
             raise self.at_submit
         return "99"
@@ -88,9 +90,17 @@ def keep(folder: Path, file: str, **content: Any) -> None:
     (folder / file).write_text(json.dumps(content))
 
 
+def test_the_start_of_a_local_server_that_is_down_is_named(
+    fedpeft: Command, made: ServerFolder, tmp_path: Path
+) -> None:
+    code, _, said = fedpeft("run", "--on", made.path, *SETTINGS, "--out", tmp_path / "out")
+    assert code == 2 and said.count("\n") == 1
+    assert f"'fedpeft server up --state {made.path}' starts the server" in said
+
+
 @pytest.mark.parametrize("home", [None, "", "--database", 7.5, "6"])
 @pytest.mark.parametrize("option", ["--resume", "--stop"])
-def test_the_server_tells_the_id_that_home_lacks(
+def test_the_server_has_the_run_id_that_the_local_folder_lacks(
     call: Command, server: Path, flower: Flower, tmp_path: Path, home: Any, option: str
 ) -> None:
     RunFolder.create(tmp_path / "home", Experiment.load("", OVERRIDES))
@@ -104,22 +114,36 @@ def test_the_server_tells_the_id_that_home_lacks(
     assert code == (130 if option == "--resume" else 0)
 
 
+@pytest.mark.parametrize(
+    ("end", "said"),
+    [("completed", "has finished"), ("failed", "has failed"), ("stopped", "was stopped before")],
+)
+def test_stop_says_how_a_run_ended(
+    call: Command, server: Path, flower: Flower, end: str, said: str
+) -> None:
+    keep(server, "run.json", run="7")
+    flower.runs = {"7": Status("finished", end)}
+    assert call("--stop") == (2, "", f"error: nothing to stop: run 7 {said}\n")
+    assert not flower.asked
+
+
 @pytest.mark.parametrize("theirs", [{}, {"run": "7"}, {"run": "--x"}, {"run": ["7"]}])
-def test_a_run_that_nobody_goes_on_with_is_given_again(
+def test_an_ended_run_is_submitted_again(
     call: Command, server: Path, flower: Flower, tmp_path: Path, theirs: dict[str, Any]
 ) -> None:
     RunFolder.create(tmp_path / "home", Experiment.load("", OVERRIDES))
     keep(server, "run.json", **theirs)
     flower.runs = {"7": STOPPED}
     code, _, said = call("--stop")
-    assert code == 2 and f"nothing to stop: no run '{server.name}' goes on" in said
+    stopped = f"no active run '{server.name}'" if theirs != {"run": "7"} else "run 7 was stopped"
+    assert code == 2 and f"nothing to stop: {stopped}" in said
     call("--resume")
     assert flower.asked == [("run", server.name), ("follow", "99")]
     kept = json.loads((tmp_path / "home" / "submitted.json").read_text())
     assert kept == {"name": server.name, "run": "99"}
 
 
-def test_a_run_whose_server_app_is_dead_is_ended_and_given_again(
+def test_a_run_with_a_dead_server_app_is_stopped_and_submitted_again(
     call: Command, server: Path, flower: Flower, tmp_path: Path
 ) -> None:
     """Flower takes a minute to notice; nobody holds the run's folder any more."""
@@ -128,7 +152,30 @@ def test_a_run_whose_server_app_is_dead_is_ended_and_given_again(
     flower.runs = {"7": RUNNING}
     _, printed, _ = call("--resume")
     assert flower.asked == [("stop", "7"), ("run", server.name), ("follow", "99")]
-    assert "run 7 had died at the server; it goes on as a new one\n" in printed
+    assert "run 7 had died at the server; continuing it as a new run\n" in printed
+
+
+@pytest.mark.parametrize("state", [STOPPED, Status("finished", "completed")])
+def test_an_ended_run_is_submitted_again_from_a_round(
+    call: Command, server: Path, flower: Flower, tmp_path: Path, state: Status
+) -> None:
+    RunFolder.create(tmp_path / "home", Experiment.load("", OVERRIDES))
+    keep(server, "run.json", run="7")
+    flower.runs = {"7": state}
+    call("--resume", "--from-round", "3")
+    assert flower.asked == [("run", f"{server.name} from 3"), ("follow", "99")]
+
+
+def test_an_active_run_cannot_continue_from_a_round(
+    call: Command, server: Path, flower: Flower, tmp_path: Path
+) -> None:
+    RunFolder.create(tmp_path / "home", Experiment.load("", OVERRIDES))
+    keep(server, "run.json", run="7")
+    flower.runs = {"7": RUNNING}
+    with RunFolder(server).locked():
+        code, _, said = call("--resume", "--from-round", "3")
+    assert code == 2 and "--from-round: run 7 is active at the server; --stop stops it" in said
+    assert flower.asked == []
 
 
 @pytest.mark.parametrize("ended", [{"run": "7", "ok": True}, None])
@@ -145,7 +192,7 @@ def test_a_run_that_has_just_completed_or_not_yet_begun_is_not_dead(
     assert flower.asked == [("follow", "7")]
 
 
-def test_a_server_that_does_not_say_gets_no_second_run(
+def test_without_a_status_of_the_run_no_second_one_is_submitted(
     call: Command, server: Path, flower: Flower, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     def busy(connection: Any, run: str) -> Status:
@@ -159,21 +206,21 @@ def test_a_server_that_does_not_say_gets_no_second_run(
     assert flower.asked == []
 
 
-def test_ctrl_c_while_the_run_is_given_says_that_it_may_go_on(
-    fedpeft: Command, made: ServerState, flower: Flower, tmp_path: Path
+def test_ctrl_c_during_a_submission_says_that_the_run_may_exist(
+    fedpeft: Command, made: ServerFolder, flower: Flower, tmp_path: Path
 ) -> None:
     flower.at_submit, out = KeyboardInterrupt(), tmp_path / "home"
     with operations(made):
         arguments = ("--on", made.path, "--out", out, "--name", "interrupted")
         code, _, said = fedpeft("run", *arguments, *SETTINGS)
     assert code == 130 and said.count("\n") == 1
-    assert said.startswith("interrupted while the server was given the run, which may go on there:")
-    assert f"'--out {out} --resume' comes back to it or gives it again" in said
+    assert said.startswith("interrupted; the server may have received the run; in a minute,")
+    assert f"'--out {out} --resume' reconnects or submits it again" in said
     # Its name is kept, so that --resume and --stop find it.
     assert json.loads((out / "submitted.json").read_text()) == {"name": "interrupted"}
 
 
-def test_a_name_that_is_no_text_is_refused(
+def test_a_name_that_is_not_a_string_is_refused(
     fedpeft: Command, server: Path, flower: Flower, tmp_path: Path
 ) -> None:
     keep(tmp_path / "home", "submitted.json", name=5)

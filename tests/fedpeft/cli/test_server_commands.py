@@ -14,20 +14,21 @@ from pathlib import Path
 
 import pytest
 from finished import finished_run
-from servers import operations, server_state, superlink
+from servers import operations, server_folder, superlink
 
-from fedpeft.keys import make_node
-from server.host.state import ServerState
+from fedpeft.hosting.keys import make_node
+from server.host.folder import ServerFolder
+from server.runfolder import RunFolder
 
 Fedpeft = Callable[..., tuple[int, str, str]]
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> ServerState:
-    return server_state(tmp_path)
+def state(tmp_path: Path) -> ServerFolder:
+    return server_folder(tmp_path)
 
 
-def register(state: ServerState, *names: str) -> None:
+def register(state: ServerFolder, *names: str) -> None:
     entries = [
         {"name": name, "node_id": 2**64 - 1 - place, "public_key_sha256": "0", "added": ""}
         for place, name in enumerate(names)
@@ -35,7 +36,7 @@ def register(state: ServerState, *names: str) -> None:
     (state.path / "nodes.json").write_text(json.dumps(entries))
 
 
-def add_private_run(state: ServerState) -> None:
+def add_private_run(state: ServerFolder) -> None:
     """Put a private run in the state folder, whose clients were at two nodes."""
     folder = state.path / "runs" / "sentiment-1"
     private = ("privacy.unit=example", "privacy.noise_multiplier=2", "privacy.delta=0.01")
@@ -57,16 +58,16 @@ def add_private_run(state: ServerState) -> None:
     (folder / "roster.json").write_text(json.dumps({"nodes": entries}))
 
 
-def test_the_status_of_a_server_that_is_down(fedpeft: Fedpeft, state: ServerState) -> None:
+def test_the_status_of_a_server_that_is_down(fedpeft: Fedpeft, state: ServerFolder) -> None:
     code, out, err = fedpeft("server", "status", "--state", state.path)
     assert (code, err) == (1, "")
     head, where, *_ = out.splitlines()
     assert head == "down; 'fedpeft server up' starts it"
     assert where.startswith(f"nodes at 127.0.0.1:{state.ports['public']}; on loopback control")
-    assert "no nodes; 'fedpeft server add-node NAME.pub' lets one in" in out
+    assert "no nodes; 'fedpeft server add-node NAME.pub' registers one" in out
 
 
-def test_the_tables_fit_into_100_columns(fedpeft: Fedpeft, state: ServerState) -> None:
+def test_the_tables_fit_into_100_columns(fedpeft: Fedpeft, state: ServerFolder) -> None:
     long = "a-hospital-with-a-long-name-0032"
     register(state, "hospital-0", "hospital-1", long)
     add_private_run(state)
@@ -77,15 +78,26 @@ def test_the_tables_fit_into_100_columns(fedpeft: Fedpeft, state: ServerState) -
     words = {line.split()[0]: line.split() for line in table if line.strip()}
     assert words["sentiment-1"][1:3] == ["finished", "1/1"]
     assert words["run"] == ["run", "state", "round", "score", "up", "down", "epsilon", "changed"]
-    assert words["node"] == ["node", "id", "state", "client", "rounds", "up", "down", "epsilon"]
+    assert words["node"] == ["node", "id", "state", "client", "answered", "up", "down", "epsilon"]
     first = words["hospital-0"]
-    assert first[1:8] == [str(2**64 - 1), "seen", "5", "min", "ago", "0", "1"]
+    seen = ["seen", "5", "min", "ago"]
+    assert first[1:10] == [str(2**64 - 1), *seen, "0", "1", "of", "1"]
     assert first[-1] == "1.24"  # rounded up
     assert "  1 of 2  " in next(line for line in table if "hospital-1" in line)
     assert "never seen" in next(line for line in table if str(2**64 - 3) in line)
 
 
-def test_a_failed_run_says_why(fedpeft: Fedpeft, state: ServerState) -> None:
+def test_a_run_in_progress_shows_its_round(fedpeft: Fedpeft, state: ServerFolder) -> None:
+    folder = state.path / "runs" / "sentiment"
+    shutil.copytree(finished_run("method.d=16"), folder)
+    (folder / "result.json").unlink()
+    (folder / "rounds.jsonl").unlink()
+    with RunFolder(folder).locked():
+        _, out, _ = fedpeft("server", "status", "--state", state.path)
+    assert "sentiment  round 1 of 1    0/1  " in out
+
+
+def test_a_failed_run_says_why(fedpeft: Fedpeft, state: ServerFolder) -> None:
     folder = state.path / "runs" / "broken"
     shutil.copytree(finished_run("method.d=16"), folder)
     (folder / "ended.json").write_text('{"ok": false, "reason": "0 of 2\\u001b[31m clients"}')
@@ -93,18 +105,20 @@ def test_a_failed_run_says_why(fedpeft: Fedpeft, state: ServerState) -> None:
     assert "broken failed: 0 of 2 [31m clients" in out.splitlines()
 
 
-def test_programs_get_json(fedpeft: Fedpeft, state: ServerState) -> None:
+def test_server_status_prints_json(fedpeft: Fedpeft, state: ServerFolder) -> None:
     register(state, "hospital-0")
     add_private_run(state)
     code, out, _ = fedpeft("server", "status", "--state", state.path, "--json")
-    found = json.loads(out)
-    assert (code, found["up"]) == (1, False)
-    assert found["nodes"][0]["node_id"] == 2**64 - 1
-    assert found["nodes"][0]["epsilon"] == {"example": 1.234}
-    assert found["runs"][0]["epsilon"] > 0
+    described = json.loads(out)
+    assert (code, described["up"]) == (1, False)
+    assert described["nodes"][0]["node_id"] == 2**64 - 1
+    assert described["nodes"][0]["epsilon"] == {"example": 1.234}
+    assert described["runs"][0]["epsilon"] > 0
 
 
-def test_a_probe_asks_the_parts_only(fedpeft: Fedpeft, state: ServerState, tmp_path: Path) -> None:
+def test_quick_status_checks_only_the_processes(
+    fedpeft: Fedpeft, state: ServerFolder, tmp_path: Path
+) -> None:
     probe = ("server", "status", "--quick", "--state")
     down = "down: the SuperLink does not answer\n"
     assert fedpeft(*probe, state.path) == (1, down, "")
@@ -116,8 +130,8 @@ def test_a_probe_asks_the_parts_only(fedpeft: Fedpeft, state: ServerState, tmp_p
     assert code == 2 and "connection.toml'; 'fedpeft server up --state" in err
 
 
-@pytest.mark.slow
-def test_a_probe_of_a_server_that_is_up(fedpeft: Fedpeft, state: ServerState) -> None:
+@pytest.mark.long
+def test_quick_status_of_a_server_that_is_up(fedpeft: Fedpeft, state: ServerFolder) -> None:
     with superlink(state), operations(state):
         assert fedpeft("server", "status", "--quick", "--state", state.path) == (0, "up\n", "")
 
@@ -132,9 +146,9 @@ def test_a_folder_without_a_server_is_a_user_s_mistake(
     assert err.startswith("error: ") and len(err.splitlines()) == 1
 
 
-@pytest.mark.slow
-def test_a_node_comes_online_and_is_shut_out(
-    fedpeft: Fedpeft, state: ServerState, tmp_path: Path
+@pytest.mark.long
+def test_a_registered_node_comes_online_and_a_removed_one_is_refused(
+    fedpeft: Fedpeft, state: ServerFolder, tmp_path: Path
 ) -> None:
     """The whole life of a node, with a real SuperNode."""
     private, public = make_node(tmp_path, "hospital-a")
@@ -165,7 +179,7 @@ def test_a_node_comes_online_and_is_shut_out(
             node.wait()
 
 
-def start_supernode(state: ServerState, private: Path, folder: Path) -> subprocess.Popen[bytes]:
+def start_supernode(state: ServerFolder, private: Path, folder: Path) -> subprocess.Popen[bytes]:
     home = folder / "flwr"
     home.mkdir(exist_ok=True)
     return subprocess.Popen(

@@ -20,7 +20,7 @@ def simulated(fedpeft: Command, tmp_path: Path) -> Callable[..., str]:
     """Return a runner of a quick simulation that gives what it prints."""
 
     def run(*overrides: str, out: str = "run") -> str:
-        settings = [part for each in (*QUICK, *overrides) for part in ("-s", each)]
+        settings = [part for override in (*QUICK, *overrides) for part in ("-s", override)]
         code, printed, _ = fedpeft("simulate", *settings, "--out", tmp_path / out)
         assert code == 0
         return printed
@@ -28,7 +28,7 @@ def simulated(fedpeft: Command, tmp_path: Path) -> Callable[..., str]:
     return run
 
 
-def test_a_private_run_says_what_it_promises(simulated: Callable[..., str]) -> None:
+def test_a_private_run_prints_its_guarantee(simulated: Callable[..., str]) -> None:
     printed = simulated("privacy.unit=both", "privacy.epsilon=8")
     assert "round 3/3" in printed and "  epsilon 8.00  " in printed and "loss" not in printed
     example, client = [line for line in printed.splitlines() if "-DP for every" in line]
@@ -40,7 +40,7 @@ def test_a_private_run_says_what_it_promises(simulated: Callable[..., str]) -> N
     assert "NOT for release" not in printed
 
 
-def test_what_must_not_be_released_is_marked(simulated: Callable[..., str]) -> None:
+def test_results_that_must_not_be_released_are_marked(simulated: Callable[..., str]) -> None:
     noisy = ["privacy.unit=example", "privacy.noise_multiplier=1", "privacy.reproducible=true"]
     assert "NOT for release: the noise can be drawn again" in simulated(*noisy, out="seeded")
     printed = simulated("privacy.unit=example", "privacy.noise_multiplier=0", out="plain")
@@ -59,7 +59,7 @@ def test_runs_that_compose_name_every_mechanism(
     )
 
 
-def test_an_early_end_and_failures_are_summed_up(
+def test_an_early_end_and_failures_are_summarized(
     simulated: Callable[..., str], tmp_path: Path
 ) -> None:
     kept = ["privacy.unit=example", f"privacy.ledger={tmp_path / 'ledgers'}", "privacy.epsilon=5"]

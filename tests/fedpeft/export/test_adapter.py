@@ -31,6 +31,7 @@ peft_warns = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:Fu
     "settings",
     [
         {"name": "lora", "rank": 2, "sites": '["q","k","v","o","ffn"]', "alpha": 3.0},
+        {"name": "lora", "rank": 2, "layers": "upper half"},
         {"name": "vera", "rank": 4},
         {"name": "uni_lora", "d": 12, "rank": 2},
     ],
@@ -46,21 +47,21 @@ def test_an_adapter_predicts_as_the_run(
     export(trained, "peft", tmp_path / "adapter")
     config = json.loads((tmp_path / "adapter" / "adapter_config.json").read_text())
     assert config["base_model_name_or_path"] == base
-    found = said_by_readme(tmp_path / "adapter", trained, monkeypatch)
-    assert_same(found, expected_of(trained))
+    chances = said_by_readme(tmp_path / "adapter", trained, monkeypatch)
+    assert_same(chances, expected_of(trained))
 
 
 @peft_warns
 @pytest.mark.parametrize("name", adapter.METHODS)
 @pytest.mark.parametrize("reading", ["cls", "mean-pair", "tags"])
-def test_an_adapter_of_a_bert(
+def test_an_adapter_of_a_bert_predicts_as_the_run(
     tmp_path: Path, name: str, reading: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     experiment = small(*READINGS[reading], "backbone=minilm", *method(name, SMALL[name]))
     trained = Trained.read(made_up(tmp_path / "vector", experiment, 0.3))
     export(trained, "peft", tmp_path / "adapter")
-    found = said_by_readme(tmp_path / "adapter", trained, monkeypatch)
-    assert_same(found, expected_of(trained))
+    chances = said_by_readme(tmp_path / "adapter", trained, monkeypatch)
+    assert_same(chances, expected_of(trained))
 
 
 @peft_warns
@@ -78,9 +79,9 @@ def test_an_adapter_of_a_real_run_loads_by_pefts_own_class(tmp_path: Path) -> No
     )
     with torch.no_grad():
         logits = model(**inputs).logits.double().numpy()
-    own = predict(trained, examples_for(trained))
-    found = [list((each.probabilities or {}).values()) for each in own]
-    np.testing.assert_allclose(softmax(logits, axis=1), found, atol=1e-5)
+    expected = predict(trained, examples_for(trained))
+    chances = [list((each.probabilities or {}).values()) for each in expected]
+    np.testing.assert_allclose(softmax(logits, axis=1), chances, atol=1e-5)
 
 
 def test_the_methods_for_peft_are_those_of_low_rank_changes(tmp_path: Path) -> None:
@@ -96,5 +97,5 @@ def test_the_methods_for_peft_are_those_of_low_rank_changes(tmp_path: Path) -> N
 def test_peft_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     trained = Trained.read(finished_run(*method("lora", SMALL["lora"])))
     monkeypatch.setitem(sys.modules, "peft", None)
-    with pytest.raises(UserError, match=r"--format peft needs peft: pip install 'fedpeft\[peft\]'"):
+    with pytest.raises(UserError, match=r"--format peft needs peft; pip install 'fedpeft\[peft\]'"):
         export(trained, "peft", tmp_path / "out")

@@ -82,8 +82,8 @@ def test_the_readme_of_a_plain_model_predicts_as_the_run(
     folder = finished_run(*READINGS[reading], *method(name, SMALL[name]))
     trained = Trained.read(folder)
     export(trained, "hf", tmp_path / "plain")
-    found = said_by_readme(tmp_path / "plain", trained, monkeypatch)
-    assert_same(found, expected_of(trained))
+    predictions = said_by_readme(tmp_path / "plain", trained, monkeypatch)
+    assert_same(predictions, expected_of(trained))
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     assert "fedpeft" not in json.dumps(config)
     if trained.kind != "score" and not reading.startswith("m"):
@@ -91,12 +91,14 @@ def test_the_readme_of_a_plain_model_predicts_as_the_run(
 
 
 @pytest.mark.parametrize("reading", READINGS)
-def test_a_bert_too(tmp_path: Path, reading: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_fused_bert_predicts_as_unfused(
+    tmp_path: Path, reading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     settings = small(*READINGS[reading], "backbone=minilm", "method.name=slash", "method.d=64")
     trained = Trained.read(made_up(tmp_path / "vector", settings, 1.0))
     export(trained, "hf", tmp_path / "plain")
-    found = said_by_readme(tmp_path / "plain", trained, monkeypatch)
-    assert_same(found, expected_of(trained))
+    predictions = said_by_readme(tmp_path / "plain", trained, monkeypatch)
+    assert_same(predictions, expected_of(trained))
 
 
 @pytest.mark.parametrize("kind", ["float64", "regenerated", "head"])
@@ -110,11 +112,11 @@ def test_other_settings_are_exported_too(
     }[kind]
     trained = Trained.read(finished_run(*READINGS["cls"], setting, "method.d=12"))
     export(trained, "hf", tmp_path / "plain")
-    found = said_by_readme(tmp_path / "plain", trained, monkeypatch)
-    assert_same(found, expected_of(trained))
+    predictions = said_by_readme(tmp_path / "plain", trained, monkeypatch)
+    assert_same(predictions, expected_of(trained))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_plain_model_needs_no_fedpeft_and_gives_the_predictions(tmp_path: Path) -> None:
     """As transformers' own pipeline, in a process that does not see fedpeft."""
     trained = Trained.read(finished_run(*READINGS["cls"], *method("lora", SMALL["lora"])))
@@ -128,13 +130,13 @@ def test_a_plain_model_needs_no_fedpeft_and_gives_the_predictions(tmp_path: Path
     command = [sys.executable, "-c", script, str(tmp_path / "plain"), json.dumps(TEXTS)]
     done = subprocess.run(command, capture_output=True, text=True, cwd=tmp_path)
     assert done.returncode == 0, done.stderr
-    for row, own in zip(
+    for row, expected in zip(
         json.loads(done.stdout), predict(trained, examples_for(trained)), strict=True
     ):
         assert {each["label"]: pytest.approx(each["score"], abs=1e-5) for each in row} == (
-            own.probabilities
+            expected.probabilities
         )
-        assert row[0]["label"] == own.value
+        assert row[0]["label"] == expected.value
 
 
 @pytest.mark.parametrize("name", METHODS)
@@ -154,20 +156,20 @@ def test_exports_and_predictions_of_a_file_agree(
     trained = Trained.read(finished_run(*READINGS["cls-pair"], "method.name=slash", "method.d=12"))
     rows = "".join(f"{one}\t{two}\n" for one, two in zip(TEXTS, PAIRS, strict=True))
     (tmp_path / "in.tsv").write_text(f"text\ttext_pair\n{rows}")
-    own = predict(trained, read_texts(trained, tmp_path / "in.tsv"))
+    expected = predict(trained, read_texts(trained, tmp_path / "in.tsv"))
     export(trained, "hf", tmp_path / "plain")
     logits = np.array(said_by_readme(tmp_path / "plain", trained, monkeypatch))
-    chances = [list((each.probabilities or {}).values()) for each in own]
+    chances = [list((each.probabilities or {}).values()) for each in expected]
     np.testing.assert_allclose(softmax(logits, axis=1), chances, atol=1e-5)
 
 
-def test_the_head_beside_an_encoder(tmp_path: Path) -> None:
+def test_the_head_is_saved_beside_the_encoder(tmp_path: Path) -> None:
     trained = Trained.read(finished_run(*READINGS["mask-pair"], "method.d=12"))
     export(trained, "hf", tmp_path / "plain")
     head = load_file(tmp_path / "plain" / "head.safetensors")
     assert {name: tuple(t.shape) for name, t in head.items()} == {"weight": (3, 32), "bias": (3,)}
-    own = trained.model.layout.unpack(torch.from_numpy(trained.vector)[None])
-    torch.testing.assert_close(head["weight"], own["head.weight"][0])
+    expected = trained.model.layout.unpack(torch.from_numpy(trained.vector)[None])
+    torch.testing.assert_close(head["weight"], expected["head.weight"][0])
 
 
 def test_the_backbone_is_not_changed(tmp_path: Path) -> None:
@@ -187,12 +189,12 @@ def test_the_backbone_is_not_changed(tmp_path: Path) -> None:
     ("name", "kind", "words"),
     [
         ("prompt", "hf", "method 'prompt' cannot be merged into the backbone's weights"),
-        ("houlsby", "hf", "those that can: linear, slash, bitfit, lora, vera, uni_lora, said, f"),
-        ("slash", "peft", "method 'slash' is no adapter that peft knows; those are: lora, "),
+        ("houlsby", "hf", "--format hf works for linear, slash, bitfit, lora"),
+        ("slash", "peft", "method 'slash' has no adapter in peft; --format peft works for lora, "),
         ("linear", "peft", "--format vector works for all"),
     ],
 )
-def test_a_format_that_cannot_express_a_method(
+def test_a_format_that_cannot_express_a_method_is_refused(
     tmp_path: Path, name: str, kind: Any, words: str
 ) -> None:
     trained = Trained.read(finished_run(*method(name, SMALL[name])))
@@ -202,7 +204,7 @@ def test_a_format_that_cannot_express_a_method(
     assert not list(tmp_path.iterdir()), "nothing is left behind"
 
 
-def test_targets(tmp_path: Path) -> None:
+def test_export_targets_must_be_new_or_empty(tmp_path: Path) -> None:
     empty, full, file = tmp_path / "empty", tmp_path / "full", tmp_path / "full" / "file"
     empty.mkdir()
     full.mkdir()
@@ -211,10 +213,10 @@ def test_targets(tmp_path: Path) -> None:
         check_target(tmp_path / "new", kind)
     check_target(empty, "hf")
     for path, kind, words in (
-        (full, "hf", "a folder that is not empty"),
-        (file, "peft", "a file that is there already"),
-        (file, "vector", "a file that is there already"),
-        (empty, "vector", "a folder that is there already"),
+        (full, "hf", "the folder exists already"),
+        (file, "peft", "the file exists already"),
+        (file, "vector", "the file exists already"),
+        (empty, "vector", "the folder exists already"),
     ):
         with pytest.raises(UserError, match=f"{words}; choose another"):
             check_target(path, kind)

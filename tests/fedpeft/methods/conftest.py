@@ -1,4 +1,4 @@
-"""Small random encoders in float64, of both families and with both implementations of attention."""
+"""Small random float64 encoders of both families, with both implementations of attention."""
 
 from __future__ import annotations
 
@@ -7,8 +7,8 @@ from collections.abc import Iterator
 import pytest
 from models import small_backbone
 
-from fedpeft.backbones import Backbone
-from fedpeft.modifications.attention import EAGER, SDPA
+from fedpeft.backbones.attention import EAGER, SDPA
+from fedpeft.backbones.loading import Backbone
 
 
 @pytest.fixture(params=["roberta", "bert"])

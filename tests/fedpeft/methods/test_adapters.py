@@ -6,40 +6,40 @@ import copy
 
 import pytest
 import torch
-from literal import Change, Own, Seen, assert_literal
+from literal import Change, Params, Seen, assert_literal
 from models import build_model
 from torch import Tensor
 from torch.nn.functional import gelu, relu
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.loading import Backbone
 
 
-def bottleneck(own: Own, at: str, x: Tensor) -> Tensor:
+def bottleneck(params: Params, at: str, x: Tensor) -> Tensor:
     """f(x W_down) W_up with biases."""
-    inner = relu(x @ own[f"{at}.down"].T + own[f"{at}.down_bias"])
-    return inner @ own[f"{at}.up"].T + own[f"{at}.up_bias"]
+    inner = relu(x @ params[f"{at}.down"].T + params[f"{at}.down_bias"])
+    return inner @ params[f"{at}.up"].T + params[f"{at}.up_bias"]
 
 
 def test_houlsby_is_sequential_before_both_residuals(encoder: Backbone) -> None:
-    def written(own: Own) -> dict[str, Change]:
+    def written(params: Params) -> dict[str, Change]:
         def change(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
             if site not in ("attn_out", "ffn_out"):
                 return hidden
-            return hidden + bottleneck(own, f"{layer}.{site}", hidden)
+            return hidden + bottleneck(params, f"{layer}.{site}", hidden)
 
         return {"change": change}
 
     assert_literal(build_model(encoder, "houlsby"), written)
 
 
-def test_pfeiffer_goes_through_the_last_layer_norm_twice(encoder: Backbone) -> None:
+def test_pfeiffer_applies_the_last_layer_norm_twice(encoder: Backbone) -> None:
     """LN(u + x + f(LN(u + x))), u the FFN's output and x its residual."""
 
-    def written(own: Own) -> dict[str, Change]:
+    def written(params: Params) -> dict[str, Change]:
         def change(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
             if site != "ffn_sum":
                 return hidden
-            return hidden + bottleneck(own, f"{layer}.ffn_sum", seen["normed_sum"])
+            return hidden + bottleneck(params, f"{layer}.ffn_sum", seen["normed_sum"])
 
         return {"change": change}
 
@@ -58,18 +58,18 @@ PLACES = {"attention": ("heads", "attn_in"), "ffn": ("ffn_out", "attn_norm")}
         ("scaled_parallel_adapter", {"scale": 4.0, "train_scale": True}),
     ],
 )
-def test_a_parallel_adapter_reads_what_its_sub_layer_reads(
+def test_parallel_adapter_reads_the_input_of_its_sub_layer(
     encoder: Backbone, name: str, settings: dict[str, object], position: str
 ) -> None:
     """The scale, fixed or trained, multiplies the whole up-projection."""
     changed, read = PLACES[position]
 
-    def written(own: Own) -> dict[str, Change]:
+    def written(params: Params) -> dict[str, Change]:
         def change(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
             if site != changed:
                 return hidden
-            s = own.get(f"{layer}.scale", settings.get("scale", 1.0))
-            return hidden + s * bottleneck(own, f"{layer}.{changed}", seen[read])
+            s = params.get(f"{layer}.scale", settings.get("scale", 1.0))
+            return hidden + s * bottleneck(params, f"{layer}.{changed}", seen[read])
 
         return {"change": change}
 
@@ -78,17 +78,17 @@ def test_a_parallel_adapter_reads_what_its_sub_layer_reads(
     assert_literal(model, written)
 
 
-def test_the_multihead_adapter_works_in_each_head(encoder: Backbone) -> None:
+def test_multihead_adapter_changes_each_head(encoder: Backbone) -> None:
     """head_i + ReLU(q_i P_k^T) P_v."""
 
-    def written(own: Own) -> dict[str, Change]:
+    def written(params: Params) -> dict[str, Change]:
         def change(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
             if site != "heads":
                 return hidden
             heads = []
             for i in range(3):
                 part = slice(8 * i, 8 * i + 8)
-                keys, values = own[f"{layer}.keys"][:, part], own[f"{layer}.values"][:, part]
+                keys, values = params[f"{layer}.keys"][:, part], params[f"{layer}.values"][:, part]
                 heads.append(hidden[..., part] + relu(seen["q"][..., part] @ keys.T) @ values)
             return torch.cat(heads, dim=-1)
 
@@ -97,20 +97,20 @@ def test_the_multihead_adapter_works_in_each_head(encoder: Backbone) -> None:
     assert_literal(build_model(encoder, "multihead_parallel_adapter"), written)
 
 
-def test_mam_is_a_prefix_and_a_scaled_parallel_adapter(encoder: Backbone) -> None:
-    def written(own: Own) -> dict[str, object]:
+def test_mam_is_a_prefix_plus_a_scaled_parallel_adapter(encoder: Backbone) -> None:
+    def written(params: Params) -> dict[str, object]:
         def change(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
             if site != "ffn_out":
                 return hidden
-            return hidden + 4 * bottleneck(own, f"{layer}.ffn_out", seen["attn_norm"])
+            return hidden + 4 * bottleneck(params, f"{layer}.ffn_out", seen["attn_norm"])
 
-        prefix = [(own[f"{i}.prefix_keys"], own[f"{i}.prefix_values"]) for i in range(3)]
+        prefix = [(params[f"{i}.prefix_keys"], params[f"{i}.prefix_values"]) for i in range(3)]
         return {"change": change, "prefix": prefix}
 
     assert_literal(build_model(encoder, "mam", length=3, bottleneck=5, scale=4.0), written)
 
 
-def written_out(rule: Tensor, left: Tensor, right: Tensor) -> Tensor:
+def kronecker_sum(rule: Tensor, left: Tensor, right: Tensor) -> Tensor:
     """sum_i A_i (x) (s_i t_i)."""
     return sum(torch.kron(A, s @ t) for A, s, t in zip(rule, left, right, strict=True))
 
@@ -124,18 +124,20 @@ def test_compacter_is_an_adapter_of_kronecker_sums(
     sites = ["ffn_out"] if plus_plus else ["attn_out", "ffn_out"]
     norms = {"attn_norm": "attention.output", "ffn_norm": "output"}
 
-    def written(own: Own) -> dict[str, object]:
+    def written(params: Params) -> dict[str, object]:
         def change(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
             if site not in sites:
                 return hidden
             at = f"{layer}.{site}"
             down, up = (
-                written_out(own["rule"], own[f"{at}.{name}_left"], own[f"{at}.{name}_right"])
+                kronecker_sum(
+                    params["rule"], params[f"{at}.{name}_left"], params[f"{at}.{name}_right"]
+                )
                 for name in ("down", "up")
             )
             assert down.shape == (4, 24) and up.shape == (24, 4)
-            inner = gelu(hidden @ down.T + own[f"{at}.down_bias"])
-            return hidden + inner @ up.T + own[f"{at}.up_bias"]
+            inner = gelu(hidden @ down.T + params[f"{at}.down_bias"])
+            return hidden + inner @ up.T + params[f"{at}.up_bias"]
 
         other = copy.deepcopy(encoder.model)
         places = {"0.embed_norm": "embeddings"}
@@ -143,8 +145,8 @@ def test_compacter_is_an_adapter_of_kronecker_sums(
             places |= {f"{i}.{site}": f"encoder.layer.{i}.{path}" for site, path in norms.items()}
         for at, path in places.items() if layer_norms else ():
             norm = other.get_submodule(f"{path}.LayerNorm")
-            norm.weight += own[f"{at}.gain"]
-            norm.bias += own[f"{at}.bias"]
+            norm.weight += params[f"{at}.gain"]
+            norm.bias += params[f"{at}.bias"]
         return {"change": change, "model": other}
 
     settings = {"plus_plus": plus_plus, "layer_norms": layer_norms, "rank": rank}

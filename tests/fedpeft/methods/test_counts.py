@@ -1,4 +1,4 @@
-"""How many numbers each method trains, against the papers' tables and the formulas behind them."""
+"""Number of trained parameters of each method, against the papers' tables and formulas."""
 
 from __future__ import annotations
 
@@ -13,16 +13,16 @@ import pytest
 import torch
 from transformers import AutoModel, BertConfig, RobertaConfig
 
-from fedpeft.backbones import KNOWN_SHAPES, shape_of_config
+from fedpeft.backbones.shapes import KNOWN_SHAPES, shape_of_config
 from fedpeft.heads import Head
 from fedpeft.methods import REGISTRY, build_method, settings_for
-from fedpeft.trainable import layout_of
+from fedpeft.parameters import layout_of
 
 REFERENCE = Path(__file__).resolve().parents[3].parent / "shared/reference/counts.json"
 
 
 def count(backbone: str, name: str, classes: int = 0, **settings: object) -> int:
-    """Numbers that a method trains on a backbone, with a head if there are classes."""
+    """Return the number of trained parameters, with a head if there are classes."""
     method = build_method(settings_for({"name": name, **settings}), KNOWN_SHAPES[backbone], 0)
     layout = layout_of(method, Head("classes", max(classes, 1), method.shape.width))
     return layout.size if classes else layout.size - layout.head_size
@@ -49,13 +49,13 @@ PAPER = [
 
 
 @pytest.mark.parametrize(("backbone", "name", "settings", "classes", "expected"), PAPER)
-def test_figures_of_the_papers(
+def test_parameter_counts_equal_the_papers(
     backbone: str, name: str, settings: dict[str, Any], classes: int, expected: int
 ) -> None:
     assert count(backbone, name, classes, **settings) == expected
 
 
-#: (method, settings, numbers) with L blocks, width h, FFN width f: the formulas of methods.md.
+#: (method, settings, parameters) with L blocks, width h, FFN width f: the formulas of methods.md.
 FORMULAS: list[tuple[str, dict[str, Any], Callable[[int, int, int], int]]] = [
     ("linear", {}, lambda L, h, f: 0),
     ("slash", {"d": 777}, lambda L, h, f: 777),
@@ -68,6 +68,7 @@ FORMULAS: list[tuple[str, dict[str, Any], Callable[[int, int, int], int]]] = [
     ("prompt", {"length": 7, "placement": "template"}, lambda L, h, f: 7 * h),
     ("bitfit", {}, lambda L, h, f: L * (7 * h + f) + h),
     ("lora", {"rank": 5}, lambda L, h, f: 4 * 5 * h * L),
+    ("lora", {"rank": 5, "layers": "upper half"}, lambda L, h, f: 4 * 5 * h * (L // 2)),
     ("lora", {"rank": 5, "sites": "ffn"}, lambda L, h, f: 2 * 5 * (h + f) * L),
     ("lora", {"rank": 5, "sites": "q,k,v,o"}, lambda L, h, f: 8 * 5 * h * L),
     ("houlsby", {"bottleneck": 6}, lambda L, h, f: 2 * L * (2 * h * 6 + h + 6)),
@@ -112,7 +113,7 @@ SIZES = {
 
 
 @pytest.mark.parametrize("backbone", SIZES)
-def test_formulas(backbone: str) -> None:
+def test_parameter_counts_follow_the_formulas(backbone: str) -> None:
     L, h, f, rows = SIZES[backbone]
     for name, settings, formula in FORMULAS:
         assert count(backbone, name, **settings) == formula(L, h, f), (name, settings)
@@ -121,7 +122,7 @@ def test_formulas(backbone: str) -> None:
     assert {name for name, *_ in FORMULAS} == set(REGISTRY) - {"full"}
 
 
-#: The reference table's methods: our name, and what its arguments are called here.
+#: Methods of the reference table: name and argument names here.
 OURS: dict[str, tuple[str, dict[str, str]]] = {
     "linear": ("linear", {}),
     "slash": ("slash", {"d": "d"}),
@@ -147,7 +148,7 @@ FIXED = {"lora_ffn": {"sites": "ffn"}, "pa_attn": {"position": "attention"}}
 
 
 def why_not(row: dict[str, Any]) -> str | None:
-    """Return why a row of the table is not ours to check."""
+    """Return the reason to skip a row of the table."""
     if row["model"] not in KNOWN_SHAPES:
         return "an encoder-decoder"
     if row["method"] not in OURS:
@@ -157,7 +158,7 @@ def why_not(row: dict[str, Any]) -> str | None:
     return None
 
 
-def test_every_row_of_the_reference_table() -> None:
+def test_parameter_counts_equal_the_reference_table() -> None:
     if not REFERENCE.exists():
         pytest.skip(f"no {REFERENCE}")
     seen: Counter[str | None] = Counter()
@@ -167,14 +168,14 @@ def test_every_row_of_the_reference_table() -> None:
             continue
         (name, keys), arguments = OURS[row["method"]], dict(row["args"])
         arguments.pop("bias", None)
-        # There BitFit trains one bias more, of the dense layer in Hugging Face's head.
+        # The reference BitFit also trains the bias of the dense layer in Hugging Face's head.
         dense_bias = KNOWN_SHAPES[row["model"]].width if arguments.pop("hf_head", False) else 0
         settings = FIXED.get(row["method"], {})
         if name == "compacter":
             settings = {"reduction": KNOWN_SHAPES[row["model"]].width // arguments.pop("m")}
         settings = {**settings, **{keys[key]: value for key, value in arguments.items()}}
-        found = count(row["model"], name, row["C"] or 0, **settings)
-        assert found + dense_bias == row["built"], row
+        actual = count(row["model"], name, row["C"] or 0, **settings)
+        assert actual + dense_bias == row["built"], row
     assert seen == {
         None: 51,
         "an encoder-decoder": 17,
@@ -208,7 +209,7 @@ CONFIGS = {
 
 
 @pytest.mark.parametrize("name", CONFIGS)
-def test_known_shapes_are_those_of_the_models(name: str) -> None:
+def test_known_shapes_equal_the_shapes_of_models(name: str) -> None:
     with torch.device("meta"):
         model = AutoModel.from_config(CONFIGS[name], add_pooling_layer=False)
     shape = KNOWN_SHAPES[name]
@@ -219,7 +220,7 @@ def test_known_shapes_are_those_of_the_models(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["roberta-base", "roberta-large", "bert-base-cased"])
-def test_sizes_are_the_reference_tables_without_pooler(name: str) -> None:
+def test_backbone_sizes_equal_the_reference_table_without_pooler(name: str) -> None:
     if not REFERENCE.exists():
         pytest.skip(f"no {REFERENCE}")
     shape, total = KNOWN_SHAPES[name], json.loads(REFERENCE.read_text())["totals"][name]

@@ -1,4 +1,4 @@
-"""What every method starts from, on a roberta-base: distributions of the papers and their code."""
+"""Initial parameters on roberta-base follow the distributions of the papers and their code."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from fedpeft.backbones import KNOWN_SHAPES
+from fedpeft.backbones.shapes import KNOWN_SHAPES
 from fedpeft.methods import REGISTRY, build_method, settings_for
 
 #: Where He et al., Li and Liang draw a weight: N(0, 0.02).
@@ -78,7 +78,7 @@ EXPECTED: list[tuple[str, dict[str, object], dict[str, tuple[str, float]]]] = [
 
 
 @pytest.mark.parametrize(("name", "settings", "expected"), EXPECTED)
-def test_first_values(
+def test_initial_values_follow_the_papers(
     name: str, settings: dict[str, object], expected: dict[str, tuple[str, float]]
 ) -> None:
     shape = KNOWN_SHAPES["tiny" if name == "full" else "roberta-base"]
@@ -102,7 +102,7 @@ def test_first_values(
             assert values.std() == pytest.approx(size / sqrt(3), rel=0.05), end
 
 
-def test_every_method_is_here() -> None:
+def test_every_method_has_an_initial_value_case() -> None:
     assert {name for name, *_ in EXPECTED} == set(REGISTRY)
 
 
@@ -117,7 +117,7 @@ def test_every_method_is_here() -> None:
         ("scaled_parallel_adapter", {"scale": 2.0, "position": "ffn", "train_scale": False}),
     ],
 )
-def test_defaults_are_the_papers(name: str, defaults: dict[str, object]) -> None:
+def test_default_settings_equal_the_papers(name: str, defaults: dict[str, object]) -> None:
     """He et al. for GLUE; Compacter's code; VeRA section 4."""
     settings = settings_for({"name": name}).model_dump()
     assert {key: settings[key] for key in defaults} == defaults

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 import torch
-from literal import Change, Own, Seen, assert_literal
+from literal import Change, Params, Seen, assert_literal
 from models import build_model
 from torch import Tensor
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.loading import Backbone
 from fedpeft.methods.lora import low_rank_shapes
 
 #: What the matrix at each site reads.
@@ -22,13 +22,13 @@ READS = {
 }
 
 
-def low_rank(own: Own, sites: tuple[str, ...], scale: float) -> Change:
+def low_rank(params: Params, sites: tuple[str, ...], scale: float) -> Change:
     """h + scale * B A x."""
 
     def change(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
         if site not in sites:
             return hidden
-        down, up = own[f"{layer}.{site}.A"], own[f"{layer}.{site}.B"]
+        down, up = params[f"{layer}.{site}.A"], params[f"{layer}.{site}.B"]
         return hidden + scale * seen[READS[site]] @ down.T @ up.T
 
     return change
@@ -44,26 +44,28 @@ def low_rank(own: Own, sites: tuple[str, ...], scale: float) -> Change:
         ({"sites": ["k", "q", "ffn", "o", "v"]}, tuple(READS)),
     ],
 )
-def test_lora(encoder: Backbone, settings: dict[str, object], sites: tuple[str, ...]) -> None:
+def test_lora_matches_its_equation(
+    encoder: Backbone, settings: dict[str, object], sites: tuple[str, ...]
+) -> None:
     model = build_model(encoder, "lora", rank=3, alpha=12.0, **settings)
     assert model.method.sites == sites
-    assert_literal(model, lambda own: {"change": low_rank(own, sites, 4.0)})
+    assert_literal(model, lambda params: {"change": low_rank(params, sites, 4.0)})
 
 
-def test_vera(encoder: Backbone) -> None:
+def test_vera_matches_its_equation(encoder: Backbone) -> None:
     """h + b * (B (d * (A x))), one A and one B for all blocks."""
     model = build_model(encoder, "vera", rank=5)
     down, up = (
-        torch.from_numpy(each.transposed().T.copy()).double() * (2 / each.columns) ** 0.5
-        for each in model.method.projections()
+        torch.from_numpy(p.transposed().T.copy()).double() * (2 / p.columns) ** 0.5
+        for p in model.method.projections()
     )
     assert down.shape == (5, 24) and up.shape == (24, 5)
 
-    def written(own: Own) -> dict[str, Change]:
+    def written(params: Params) -> dict[str, Change]:
         def change(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
             if site not in ("q", "v"):
                 return hidden
-            d, b = own[f"{layer}.{site}.d"], own[f"{layer}.{site}.b"]
+            d, b = params[f"{layer}.{site}.d"], params[f"{layer}.{site}.b"]
             return hidden + b * ((d * (seen["attn_in"] @ down.T)) @ up.T)
 
         return {"change": change}
@@ -71,15 +73,15 @@ def test_vera(encoder: Backbone) -> None:
     assert_literal(model, written, scale=1.0)
 
 
-def test_uni_lora(encoder: Backbone) -> None:
-    """Entry k of all matrices, one after the other, is theta[j_k] / sqrt(how often j_k comes)."""
+def test_uni_lora_matches_its_equation(encoder: Backbone) -> None:
+    """Entry k of the concatenated matrices is theta[j_k] / sqrt(count of j_k)."""
     model = build_model(encoder, "uni_lora", rank=2, d=40)
     (selection,) = model.method.projections()
     picked = selection.picked().tolist()
-    shapes = low_rank_shapes(("q", "v"), 2, encoder.shape)
+    shapes = low_rank_shapes(("q", "v"), 2, encoder.shape, range(encoder.shape.layers))
 
-    def written(own: Own) -> dict[str, Change]:
-        entries = [own["theta"][j] / picked.count(j) ** 0.5 for j in picked]
+    def written(params: Params) -> dict[str, Change]:
+        entries = [params["theta"][j] / picked.count(j) ** 0.5 for j in picked]
         matrices = {}
         for name, (rows, columns) in shapes.items():
             matrices[name] = torch.stack(entries[: rows * columns]).view(rows, columns)

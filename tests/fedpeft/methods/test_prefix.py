@@ -3,26 +3,28 @@
 from __future__ import annotations
 
 import torch
-from literal import Own, assert_literal
+from literal import Params, assert_literal
 from models import build_model
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.loading import Backbone
 
 
-def test_a_prefix_stands_in_front_of_keys_and_values(encoder: Backbone) -> None:
-    def written(own: Own) -> dict[str, object]:
+def test_prefix_is_prepended_to_keys_and_values(encoder: Backbone) -> None:
+    def written(params: Params) -> dict[str, object]:
         blocks = range(encoder.shape.layers)
-        return {"prefix": [(own[f"{i}.prefix_keys"], own[f"{i}.prefix_values"]) for i in blocks]}
+        return {
+            "prefix": [(params[f"{i}.prefix_keys"], params[f"{i}.prefix_values"]) for i in blocks]
+        }
 
     assert_literal(build_model(encoder, "prefix", length=3), written, scale=1.0)
 
 
-def test_an_mlp_makes_the_prefix_of_all_blocks(encoder: Backbone) -> None:
+def test_mlp_generates_the_prefix_of_all_blocks(encoder: Backbone) -> None:
     """embedding -> hidden -> tanh -> 2 L width, as in the code of He et al.: k_0 v_0 k_1 v_1 ..."""
 
-    def written(own: Own) -> dict[str, object]:
-        inner = torch.tanh(own["embedding"] @ own["hidden.weight"].T + own["hidden.bias"])
-        flat = inner @ own["out.weight"].T + own["out.bias"]  # [l, 2 L width]
+    def written(params: Params) -> dict[str, object]:
+        inner = torch.tanh(params["embedding"] @ params["hidden.weight"].T + params["hidden.bias"])
+        flat = inner @ params["out.weight"].T + params["out.bias"]  # [l, 2 L width]
         parts = [flat[:, 24 * i : 24 * i + 24] for i in range(6)]
         return {"prefix": list(zip(parts[0::2], parts[1::2], strict=True))}
 

@@ -10,14 +10,14 @@ from literal import Seen, assert_literal, at_text, engine_states, literal_encode
 from models import batch_of, build_model, random_vectors, with_types, without_padding
 from torch import Tensor
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.loading import Backbone
+from fedpeft.batches.batch import Batch
 from fedpeft.model import TaskModel
-from fedpeft.tasks.batching import Batch
 
 
-def test_a_prompt_stands_in_front_of_the_embeddings(encoder: Backbone) -> None:
+def test_prompt_is_prepended_to_the_embeddings(encoder: Backbone) -> None:
     model = build_model(encoder, "prompt", length=3)
-    assert_literal(model, lambda own: {"prompt": own["prompt"]}, scale=1.0)
+    assert_literal(model, lambda params: {"prompt": params["prompt"]}, scale=1.0)
 
 
 def template(batch: Batch, length: int, mask_id: int) -> tuple[Batch, list[range]]:
@@ -41,7 +41,7 @@ def template(batch: Batch, length: int, mask_id: int) -> tuple[Batch, list[range
 
 
 def mask_batches(model: TaskModel) -> list[Batch]:
-    """A padded and an unpadded batch; the first tokens and the last ones are read too."""
+    """Return a padded and an unpadded batch; the read positions include the first and the last."""
     batch = batch_of(model.backbone, 2, 3, "mask")
     if model.method.shape.types > 1:
         batch = with_types(batch)
@@ -51,7 +51,7 @@ def mask_batches(model: TaskModel) -> list[Batch]:
 
 
 @pytest.mark.parametrize("length", [1, 2, 3, 4])
-def test_a_template_changes_the_mask_tokens_around_the_mask(encoder: Backbone, length: int) -> None:
+def test_template_changes_the_mask_tokens_around_the_mask(encoder: Backbone, length: int) -> None:
     model = build_model(encoder, "prompt", length=length, placement="template")
     vectors = random_vectors(model, 2, scale=1.0)
     prompts = model.layout.unpack(vectors)["prompt"]
@@ -69,15 +69,15 @@ def test_a_template_changes_the_mask_tokens_around_the_mask(encoder: Backbone, l
 
         texts = longer.input_ids, longer.attention_mask, longer.token_type_ids
         expected = at_text(literal_encoder(encoder.model, *texts, change), longer.attention_mask)
-        found = engine_states(model, vectors, batch)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+        actual = engine_states(model, vectors, batch)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-9)
 
 
 @pytest.mark.parametrize("length", [1, 2, 3])
-def test_a_template_starts_as_the_text_with_more_masks(small: Backbone, length: int) -> None:
+def test_template_starts_as_the_text_with_more_masks(small: Backbone, length: int) -> None:
     model = build_model(small, "prompt", length=length, placement="template")
     plain = build_model(small, "linear")
-    vectors = torch.from_numpy(model.initial(0))[None]
+    vectors = torch.from_numpy(model.parameters.initial(0))[None]
     batch = batch_of(small, 1, 5, "mask")
     longer, _ = template(batch, length, small.tokenizer.mask_token_id)
     assert (longer.input_ids == small.tokenizer.mask_token_id).sum(1).tolist() == [length + 1] * 5
@@ -86,7 +86,7 @@ def test_a_template_starts_as_the_text_with_more_masks(small: Backbone, length: 
     torch.testing.assert_close(model.outputs(model.realise(vectors), batch), expected)
 
 
-def test_a_template_reads_the_mask_in_its_middle(small: Backbone) -> None:
+def test_template_reads_the_mask_in_its_middle(small: Backbone) -> None:
     model = build_model(small, "prompt", length=3, placement="template")
     batch, realised = batch_of(small, 1, 4, "mask"), model.realise(random_vectors(model, 1))
     hidden, _ = model.hidden_states(realised.modifications, batch)
@@ -95,7 +95,7 @@ def test_a_template_reads_the_mask_in_its_middle(small: Backbone) -> None:
     torch.testing.assert_close(model.outputs(realised, batch), expected, rtol=0, atol=1e-12)
 
 
-def test_a_prompt_moves_the_token_that_is_read(small: Backbone) -> None:
+def test_prompt_moves_the_position_that_the_head_reads(small: Backbone) -> None:
     model = build_model(small, "prompt", length=3)
     realised = model.realise(random_vectors(model, 1))
     for representation in ("mask", "cls", "mean"):
@@ -106,5 +106,5 @@ def test_a_prompt_moves_the_token_that_is_read(small: Backbone) -> None:
         if representation == "mean":
             read = (text * mask).sum(1) / mask.sum(1)
         expected = read @ realised.head_weight[0].T + realised.head_bias[0]
-        found = model.outputs(realised, batch)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-12)
+        actual = model.outputs(realised, batch)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-12)

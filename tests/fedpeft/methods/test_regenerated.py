@@ -1,12 +1,12 @@
-"""Projections from memory and made anew in every pass give the same bits, in any pieces."""
+"""Stored and regenerated projections give the same bits, for any size of pieces."""
 
 from __future__ import annotations
 
 import pytest
 import torch
-from models import batch_of, build_model, random_vectors
+from models import batch_of, build_model, random_vectors, task_model
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.loading import Backbone
 from fedpeft.heads import Head
 from fedpeft.methods import REGISTRY
 from fedpeft.model import TaskModel
@@ -26,19 +26,19 @@ HEAD = 33  # numbers that are projected to the weights of the head
 
 
 def in_mode(like: TaskModel, mode: operators.Mode) -> TaskModel:
-    """The same method with a projected head, projections stored or regenerated."""
+    """Return the same model with stored or regenerated projections, and a projected head."""
     head = Head("classes", 3, like.head.width, HEAD)
-    return TaskModel(like.backbone, like.method, head, projections=mode)
+    return task_model(like.backbone, like.method, head, projections=mode)
 
 
-def test_no_method_with_projections_is_forgotten(small: Backbone) -> None:
-    found = {name for name in REGISTRY if build_model(small, name).method.projections()}
-    assert found == {name for name, _ in PROJECTED}
+def test_every_method_with_projections_has_a_case(small: Backbone) -> None:
+    actual = {name for name in REGISTRY if build_model(small, name).method.projections()}
+    assert actual == {name for name, _ in PROJECTED}
 
 
 @pytest.mark.parametrize("piece", [None, 64])
 @pytest.mark.parametrize(("name", "settings"), PROJECTED)
-def test_both_modes_give_the_same_bits(
+def test_stored_and_regenerated_projections_give_the_same_bits(
     small: Backbone,
     monkeypatch: pytest.MonkeyPatch,
     name: str,
@@ -54,12 +54,12 @@ def test_both_modes_give_the_same_bits(
     batch, vectors = batch_of(small, groups, 3), random_vectors(kept, groups)
     outputs, expected = (m.outputs(m.realise(vectors), batch) for m in (made, kept))
     assert torch.equal(outputs, expected)
-    found, stored = (m.gradients(vectors, batch)[0] for m in (made, kept))
-    assert torch.equal(found, stored)
-    torch.testing.assert_close(found, whole.gradients(vectors, batch)[0], rtol=0, atol=1e-9)
+    actual, stored = (m.gradients(vectors, batch)[0] for m in (made, kept))
+    assert torch.equal(actual, stored)
+    torch.testing.assert_close(actual, whole.gradients(vectors, batch)[0], rtol=0, atol=1e-9)
     if like.method.grouped:
-        found, stored = (m.example_gradients(vectors, batch)[0] for m in (made, kept))
-        assert torch.equal(found, stored)
+        actual, stored = (m.example_gradients(vectors, batch)[0] for m in (made, kept))
+        assert torch.equal(actual, stored)
 
 
 def test_only_a_stored_projection_is_in_memory(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -1,4 +1,4 @@
-"""What must hold for every method, and for each once more with other settings."""
+"""Properties of every method, with default and with other settings."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from literal import at_text, engine_states
 from models import VARIANTS, batch_of, build_model, part_of, random_vectors, with_types
 from torch import Tensor
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.families import FAMILIES
+from fedpeft.backbones.loading import Backbone
+from fedpeft.batches.batch import Batch
 from fedpeft.methods import REGISTRY, method_class
 from fedpeft.model import TaskModel
 from fedpeft.modifications.hooks import applied
-from fedpeft.sites import FAMILIES
-from fedpeft.tasks.batching import Batch
-from fedpeft.vector import decode, encode
+from fedpeft.wire.codecs import decode, encode
 
 
 def named(name: str, settings: dict[str, object]) -> str:
@@ -36,8 +36,8 @@ def texts(model: TaskModel, groups: int, rows: int) -> Batch:
 
 
 @grouped
-def test_groups_do_not_see_each_other(small: Backbone, name: str, settings: dict) -> None:
-    """Three task vectors in one padded batch are three runs: outputs and gradients."""
+def test_groups_are_independent(small: Backbone, name: str, settings: dict) -> None:
+    """Three task vectors in one padded batch give the outputs and gradients of three batches."""
     model = build_model(small, name, **settings)
     batch, vectors = texts(model, 3, 2), random_vectors(model, 3)
     outputs = model.outputs(model.realise(vectors), batch)
@@ -53,20 +53,20 @@ def test_groups_do_not_see_each_other(small: Backbone, name: str, settings: dict
 
 
 @grouped
-def test_an_example_has_the_gradient_it_has_alone(
+def test_example_gradients_equal_those_of_single_examples(
     small: Backbone, name: str, settings: dict
 ) -> None:
     model = build_model(small, name, **settings)
     batch, vectors = texts(model, 2, 3), random_vectors(model, 2)
-    found, _ = model.example_gradients(vectors, batch)
+    actual, _ = model.example_gradients(vectors, batch)
     for row in range(6):
         vector = vectors[row // 3 : row // 3 + 1]
         (expected,), _ = model.gradients(vector, part_of(batch, row, row + 1))
-        torch.testing.assert_close(found[row], expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(actual[row], expected, rtol=1e-9, atol=1e-9)
 
 
 def cannot_change(model: TaskModel, batch: Batch) -> Tensor:
-    """The numbers [P] that no example of the batch depends on.
+    """Return the parameters [P] that no example of the batch depends on.
 
     A key's bias: softmax does not see what is added to all of its arguments. Embeddings of
     tokens and positions that are in no text.
@@ -77,20 +77,20 @@ def cannot_change(model: TaskModel, batch: Batch) -> Tensor:
         "embeddings.word_embeddings.weight": batch.input_ids[batch.attention_mask == 1],
         "embeddings.position_embeddings.weight": torch.arange(first, first + longest),
     }
-    found = []
+    actual = []
     for name, shape in model.layout.entries:
         dead = torch.full(shape, name.endswith((".k", "self.key.bias")) or name in used)
         if name in used:
             dead[used[name]] = False
-        found.append(dead.flatten())
-    return torch.cat(found)
+        actual.append(dead.flatten())
+    return torch.cat(actual)
 
 
 @every
-def test_every_number_counts_and_the_backbone_stays(
+def test_every_parameter_has_an_effect_and_the_backbone_is_unchanged(
     small: Backbone, name: str, settings: dict
 ) -> None:
-    """Four draws of the parameters, as the units of a ReLU may be dead in one of them."""
+    """Use four draws of the parameters: ReLU units may be dead in one of them."""
     before = {key: value.clone() for key, value in small.model.state_dict().items()}
     model = build_model(small, name, **settings)
     batch = texts(model, 1, 12)
@@ -108,7 +108,7 @@ IDENTITY = ["linear", "lora", "vera", "bitfit", "scaled_parallel_adapter", "said
 
 
 @every
-def test_identity_at_the_start_where_it_is_promised(
+def test_identity_at_the_start_for_methods_that_promise_it(
     small: Backbone, name: str, settings: dict
 ) -> None:
     model = build_model(small, name, **settings)
@@ -119,13 +119,13 @@ def test_identity_at_the_start_where_it_is_promised(
         "token_type_ids": batch.token_type_ids,
     }
     plain = at_text(small.model(**arguments).last_hidden_state, batch.attention_mask)
-    found = engine_states(model, torch.from_numpy(model.initial(0))[None], batch)
-    same = found.shape == plain.shape and torch.equal(found, plain)
+    actual = engine_states(model, torch.from_numpy(model.parameters.initial(0))[None], batch)
+    same = actual.shape == plain.shape and torch.equal(actual, plain)
     assert same == (name in IDENTITY or (name == "slash" and settings.get("init") == "zeros"))
 
 
 @every
-def test_a_method_says_where_it_changes_and_whether_it_fuses(
+def test_declared_sites_and_fusable_match_the_modifications(
     small: Backbone, name: str, settings: dict
 ) -> None:
     method = (model := build_model(small, name, **settings)).method
@@ -140,15 +140,15 @@ def test_a_method_says_where_it_changes_and_whether_it_fuses(
 
 
 @every
-def test_a_vector_survives_its_journey(small: Backbone, name: str, settings: dict) -> None:
+def test_vector_survives_packing_and_unpacking(small: Backbone, name: str, settings: dict) -> None:
     model = build_model(small, name, **settings)
-    vector = model.initial(0)
+    vector = model.parameters.initial(0)
     assert vector.shape == (model.layout.size,) and vector.dtype == np.float64
-    assert np.array_equal(vector, model.initial(0)) and np.isfinite(vector).all()
+    assert np.array_equal(vector, model.parameters.initial(0)) and np.isfinite(vector).all()
     sent = encode(vector, "float64")
-    back = decode(np.frombuffer(sent.tobytes(), sent.dtype), "float64", len(vector), "float64")
+    back = decode(sent, "float64", len(vector), "float64")
     assert np.array_equal(back, vector)
-    rows = np.stack([vector, model.initial(1)])
+    rows = np.stack([vector, model.parameters.initial(1)])
     parts = model.layout.unpack(torch.from_numpy(rows))
     for row in range(2):
         named_parts = {key: value[row].numpy() for key, value in parts.items()}
@@ -156,7 +156,7 @@ def test_a_vector_survives_its_journey(small: Backbone, name: str, settings: dic
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_hooks_are_gone_after_an_error(small: Backbone, name: str) -> None:
+def test_hooks_are_removed_after_an_error(small: Backbone, name: str) -> None:
     model = build_model(small, name)
     batch = texts(model, 1, 2)
     broken = replace(batch, input_ids=batch.input_ids + 10_000)  # behind the vocabulary
@@ -165,7 +165,7 @@ def test_hooks_are_gone_after_an_error(small: Backbone, name: str) -> None:
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in small.model.modules())
 
 
-def test_hooks_are_gone_if_one_cannot_be_made(small: Backbone) -> None:
+def test_hooks_are_removed_if_one_cannot_be_registered(small: Backbone) -> None:
     changes = build_model(small, "slash").realise(torch.zeros(1, 62).double()).modifications
     with (
         pytest.raises(KeyError),

@@ -4,21 +4,31 @@ from __future__ import annotations
 
 import pytest
 import torch
-from literal import Own, Seen, assert_literal, at_text, both_batches, engine_states, literal_encoder
+from literal import (
+    Params,
+    Seen,
+    assert_literal,
+    at_text,
+    both_batches,
+    engine_states,
+    literal_encoder,
+)
 from models import batch_of, build_model, random_vectors
 from torch import Tensor
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.attention import EAGER, SDPA
+from fedpeft.backbones.loading import Backbone
 from fedpeft.model import TaskModel
-from fedpeft.modifications.attention import EAGER, SDPA
 
 PLACES = {"output": "ffn_out", "intermediate": "ffn_mid", "attention": "attn_norm"}
 
 
 def matrices(model: TaskModel) -> list[Tensor]:
-    """W of every projection, entries of variance 1/d."""
-    found = model.method.projections()
-    return [torch.from_numpy(p.transposed().T.copy()).double() / p.columns**0.5 for p in found]
+    """Return W of every projection, with entries of variance 1/d."""
+    projections = model.method.projections()
+    return [
+        torch.from_numpy(p.transposed().T.copy()).double() / p.columns**0.5 for p in projections
+    ]
 
 
 @pytest.mark.parametrize("implementation", [SDPA, EAGER])
@@ -31,8 +41,8 @@ def test_without_modifications_the_literal_encoder_is_the_backbone(
         for batch in both_batches(model):
             texts = batch.input_ids, batch.attention_mask, batch.token_type_ids
             expected = at_text(literal_encoder(backbone.model, *texts), batch.attention_mask)
-            found = engine_states(model, random_vectors(model, 1), batch)
-            torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+            actual = engine_states(model, random_vectors(model, 1), batch)
+            torch.testing.assert_close(actual, expected, rtol=0, atol=1e-9)
     finally:
         backbone.model.set_attn_implementation(SDPA)
 
@@ -42,9 +52,9 @@ def test_without_modifications_the_literal_encoder_is_the_backbone(
 def test_slash_shifts_by_the_projections_of_z(encoder: Backbone, position: str, init: str) -> None:
     model = build_model(encoder, "slash", d=9, position=position, init=init)
 
-    def written(own: Own) -> dict[str, object]:
+    def written(params: Params) -> dict[str, object]:
         def change(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
-            z_l = matrices(model)[layer] @ own["z"]
+            z_l = matrices(model)[layer] @ params["z"]
             return hidden + z_l if site == PLACES[position] else hidden
 
         return {"change": change}
@@ -52,13 +62,17 @@ def test_slash_shifts_by_the_projections_of_z(encoder: Backbone, position: str, 
     assert_literal(model, written, scale=1.0)
 
 
-@pytest.mark.parametrize(("layers", "chosen"), [("1-2", [1, 2]), ("2, 0", [0, 2]), ([1], [1])])
-def test_slash_shifts_the_chosen_blocks(small: Backbone, layers: object, chosen: list[int]) -> None:
+@pytest.mark.parametrize(
+    ("layers", "chosen"), [("1-2", [1, 2]), ("2, 0", [0, 2]), ([1], [1]), ("upper half", [1, 2])]
+)
+def test_slash_shifts_the_selected_blocks(
+    small: Backbone, layers: object, chosen: list[int]
+) -> None:
     model = build_model(small, "slash", d="max", layers=layers)
     assert model.method.d == 24 * len(chosen)
 
-    def written(own: Own) -> dict[str, object]:
-        shifts = dict(zip(chosen, [W @ own["z"] for W in matrices(model)], strict=True))
+    def written(params: Params) -> dict[str, object]:
+        shifts = dict(zip(chosen, [W @ params["z"] for W in matrices(model)], strict=True))
 
         def change(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
             return hidden + shifts[layer] if site == "ffn_out" and layer in shifts else hidden
@@ -68,7 +82,7 @@ def test_slash_shifts_the_chosen_blocks(small: Backbone, layers: object, chosen:
     assert_literal(model, written, scale=1.0)
 
 
-def test_a_block_has_the_same_projection_whichever_are_chosen(small: Backbone) -> None:
+def test_slash_projection_of_a_block_does_not_depend_on_the_selection(small: Backbone) -> None:
     every = build_model(small, "slash", d=9).method.projections()
     last = build_model(small, "slash", d=9, layers="2").method.projections()
     assert last == [every[2]]
@@ -86,8 +100,8 @@ def test_slash_with_identity_shifts_by_z_itself(small: Backbone) -> None:
 def test_jr_warp_moves_a_prompt_through_the_blocks(encoder: Backbone, length: int) -> None:
     model = build_model(encoder, "jr_warp", d=9, length=length)
 
-    def written(own: Own) -> dict[str, object]:
-        first, *later = [(W @ own["z"]).view(length, 24) for W in matrices(model)]
+    def written(params: Params) -> dict[str, object]:
+        first, *later = [(W @ params["z"]).view(length, 24) for W in matrices(model)]
 
         def before_the_next_block(site: str, layer: int, hidden: Tensor, seen: Seen) -> Tensor:
             if site != "ffn_norm" or layer == len(later):
@@ -99,7 +113,7 @@ def test_jr_warp_moves_a_prompt_through_the_blocks(encoder: Backbone, length: in
     assert_literal(model, written, scale=1.0)
 
 
-def test_jr_warp_reads_the_mask_behind_the_prompt(small: Backbone) -> None:
+def test_jr_warp_reads_the_mask_after_the_prompt(small: Backbone) -> None:
     batch = batch_of(small, 1, 4, "mask")
     right = build_model(small, "jr_warp", d=4, length=2)
     original = build_model(small, "jr_warp", d=4, length=2, reference_compat=True)

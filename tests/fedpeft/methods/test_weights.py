@@ -1,4 +1,4 @@
-"""BitFit, full fine-tuning and SAID against copies of the encoder whose weights were set."""
+"""BitFit, full fine-tuning and SAID against copies of the encoder with changed weights."""
 
 from __future__ import annotations
 
@@ -8,10 +8,11 @@ from math import prod
 
 import pytest
 import torch
-from literal import Own, at_text, both_batches, engine_states, fastfood_matrix
+from literal import Params, at_text, both_batches, engine_states, fastfood_matrix
 from models import build_model, random_vectors
 
-from fedpeft.backbones import KNOWN_SHAPES, Backbone
+from fedpeft.backbones.loading import Backbone
+from fedpeft.backbones.shapes import KNOWN_SHAPES
 from fedpeft.methods import build_method, settings_for
 from fedpeft.methods.said import SAID
 from fedpeft.model import TaskModel
@@ -29,16 +30,16 @@ BIASES = {
 
 
 def assert_same_as_a_copy(
-    model: TaskModel, groups: int, changes: Callable[[Own], Own], scale: float = 0.3
+    model: TaskModel, groups: int, changes: Callable[[Params], Params], scale: float = 0.3
 ) -> None:
-    """``changes(own)`` says what is added to which weights with one group's parameters."""
+    """Compare with copies whose weights get ``changes(params)`` of each group's parameters."""
     vectors = random_vectors(model, groups, scale)
     parameters = model.layout.unpack(vectors)
     others = []
     for group in range(groups):
         other = copy.deepcopy(model.backbone.model)
-        own = {name: value[group] for name, value in parameters.items()}
-        for name, change in changes(own).items():
+        params = {name: value[group] for name, value in parameters.items()}
+        for name, change in changes(params).items():
             other.get_parameter(name).add_(change)
         others.append(other)
     for batch in both_batches(model, groups):
@@ -51,17 +52,17 @@ def assert_same_as_a_copy(
             for group, other in enumerate(others)
         ]
         expected = at_text(torch.cat(parts), batch.attention_mask)
-        found = engine_states(model, vectors, batch)
-        torch.testing.assert_close(found, expected, rtol=0, atol=1e-9)
+        actual = engine_states(model, vectors, batch)
+        torch.testing.assert_close(actual, expected, rtol=0, atol=1e-9)
 
 
 def test_bitfit_changes_every_bias(encoder: Backbone) -> None:
-    def changes(own: Own) -> Own:
-        found = {"embeddings.LayerNorm.bias": own["embed_norm"]}
+    def changes(params: Params) -> Params:
+        added = {"embeddings.LayerNorm.bias": params["embed_norm"]}
         for layer in range(3):
             for site, path in BIASES.items():
-                found[f"encoder.layer.{layer}.{path}.bias"] = own[f"{layer}.{site}"]
-        return found
+                added[f"encoder.layer.{layer}.{path}.bias"] = params[f"{layer}.{site}"]
+        return added
 
     model = build_model(encoder, "bitfit")
     biases = {name for name, _ in encoder.model.named_parameters() if name.endswith("bias")}
@@ -73,7 +74,7 @@ def test_full_changes_every_weight(encoder: Backbone) -> None:
     model = build_model(encoder, "full")
     names = [name for name, _ in model.layout.entries if not name.startswith("head.")]
     assert sorted(names) == sorted(name for name, _ in encoder.model.named_parameters())
-    assert_same_as_a_copy(model, 1, lambda own: {name: own[name] for name in names})
+    assert_same_as_a_copy(model, 1, lambda params: {name: params[name] for name in names})
 
 
 @pytest.mark.parametrize("d", [8, 12])
@@ -84,23 +85,23 @@ def test_said_changes_every_weight_along_fastfood(encoder: Backbone, d: int) -> 
     assert dict(model.layout.entries)["lambda"] == (4,)
     assert dict(model.layout.entries)["theta"] == (d - 4,)
 
-    def changes(own: Own) -> Own:
-        found = {}
+    def changes(params: Params) -> Params:
+        actual = {}
         for projection in method.projections():
             name = projection.name.removeprefix("said/")
             shape = encoder.model.get_parameter(name).shape
             assert projection.rows == prod(shape)
             layer = int(name.split(".")[2]) + 1 if name.startswith("encoder.layer.") else 0
-            change = fastfood_matrix(projection) @ own["theta"] / prod(shape) ** 0.5
-            found[name] = own["lambda"][layer] * change.view(shape)
-        assert set(found) == {name for name, _ in encoder.model.named_parameters()}
-        return found
+            change = fastfood_matrix(projection) @ params["theta"] / prod(shape) ** 0.5
+            actual[name] = params["lambda"][layer] * change.view(shape)
+        assert set(actual) == {name for name, _ in encoder.model.named_parameters()}
+        return actual
 
     assert_same_as_a_copy(model, 1, changes, scale=1.0)
 
 
-def test_said_moves_every_weight_by_the_same_length() -> None:
-    """As in the paper's code: a step of theta is as long for a small weight as for a large one."""
+def test_said_projections_have_columns_of_equal_length() -> None:
+    """As in the paper's code: a step of theta moves small and large weights by the same length."""
     method = build_method(settings_for({"name": "said", "d": 130}), KNOWN_SHAPES["tiny"], seed=1)
     for projection in method.projections():
         if projection.rows >= 32 * 32:
@@ -109,7 +110,7 @@ def test_said_moves_every_weight_by_the_same_length() -> None:
 
 
 @pytest.mark.parametrize("name", ["full", "said"])
-def test_several_vectors_are_refused(tiny: Backbone, name: str) -> None:
+def test_methods_that_change_weights_refuse_several_vectors(tiny: Backbone, name: str) -> None:
     model = build_model(tiny, name)
     with pytest.raises(ValueError, match="one task vector, not 2"):
         model.realise(random_vectors(model, 2))

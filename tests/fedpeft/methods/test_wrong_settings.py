@@ -1,4 +1,4 @@
-"""Wrong settings of methods: one line with the value and what would be right."""
+"""Wrong settings of methods are explained in one line with the value and what is expected."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import re
 
 import pytest
 
-from fedpeft.backbones import KNOWN_SHAPES
-from fedpeft.config import Experiment
+from fedpeft.backbones.shapes import KNOWN_SHAPES
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.methods import REGISTRY, build_method, method_class, settings_for
 from fedpeft.runtime import Runtime
 
@@ -21,9 +21,9 @@ def assert_one_line(caught: pytest.ExceptionInfo[UserError], words: str) -> None
 
 
 @pytest.mark.parametrize("name", REGISTRY)
-def test_a_method_names_the_settings_it_has(name: str) -> None:
-    own = [key for key in method_class(name).Settings.model_fields if key != "name"]
-    words = f"it has: {', '.join(own)}" if own else "it has none"
+def test_unknown_setting_lists_the_settings_of_the_method(name: str) -> None:
+    keys = [key for key in method_class(name).Settings.model_fields if key != "name"]
+    words = f"it has: {', '.join(keys)}" if keys else "it has none"
     with pytest.raises(UserError) as caught:
         settings_for({"name": name, "nonsense": 1})
     assert_one_line(caught, f"unknown key 'method.nonsense': not a setting of {name}; {words}")
@@ -39,7 +39,7 @@ def test_a_method_names_the_settings_it_has(name: str) -> None:
         ({"name": "slash", "d": "mx"}, "or 'max'"),
         ({"name": "slash", "d": 1.5}, "method.d = 1.5: expected a valid integer"),
         ({"name": "slash", "init": "ones"}, "method.init = 'ones'"),
-        ({"name": "slash", "layers": "6-x"}, "method.layers = '6-x': expected 'all', or numbers"),
+        ({"name": "slash", "layers": "6-x"}, "method.layers = '6-x': expected 'all', 'upper half'"),
         ({"name": "slash", "layers": ""}, "and ranges such as 0,6-11"),
         ({"name": "slash", "layers": "-1"}, "method.layers = '-1'"),
         ({"name": "slash", "layers": "5-3"}, "numbers and ranges such as 0,6-11"),
@@ -62,7 +62,7 @@ def test_a_method_names_the_settings_it_has(name: str) -> None:
         ({"name": "jr_warp", "length": 0}, "method.length = 0"),
     ],
 )
-def test_a_value_out_of_its_range(values: dict[str, object], words: str) -> None:
+def test_value_out_of_range_is_refused(values: dict[str, object], words: str) -> None:
     with pytest.raises(UserError) as caught:
         settings_for(values)
     assert_one_line(caught, words)
@@ -80,7 +80,7 @@ def test_a_value_out_of_its_range(values: dict[str, object], words: str) -> None
         ({"name": "slash", "d": 33, "layers": "1"}, "slash shifts 1 x 32 activations"),
         (
             {"name": "slash", "d": 8, "layers": "0,9"},
-            "method.layers: 9 is no block of this backbone; expected 0 to 1",
+            "method.layers: this backbone has no block 9; expected 0 to 1",
         ),
         (
             {"name": "slash", "d": 5, "init": "identity"},
@@ -97,10 +97,12 @@ def test_a_value_out_of_its_range(values: dict[str, object], words: str) -> None
             {"name": "uni_lora", "rank": 1, "d": 257},
             "method.d = 257: rank 1 has 256 entries to fill on this backbone; expected at most 256",
         ),
-        ({"name": "said", "d": 3}, "method.d = 3: 3 of them scale layers; expected more"),
+        ({"name": "said", "d": 3}, "method.d = 3: 3 parameters scale layers; expected more"),
     ],
 )
-def test_a_value_that_does_not_fit_the_backbone(values: dict[str, object], words: str) -> None:
+def test_value_that_does_not_fit_the_backbone_is_refused(
+    values: dict[str, object], words: str
+) -> None:
     settings = settings_for(values)
     with pytest.raises(UserError) as caught:
         build_method(settings, TINY, seed=0)
@@ -117,7 +119,7 @@ def test_a_value_that_does_not_fit_the_backbone(values: dict[str, object], words
         {"name": "said", "d": 4},
     ],
 )
-def test_the_last_value_that_fits(values: dict[str, object]) -> None:
+def test_largest_fitting_value_is_accepted(values: dict[str, object]) -> None:
     assert build_method(settings_for(values), TINY, seed=0).parameters()
 
 
@@ -130,7 +132,7 @@ def test_the_last_value_that_fits(values: dict[str, object]) -> None:
         ("", ("q", "v")),
     ],
 )
-def test_sites_are_a_list_or_a_text(toml: str, sites: tuple[str, ...]) -> None:
+def test_sites_can_be_a_list_or_a_string(toml: str, sites: tuple[str, ...]) -> None:
     experiment = Experiment.load(f'[method]\nname = "lora"\n{toml}')
     assert experiment.method.sites == sites
     again = Experiment.load(experiment.to_toml(comments=True))
@@ -143,14 +145,14 @@ def test_sites_are_a_list_or_a_text(toml: str, sites: tuple[str, ...]) -> None:
     ("override", "layers"),
     [("6-8,0", (6, 7, 8, 0)), ("all", "all"), ("[1, 2]", (1, 2)), ("2,4", (2, 4))],
 )
-def test_blocks_are_a_list_or_a_text(override: str, layers: object) -> None:
+def test_blocks_can_be_a_list_or_a_string(override: str, layers: object) -> None:
     experiment = Experiment.load("", [f"method.layers={override}"])
     assert experiment.method.layers == layers
     assert Experiment.load(experiment.to_toml()) == experiment
 
 
 @pytest.mark.parametrize("name", [name for name in REGISTRY if not method_class(name).grouped])
-def test_whole_weights_have_no_cohorts(name: str) -> None:
+def test_methods_that_change_weights_refuse_cohorts(name: str) -> None:
     words = f"engine.cohort = 2: method '{name}' changes whole weights"
     with pytest.raises(UserError) as caught:
         Experiment.load("", [f"method.name={name}", "engine.cohort=2"])
@@ -168,21 +170,22 @@ TEMPLATE = [
 
 
 @pytest.mark.parametrize("other", ["representation=cls", "task.name=synthetic/entities"])
-def test_a_template_stands_around_the_mask_that_is_read(other: str) -> None:
+def test_template_requires_the_mask_representation(other: str) -> None:
     runtime = Runtime(Experiment.load("", [*TEMPLATE, other]))
     with pytest.raises(UserError) as caught:
         _ = runtime.model
-    assert_one_line(caught, "needs representation = 'mask' and labels of texts; here it is")
+    assert_one_line(caught, "expected representation = 'mask' and labels of texts, got")
 
 
-def test_a_template_takes_positions_of_the_backbone() -> None:
-    """The tiny backbone has 130; a prompt in front of the text takes none."""
+def test_template_uses_positions_of_the_backbone() -> None:
+    """The tiny backbone has 130 positions; a prompt before the text uses none."""
 
     def load(*settings: str) -> Runtime:
         return Runtime(Experiment.load("", [*TEMPLATE, "method.length=20", *settings]))
 
     with pytest.raises(UserError) as caught:
-        _ = load("task.max_length=111").train
+        _ = load("task.max_length=111").parameters
     assert_one_line(caught, "task.max_length = 111: 'tiny' reads at most 110 tokens of a text")
-    assert len(load("task.max_length=110").train) == 8
-    assert len(load("task.max_length=130", "method.placement=start").train) == 8
+    for fitting in (["task.max_length=110"], ["task.max_length=130", "method.placement=start"]):
+        runtime = load(*fitting)
+        assert runtime.parameters.method.tokens in (0, 20) and len(runtime.train) == 8

@@ -15,14 +15,14 @@ from fedpeft.privacy.accounting import Mechanism, calibrate, spent
 DELTA = 1e-5
 
 
-def test_nothing_costs_nothing_and_no_noise_costs_everything() -> None:
+def test_epsilon_is_zero_without_steps_and_infinite_without_noise() -> None:
     assert spent([], DELTA).epsilon == 0.0
     assert spent([Mechanism(1.0, 0.1, 0)], DELTA).epsilon == 0.0
     without = Mechanism(0.0, 0.1, 1)
     assert spent([Mechanism(5.0, 0.1, 10), without], DELTA).epsilon == math.inf
 
 
-def test_pieces_cost_what_the_whole_costs() -> None:
+def test_mechanisms_split_into_pieces_have_the_same_epsilon() -> None:
     whole = spent([Mechanism(1.0, 0.05, 30), Mechanism(2.0, 0.1, 10)], DELTA)
     rounds = [Mechanism(2.0, 0.1, 4), *[Mechanism(1.0, 0.05, 10)] * 3, Mechanism(2.0, 0.1, 6)]
     assert spent(rounds, DELTA) == whole
@@ -32,7 +32,7 @@ def test_pieces_cost_what_the_whole_costs() -> None:
 
 def test_an_added_mechanism_costs_more_than_nothing_and_less_than_alone() -> None:
     one, other = Mechanism(1.0, 0.05, 30), Mechanism(2.0, 0.1, 10)
-    alone = [spent([each], DELTA).epsilon for each in (one, other)]
+    alone = [spent([mechanism], DELTA).epsilon for mechanism in (one, other)]
     both = spent([one, other], DELTA).epsilon
     assert max(alone) < both < sum(alone)
 
@@ -44,7 +44,9 @@ def test_an_added_mechanism_costs_more_than_nothing_and_less_than_alone() -> Non
     steps=st.integers(1, 100),
     delta=st.floats(1e-8, 1e-2),
 )
-def test_more_of_anything_costs_more(sigma: float, rate: float, steps: int, delta: float) -> None:
+def test_epsilon_grows_with_steps_rate_less_noise_and_smaller_delta(
+    sigma: float, rate: float, steps: int, delta: float
+) -> None:
     base = spent([Mechanism(sigma, rate, steps)], delta).epsilon
     worse = [
         spent([Mechanism(sigma, rate, steps * 2)], delta),
@@ -52,10 +54,10 @@ def test_more_of_anything_costs_more(sigma: float, rate: float, steps: int, delt
         spent([Mechanism(sigma / 1.2, rate, steps)], delta),
         spent([Mechanism(sigma, rate, steps)], delta / 4),
     ]
-    assert all(each.epsilon > base for each in worse)
+    assert all(mechanism.epsilon > base for mechanism in worse)
 
 
-def test_a_question_asked_again_takes_no_time() -> None:
+def test_repeated_accounting_is_cached() -> None:
     question = [Mechanism(1.5, 0.01, 5000)]
     first = spent(question, DELTA)
     start = time.perf_counter()
@@ -83,7 +85,7 @@ def test_calibrated_noise_keeps_the_epsilon_and_is_hardly_more_than_needed(
     assert sigma == float(f"{sigma:.4g}")
 
 
-def test_a_larger_error_is_paid_with_noise() -> None:
+def test_a_larger_accounting_error_needs_more_noise() -> None:
     assert calibrate(3.0, DELTA, 0.05, 100, 0.5) > calibrate(3.0, DELTA, 0.05, 100)
 
 
@@ -103,9 +105,9 @@ def test_a_larger_error_is_paid_with_noise() -> None:
         (lambda: calibrate(1.0, 2.0, 0.1, 1), "delta = 2"),
         (lambda: calibrate(1.0, DELTA, 0.1, 0), "steps = 0"),
         (lambda: calibrate(1.0, DELTA, 2.0, 1), "sampling rate = 2"),
-        (lambda: calibrate(1e-4, DELTA, 0.1, 1), "take a larger epsilon"),
+        (lambda: calibrate(1e-4, DELTA, 0.1, 1), "choose a larger epsilon"),
     ],
 )
-def test_impossible_values_are_named(wrong, words: str) -> None:
+def test_values_out_of_range_are_named(wrong, words: str) -> None:
     with pytest.raises(UserError, match=words):
         wrong()

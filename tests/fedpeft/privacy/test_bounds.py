@@ -39,9 +39,9 @@ def test_without_sampling_the_true_epsilon_lies_in_the_prv_s_error(
     true = gaussian_epsilon(math.sqrt(steps) / sigma, delta)
     runs = ((sigma, 1.0, steps),)
     rdp = rdp_bound(runs, delta)
-    found = prv_bound(runs, delta, None, rdp)
-    assert found is not None
-    upper, estimate = found
+    bound = prv_bound(runs, delta, None, rdp)
+    assert bound is not None
+    upper, estimate = bound
     assert true <= upper <= 1.05 * true
     assert estimate == pytest.approx(true, abs=(upper - estimate) / 5)
     assert upper < rdp
@@ -50,8 +50,8 @@ def test_without_sampling_the_true_epsilon_lies_in_the_prv_s_error(
 def test_mechanisms_that_differ_are_composed() -> None:
     runs = ((1.5, 1.0, 1), (3.0, 1.0, 4), (8.0, 1.0, 20))
     mu = math.sqrt(sum(steps / sigma**2 for sigma, _, steps in runs))
-    found = prv_bound(runs, DELTA, 0.02, rdp_bound(runs, DELTA))
-    assert found is not None and found[1] == pytest.approx(gaussian_epsilon(mu, DELTA), abs=2e-3)
+    bound = prv_bound(runs, DELTA, 0.02, rdp_bound(runs, DELTA))
+    assert bound is not None and bound[1] == pytest.approx(gaussian_epsilon(mu, DELTA), abs=2e-3)
 
 
 @pytest.mark.parametrize(
@@ -61,8 +61,8 @@ def test_mechanisms_that_differ_are_composed() -> None:
 def test_rdp_is_the_looser_bound(sigma: float, rate: float, steps: int) -> None:
     runs = ((sigma, rate, steps),)
     rdp = rdp_bound(runs, DELTA)
-    found = prv_bound(runs, DELTA, None, rdp)
-    assert found is not None and found[0] < rdp < 3 * found[0] + 1
+    bound = prv_bound(runs, DELTA, None, rdp)
+    assert bound is not None and bound[0] < rdp < 3 * bound[0] + 1
 
 
 def test_agrees_with_the_librarys_accountant_where_its_mean_is_right() -> None:
@@ -71,9 +71,9 @@ def test_agrees_with_the_librarys_accountant_where_its_mean_is_right() -> None:
     prvs = [PoissonSubsampledGaussianMechanism(q, sigma) for sigma, q in ((1.0, 0.02), (2.0, 0.1))]
     library = PRVAccountant(prvs, 0.05, DELTA / 1000, [200, 50]).compute_epsilon(DELTA, [200, 50])
     runs = ((1.0, 0.02, 200), (2.0, 0.1, 50))
-    found = prv_bound(runs, DELTA, 0.05, rdp_bound(runs, DELTA))
-    assert found is not None
-    assert (found[1], found[0]) == pytest.approx(library[1:], abs=1e-3)
+    bound = prv_bound(runs, DELTA, 0.05, rdp_bound(runs, DELTA))
+    assert bound is not None
+    assert (bound[1], bound[0]) == pytest.approx(library[1:], abs=1e-3)
 
 
 def test_the_mean_is_right_where_the_librarys_quadrature_is_not() -> None:
@@ -84,8 +84,8 @@ def test_the_mean_is_right_where_the_librarys_quadrature_is_not() -> None:
     sigma, rate, steps = 4.86, 0.134, 118_000
     mu = rate * math.sqrt(steps * math.expm1(sigma**-2))
     runs = ((sigma, rate, steps),)
-    found = prv_bound(runs, DELTA, None, rdp_bound(runs, DELTA))
-    assert found is not None and found[1] == pytest.approx(gaussian_epsilon(mu, DELTA), rel=0.01)
+    bound = prv_bound(runs, DELTA, None, rdp_bound(runs, DELTA))
+    assert bound is not None and bound[1] == pytest.approx(gaussian_epsilon(mu, DELTA), rel=0.01)
 
 
 @pytest.mark.parametrize(
@@ -116,6 +116,6 @@ def test_extreme_numbers_give_a_bound_and_no_warning(
     runs = ((sigma, rate, 3),)
     rdp = rdp_bound(runs, delta)
     assert rdp >= 0 and math.isfinite(rdp) == (sigma >= 1e-3)
-    found = prv_bound(runs, delta, None, rdp) if math.isfinite(rdp) else None
-    if found:
-        assert np.isfinite(found).all() and 0 <= found[1] <= found[0]
+    bound = prv_bound(runs, delta, None, rdp) if math.isfinite(rdp) else None
+    if bound:
+        assert np.isfinite(bound).all() and 0 <= bound[1] <= bound[0]

@@ -28,7 +28,7 @@ ledger, work, run = Path(sys.argv[1]), sys.argv[2], sys.argv[3]
 ledger = PrivacyLedger(ledger, "{OWNER}", "{DATA}")
 for round in range(1_000_000):
     ledger.charge(
-        "example", Mechanism(0.0, 0.01, 1), 1e-5, None, run=run, round=round, note={{}}
+        "example", Mechanism(0.0, 0.01, 1), 1e-5, None, run=run, round_number=round, note={{}}
     )
     with open(work, "a") as lines:
         lines.write(f"{{run}} {{round}}\\n")
@@ -51,8 +51,8 @@ def killed_child(ledger: Path, work: Path, run: str, rounds: int, share: float) 
     assert child.returncode == -signal.SIGKILL, "it was still at work"
 
 
-@pytest.mark.slow
-def test_no_kill_makes_the_ledger_forget(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_no_kill_loses_a_charge(tmp_path: Path) -> None:
     ledger, work = tmp_path / "ledgers" / "3.db", tmp_path / "work.txt"
     chance, interrupted, released = random.Random(4), 0, 0
     for kill in range(KILLS):

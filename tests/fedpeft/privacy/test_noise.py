@@ -31,13 +31,13 @@ def test_normals_are_standard_normal(noise: Noise) -> None:
     assert abs(np.corrcoef(drawn[:-1], drawn[1:])[0, 1]) < 5 / math.sqrt(COUNT)
 
 
-def test_secure_numbers_never_come_again() -> None:
+def test_secure_numbers_do_not_repeat() -> None:
     one, other = SecureNoise(), SecureNoise()
     drawn = np.concatenate([one.normal(1000), one.normal(1000), other.normal(1000)])
     assert len(np.unique(drawn)) == 3000
 
 
-def test_secure_numbers_owe_nothing_to_seeds() -> None:
+def test_secure_numbers_do_not_depend_on_seeds() -> None:
     drawn = []
     for _ in range(2):
         np.random.seed(0)
@@ -45,7 +45,7 @@ def test_secure_numbers_owe_nothing_to_seeds() -> None:
     assert not np.array_equal(*drawn)
 
 
-def test_seeded_numbers_come_again() -> None:
+def test_seeded_numbers_repeat() -> None:
     assert np.array_equal(seeded().normal(10), seeded().normal(10))
     assert not np.array_equal(seeded(0).normal(10), seeded(1).normal(10))
     assert np.array_equal(seeded().uniform(10), seeded().uniform(10))
@@ -67,24 +67,24 @@ def test_the_largest_and_smallest_secure_words_make_finite_normals(
         assert np.isfinite(SecureNoise().normal(3)).all()
 
 
-def test_a_poisson_sample_takes_as_many_as_opacus_own() -> None:
+def test_poisson_sample_sizes_match_opacus() -> None:
     from opacus.utils.uniform_sampler import UniformWithReplacementSampler
 
     count, rate, often = 40, 0.3, 3000
-    theirs = UniformWithReplacementSampler(
+    opacus_batches = UniformWithReplacementSampler(
         num_samples=count,
         sample_rate=rate,
         generator=torch.Generator().manual_seed(1),
         steps=often,
     )
-    sizes = [[len(rows) for rows in theirs]]
-    ours = seeded(3)
-    sizes.append([len(poisson(ours, count, rate)) for _ in range(often)])
+    sizes = [[len(rows) for rows in opacus_batches]]
+    noise = seeded(3)
+    sizes.append([len(poisson(noise, count, rate)) for _ in range(often)])
     top = max(map(max, sizes)) + 1
-    table = np.array([np.bincount(each, minlength=top) for each in sizes])
+    table = np.array([np.bincount(sample, minlength=top) for sample in sizes])
     table = table[:, table.sum(0) >= 10]
     assert stats.chi2_contingency(table).pvalue > 1e-4
-    assert len(poisson(ours, count, 1.0)) == count
+    assert len(poisson(noise, count, 1.0)) == count
 
 
 def test_only_reproducible_noise_comes_from_the_seed() -> None:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan, participations
 
@@ -24,18 +24,18 @@ def test_noise_is_calibrated_for_all_rounds_of_the_client() -> None:
     assert 3.9 < spent([total], plan.delta).epsilon <= plan.budget == 4
 
 
-def test_a_client_of_some_rounds_gets_less_noise() -> None:
+def test_a_client_of_fewer_rounds_gets_less_noise() -> None:
     often = example_plan(private("federation.rounds=20"), 200)
     seldom = example_plan(private("federation.rounds=20", "federation.fraction=0.3"), 200)
     assert participations(private("federation.rounds=20", "federation.fraction=0.3")) == 6
     assert seldom.mechanism.noise_multiplier < often.mechanism.noise_multiplier
     sevens = private("federation.clients=100", "federation.rounds=100", "federation.per_round=7")
     assert participations(sevens) == 7  # not 8, as 100 * 0.07 would make it
-    own = private("federation.rounds=20", "federation.fraction=0.3", "privacy.participations=20")
-    assert example_plan(own, 200) == often
+    same = private("federation.rounds=20", "federation.fraction=0.3", "privacy.participations=20")
+    assert example_plan(same, 200) == often
 
 
-def test_noise_that_is_given_is_taken() -> None:
+def test_a_given_noise_multiplier_is_used() -> None:
     overrides = ["privacy.noise_multiplier=0.7", "local.steps=3", "privacy.delta=1e-4"]
     usual = ["privacy.unit=example", "local.batch_size=20"]
     given = Experiment.load("", [*usual, *overrides])
@@ -46,12 +46,12 @@ def test_noise_that_is_given_is_taken() -> None:
 @pytest.mark.parametrize(
     ("overrides", "examples", "message"),
     [
-        ([], 19, r"local.batch_size = 20: a client has only 19 examples"),
+        ([], 19, r"local.batch_size = 20: expected at most 19"),
         (["privacy.delta=0.01"], 100, r"privacy.delta = 0.01: expected less than 1 / 100"),
         (["local.batch_size=1"], 1, r"expected less than 1 / 1"),
     ],
 )
-def test_what_cannot_be_private_is_refused(
+def test_a_delta_or_batch_that_is_too_large_is_refused(
     overrides: list[str], examples: int, message: str
 ) -> None:
     with pytest.raises(UserError, match=message):
@@ -64,9 +64,9 @@ def test_a_budget_may_be_wider_or_narrower_than_the_runs_epsilon() -> None:
     assert client_plan(private(*hidden)).budget == 2
 
 
-def test_a_client_that_hides_itself_is_in_every_batch() -> None:
-    own = private("privacy.unit=client", "privacy.client_noise=clients", "federation.rounds=5")
-    plan = client_plan(own)
+def test_local_dp_has_no_sampling() -> None:
+    local_dp = private("privacy.unit=client", "privacy.client_noise=clients", "federation.rounds=5")
+    plan = client_plan(local_dp)
     assert plan.mechanism.sampling_rate == plan.mechanism.steps == 1
     total = Mechanism(plan.mechanism.noise_multiplier, 1.0, 5)
     assert 3.8 < spent([total], plan.delta).epsilon <= 4

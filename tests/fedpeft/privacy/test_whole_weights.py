@@ -7,15 +7,23 @@ from dataclasses import replace
 
 import pytest
 import torch
-from models import METHODS, batch_of, build_model, part_of, random_vectors, small_backbone
+from models import (
+    METHODS,
+    batch_of,
+    build_model,
+    part_of,
+    random_vectors,
+    small_backbone,
+    task_model,
+)
 from torch import Tensor
 
-from fedpeft.backbones import Backbone
+from fedpeft.backbones.loading import Backbone
+from fedpeft.batches.batch import Batch
 from fedpeft.heads import Head
 from fedpeft.methods import method_class
 from fedpeft.model import TaskModel
 from fedpeft.privacy.whole_weights import example_gradients
-from fedpeft.tasks.batching import Batch
 
 WEIGHTS = [name for name in METHODS if not method_class(name).grouped]
 TASKS = [
@@ -38,14 +46,14 @@ def weighted(batch: Batch, *weights: float) -> Batch:
 
 def assert_as_alone(model: TaskModel, vectors: Tensor, batch: Batch) -> None:
     """Every row's gradient and loss are those of a batch that holds nothing else."""
-    found, losses = example_gradients(model, vectors, batch)
-    assert found.shape == (len(batch.read), model.layout.size)
-    assert not found.requires_grad and not losses.requires_grad
+    gradients, losses = example_gradients(model, vectors, batch)
+    assert gradients.shape == (len(batch.read), model.layout.size)
+    assert not gradients.requires_grad and not losses.requires_grad
     for row, weight in enumerate(batch.weights):
         alone = weighted(part_of(batch, row, row + 1), 1.0)
         (expected,), (loss,) = model.gradients(vectors, alone)
         assert expected.norm() > 1e-3
-        torch.testing.assert_close(found[row], weight * expected, rtol=1e-9, atol=1e-9)
+        torch.testing.assert_close(gradients[row], weight * expected, rtol=1e-9, atol=1e-9)
         torch.testing.assert_close(losses[row], loss, rtol=1e-9, atol=1e-9)
 
 
@@ -55,7 +63,7 @@ def test_the_methods_that_change_weights_are_known() -> None:
 
 @by_method
 @pytest.mark.parametrize(("task", "classes", "kind", "representation"), TASKS)
-def test_an_example_has_the_gradient_it_has_alone(
+def test_each_examples_gradient_equals_that_of_a_batch_of_one(
     small: Backbone, name: str, task: str, classes: int, kind: str, representation: str
 ) -> None:
     """In a padded batch with a row that only fills it up."""
@@ -65,7 +73,7 @@ def test_an_example_has_the_gradient_it_has_alone(
     assert_as_alone(model, random_vectors(model, 1), batch)
 
 
-def test_both_token_types_have_gradients_of_their_own() -> None:
+def test_both_token_types_have_gradients() -> None:
     """Where examples differ in where their second part begins."""
     model = build_model(small_backbone("bert"), "full")
     batch = batch_of(model.backbone, 1, 4)
@@ -73,8 +81,8 @@ def test_both_token_types_have_gradients_of_their_own() -> None:
     places = torch.arange(batch.input_ids.shape[1])
     batch = replace(batch, token_type_ids=(places >= starts).long())
     assert_as_alone(model, random_vectors(model, 1), batch)
-    found, _ = example_gradients(model, random_vectors(model, 1), batch)
-    types = model.layout.unpack(found)["embeddings.token_type_embeddings.weight"]
+    gradients, _ = example_gradients(model, random_vectors(model, 1), batch)
+    types = model.layout.unpack(gradients)["embeddings.token_type_embeddings.weight"]
     assert types[:3, 1].any(dim=1).all() and not types[3, 1].any()
 
 
@@ -88,7 +96,7 @@ def test_a_padding_token_inside_a_text_is_not_trained(small: Backbone, name: str
 
 
 @by_method
-def test_modules_called_in_pieces_add_up(
+def test_gradients_of_modules_called_several_times_add_up(
     small: Backbone, name: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Transformers can run a feed-forward layer on some tokens after the others."""
@@ -109,21 +117,23 @@ def test_modules_called_in_pieces_add_up(
 
 @by_method
 @pytest.mark.parametrize("projections", ["stored", "regenerated"])
-def test_through_a_projected_head(small: Backbone, name: str, projections: str) -> None:
+def test_example_gradients_through_a_projected_head(
+    small: Backbone, name: str, projections: str
+) -> None:
     like = build_model(small, name)
     head = Head("classes", 3, small.shape.width, d=7, seed=3)
-    model = TaskModel(small, like.method, head, projections=projections)
+    model = task_model(small, like.method, head, projections=projections)
     assert_as_alone(model, random_vectors(model, 1), batch_of(small, 1, 3, "cls"))
 
 
 @by_method
-def test_the_sum_is_the_gradient_of_the_batch(small: Backbone, name: str) -> None:
+def test_example_gradients_sum_to_the_batch_gradient(small: Backbone, name: str) -> None:
     model, batch = build_model(small, name), batch_of(small, 1, 4)
     batch, vectors = weighted(batch, 1, 0, 1, 1), random_vectors(model, 1)
     (mean,), _ = model.gradients(vectors, batch)
-    found, _ = example_gradients(model, vectors, batch)
-    assert not found[1].any()
-    torch.testing.assert_close(found.sum(0) / 3, mean, rtol=1e-9, atol=1e-9)
+    gradients, _ = example_gradients(model, vectors, batch)
+    assert not gradients[1].any()
+    torch.testing.assert_close(gradients.sum(0) / 3, mean, rtol=1e-9, atol=1e-9)
 
 
 def state(backbone: Backbone) -> dict[str, Tensor]:
@@ -143,11 +153,11 @@ def assert_untouched(backbone: Backbone, before: dict[str, Tensor]) -> None:
 
 def tensors() -> int:
     """How many tensors there are in Python."""
-    return sum(issubclass(type(each), Tensor) for each in gc.get_objects())
+    return sum(issubclass(type(item), Tensor) for item in gc.get_objects())
 
 
 @by_method
-def test_the_backbone_stays_and_nothing_is_kept(small: Backbone, name: str) -> None:
+def test_the_backbone_is_unchanged_and_no_memory_is_kept(small: Backbone, name: str) -> None:
     model, batch, before = build_model(small, name), batch_of(small, 1, 3), state(small)
     vectors = random_vectors(model, 1)
     first, _ = example_gradients(model, vectors, batch)
@@ -167,7 +177,7 @@ def test_the_backbone_stays_and_nothing_is_kept(small: Backbone, name: str) -> N
 
 
 @by_method
-def test_the_backbone_stays_after_an_error(small: Backbone, name: str) -> None:
+def test_the_backbone_is_unchanged_after_an_error(small: Backbone, name: str) -> None:
     model, batch, before = build_model(small, name), batch_of(small, 1, 2), state(small)
     broken = replace(batch, input_ids=batch.input_ids + 10_000)  # behind the vocabulary
     with pytest.raises(IndexError):
@@ -178,7 +188,7 @@ def test_the_backbone_stays_after_an_error(small: Backbone, name: str) -> None:
 @by_method
 def test_several_task_vectors_are_refused(small: Backbone, name: str) -> None:
     model = build_model(small, name)
-    with pytest.raises(ValueError, match="no copies of them for each example"):
+    with pytest.raises(ValueError, match="too large to copy per example"):
         model.example_gradients(random_vectors(model, 1), batch_of(small, 1, 2))
     with pytest.raises(ValueError, match="changes whole weights: one task vector, not 2"):
         example_gradients(model, random_vectors(model, 2), batch_of(small, 2, 2))

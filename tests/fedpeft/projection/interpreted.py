@@ -56,5 +56,7 @@ def made(case: int) -> dict[str, torch.Tensor]:
 
 
 if __name__ == "__main__":
-    found = {f"{case}/{name}": t for case in range(len(CASES)) for name, t in made(case).items()}
-    np.savez(Path(sys.argv[1]), **{name: tensor.detach().numpy() for name, tensor in found.items()})
+    actual = {f"{case}/{name}": t for case in range(len(CASES)) for name, t in made(case).items()}
+    np.savez(
+        Path(sys.argv[1]), **{name: tensor.detach().numpy() for name, tensor in actual.items()}
+    )

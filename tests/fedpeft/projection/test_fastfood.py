@@ -15,7 +15,7 @@ from fedpeft.projection.operators import hadamard, hadamard_sides
 
 
 @pytest.mark.parametrize("size", [1, 2, 4, 8, 32, 128])
-def test_hadamard_is_the_product_with_its_matrix(size: int) -> None:
+def test_hadamard_equals_the_product_with_its_matrix(size: int) -> None:
     x = torch.randn(3, 2, size, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
     matrix = torch.from_numpy(scipy.linalg.hadamard(size)).double()
     sides = hadamard_sides(size, x.device, x.dtype)
@@ -27,15 +27,13 @@ def test_hadamard_is_the_product_with_its_matrix(size: int) -> None:
     ("rows", "columns", "size", "blocks"),
     [(37, 7, 8, 5), (64, 8, 8, 8), (5, 5, 8, 1), (3, 1, 1, 3), (10, 9, 16, 1), (17, 16, 16, 2)],
 )
-def test_blocks_of_a_power_of_two_hold_rows_and_columns(
-    rows: int, columns: int, size: int, blocks: int
-) -> None:
+def test_blocks_cover_rows_and_columns(rows: int, columns: int, size: int, blocks: int) -> None:
     projection = Fastfood(0, "x", rows, columns)
     assert (projection.size, projection.blocks) == (size, blocks)
     assert fastfood_matrix(projection).shape == (rows, columns)
 
 
-def test_parts_are_signs_a_permutation_and_normalised_gains() -> None:
+def test_fastfood_parts_are_signs_permutation_and_normalized_gains() -> None:
     projection = Fastfood(3, "x", 5 * 256, 256)
     signs, order, gains = (
         part(0, 5) for part in (projection.signs, projection.order, projection.gains)
@@ -51,13 +49,13 @@ def test_parts_are_signs_a_permutation_and_normalised_gains() -> None:
     assert fixed < 5 * 5, "a random permutation leaves one number in its place"
 
 
-def test_a_block_is_the_same_whoever_asks_for_it() -> None:
+def test_fastfood_block_is_independent_of_the_range() -> None:
     projection = Fastfood(3, "x", 6 * 8, 8)
     for part in (projection.signs, projection.order, projection.gains):
         assert np.array_equal(part(2, 5), part(0, 6)[2:5])
 
 
-def test_rows_have_one_length_before_columns_are_cut() -> None:
+def test_full_fastfood_rows_have_equal_length() -> None:
     """sqrt(n), so that entries have unit variance."""
     whole = fastfood_matrix(Fastfood(0, "x", 100, 64))
     np.testing.assert_allclose(whole.norm(dim=1), 8, rtol=1e-6)

@@ -1,4 +1,4 @@
-"""The CUDA kernel in Triton's interpreter, and compiled for GPUs that need not be here."""
+"""The CUDA kernel in Triton's interpreter, and compiled for GPUs that may be absent."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def python(folder: Path, *arguments: str, interpret: str = "0") -> str:
 
 
 @pytest.fixture(scope="module")
-def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
+def actual(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     """What the kernel made of all cases, by ``case/name``."""
     folder = tmp_path_factory.mktemp("interpreted")
     python(folder, str(HERE / "interpreted.py"), str(folder / "made.npz"), interpret="1")
@@ -63,29 +63,29 @@ def found(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_the_kernels_entries_are_those_of_the_stream_to_the_bit(
-    found: dict[str, torch.Tensor], case: int
+def test_kernel_entries_are_bit_identical_to_the_stream(
+    actual: dict[str, torch.Tensor], case: int
 ) -> None:
     expected = torch.from_numpy(projection_of(case).transposed().T.copy())
-    assert torch.equal(found[f"{case}/entries"], expected)
-    assert torch.equal(found[f"{case}/transposed"], expected)
+    assert torch.equal(actual[f"{case}/entries"], expected)
+    assert torch.equal(actual[f"{case}/transposed"], expected)
 
 
 @pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", range(len(CASES)))
-def test_the_kernel_multiplies_both_ways_for_all_groups(
-    found: dict[str, torch.Tensor], case: int
+def test_kernel_multiplies_in_both_directions_for_all_groups(
+    actual: dict[str, torch.Tensor], case: int
 ) -> None:
     z, cotangent = inputs_of(case)
     dense = operator(projection_of(case), CPU, torch.float64)
     close = {"rtol": 0, "atol": 1e-4, "check_dtype": False}
-    torch.testing.assert_close(found[f"{case}/output"], dense.forward(z.double()), **close)
+    torch.testing.assert_close(actual[f"{case}/output"], dense.forward(z.double()), **close)
     gradient = dense.backward(cotangent.double())
-    torch.testing.assert_close(found[f"{case}/gradient"], gradient, **close)
-    torch.testing.assert_close(found[f"{case}/mapped"], gradient, **close)
-    torch.testing.assert_close(found[f"{case}/strided"], found[f"{case}/output"], **close)
-    assert found[f"{case}/none"].shape == (2, 0, dense.rows)
+    torch.testing.assert_close(actual[f"{case}/gradient"], gradient, **close)
+    torch.testing.assert_close(actual[f"{case}/mapped"], gradient, **close)
+    torch.testing.assert_close(actual[f"{case}/strided"], actual[f"{case}/output"], **close)
+    assert actual[f"{case}/none"].shape == (2, 0, dense.rows)
 
 
 @pytest.mark.slow
@@ -93,7 +93,7 @@ def test_the_kernel_multiplies_both_ways_for_all_groups(
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize("transposed", [0, 1])
-def test_the_kernel_compiles_for_gpus(
+def test_kernel_compiles_for_gpus(
     tmp_path: Path, transposed: int, aligned: int, capability: int
 ) -> None:
     """Nothing is rounded to tf32, and a block that is 16 neighbours is drawn once, not 16 times."""
@@ -112,13 +112,13 @@ def test_the_kernel_compiles_for_gpus(
         (Selection(0, "a", 8, 8), CUDA, torch.float32),
     ],
 )
-def test_the_kernel_is_for_drawn_entries_in_float32_on_cuda(
+def test_kernel_supports_random_entries_in_float32_on_cuda(
     projection: Projection, device: torch.device, dtype: torch.dtype
 ) -> None:
     assert not Fused.suits(projection, device, dtype)
 
 
-def test_the_kernel_is_taken_where_triton_is() -> None:
+def test_operator_uses_the_kernel_if_triton_is_available() -> None:
     projection = Projection(0, "a", 8, 8, "normal")
     assert Fused.suits(projection, CUDA, torch.float32) == (find_spec("triton") is not None)
     assert isinstance(operator(projection, CPU, torch.float32, "regenerated"), Dense)
@@ -127,7 +127,7 @@ def test_the_kernel_is_taken_where_triton_is() -> None:
 @pytest.mark.slow
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU here")
 @pytest.mark.parametrize(("rows", "columns"), [(1024, 3000), (1000, 300)])
-def test_on_a_gpu(rows: int, columns: int) -> None:
+def test_kernel_on_a_gpu(rows: int, columns: int) -> None:
     """More tiles than programs in a split, so that sums are in several parts."""
     projection = Projection(0, "a", rows, columns, "normal")
     fused = operator(projection, CUDA, torch.float32, "regenerated")

@@ -1,4 +1,4 @@
-"""Operators against dense matrices; a selection keeps lengths; streams can be cut anywhere."""
+"""Operators against dense matrices."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def random(*shape: int) -> Tensor:
 
 
 @pytest.mark.parametrize("leading", [(), (3,), (2, 3)])
-def test_forward_and_backward_are_the_matrix_and_its_transpose(
+def test_operator_applies_the_matrix_and_its_transpose(
     stream: Stream, made: Operator, leading: tuple[int, ...]
 ) -> None:
     matrix = written_out(stream)
@@ -75,27 +75,29 @@ def test_forward_and_backward_are_the_matrix_and_its_transpose(
     torch.testing.assert_close(gradient, cotangent @ matrix, rtol=0, atol=1e-10)
 
 
-def test_gradients_are_those_of_finite_differences(stream: Stream, made: Operator) -> None:
+def test_operator_gradients_equal_finite_differences(stream: Stream, made: Operator) -> None:
     z = random(2, stream.columns).requires_grad_()
     assert torch.autograd.gradcheck(made, (z,))
     assert torch.autograd.gradgradcheck(made, (z,))
 
 
-def test_vmap_goes_over_the_vector_jacobian_product(stream: Stream, made: Operator) -> None:
+def test_operator_supports_vmap_of_the_vector_jacobian_product(
+    stream: Stream, made: Operator
+) -> None:
     cotangents = random(5, 2, stream.rows)
     _, pull_back = torch.func.vjp(made, random(2, stream.columns))
-    (found,) = torch.func.vmap(pull_back)(cotangents)
-    torch.testing.assert_close(found, cotangents @ written_out(stream), rtol=0, atol=1e-10)
+    (actual,) = torch.func.vmap(pull_back)(cotangents)
+    torch.testing.assert_close(actual, cotangents @ written_out(stream), rtol=0, atol=1e-10)
 
 
-def test_vmap_goes_over_any_axis(stream: Stream, made: Operator) -> None:
+def test_operator_supports_vmap_over_any_axis(stream: Stream, made: Operator) -> None:
     z = random(2, stream.columns, 3)
-    found = torch.func.vmap(made, in_dims=-1, out_dims=1)(z)
+    actual = torch.func.vmap(made, in_dims=-1, out_dims=1)(z)
     expected = z.transpose(1, 2) @ written_out(stream).T
-    torch.testing.assert_close(found, expected, rtol=0, atol=1e-10)
+    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
 
 
-def test_pieces_made_anew_share_their_room_and_stored_ones_do_not(
+def test_regenerated_pieces_share_memory_and_stored_ones_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setattr(operators, "PIECE", 320)
@@ -107,7 +109,7 @@ def test_pieces_made_anew_share_their_room_and_stored_ones_do_not(
 
 
 @pytest.mark.parametrize(("rows", "columns"), [(50, 11), (3000, 40), (40, 40)])
-def test_a_selection_keeps_lengths(rows: int, columns: int) -> None:
+def test_selection_preserves_lengths(rows: int, columns: int) -> None:
     """The columns in use are orthonormal, and all are if there are rows; Li et al. 2025."""
     selection = Selection(3, "x", rows, columns)
     matrix, picked = written_out(selection), np.unique(selection.picked())
@@ -116,7 +118,7 @@ def test_a_selection_keeps_lengths(rows: int, columns: int) -> None:
     torch.testing.assert_close(matrix.T @ matrix, expected, rtol=0, atol=1e-12)
 
 
-def test_a_selection_picks_all_columns_alike() -> None:
+def test_selection_uses_all_columns_equally() -> None:
     picked = Selection(0, "x", 70_003, 7).picked()
     assert sorted(np.bincount(picked)) == [10_000] * 4 + [10_001] * 3
     # In random order: two neighbours are the same as often as two strangers.
@@ -125,12 +127,12 @@ def test_a_selection_picks_all_columns_alike() -> None:
 
 
 @given(st.integers(0, 300), st.integers(0, 100))
-def test_words_from_anywhere_are_a_slice_of_the_stream(start: int, count: int) -> None:
+def test_words_are_a_slice_of_the_stream(start: int, count: int) -> None:
     stream = Projection(2, "x", 20, 20, "normal")
     whole = stream.words(0, 400)
-    found = stream.words(start, count)
-    assert found.dtype == np.uint16
-    assert np.array_equal(found, whole[start : start + count])
+    actual = stream.words(start, count)
+    assert actual.dtype == np.uint16
+    assert np.array_equal(actual, whole[start : start + count])
 
 
 def test_parts_of_a_stream_differ() -> None:
@@ -140,10 +142,10 @@ def test_parts_of_a_stream_differ() -> None:
 
 
 def test_golden_digest_of_a_selection() -> None:
-    """Pinned: a client with another version of the stream must not come near a federation."""
+    """A client with another version of the stream must not join a federation."""
     picked = Selection(0, "uni_lora/entries/0", 2000, 64).picked()
-    found = hashlib.sha256(picked.astype("<i8").tobytes()).hexdigest()
-    assert found == "3c4c4a8fb5126fbda2454416d14b79e81dfb1ec94d9191d0abb637cbdb856b8d"
+    actual = hashlib.sha256(picked.astype("<i8").tobytes()).hexdigest()
+    assert actual == "3c4c4a8fb5126fbda2454416d14b79e81dfb1ec94d9191d0abb637cbdb856b8d"
 
 
 def test_golden_digest_of_a_fastfood_projection() -> None:
@@ -156,7 +158,7 @@ def test_golden_digest_of_a_fastfood_projection() -> None:
 
 
 @pytest.mark.parametrize("kind", [Selection, Fastfood])
-def test_digest_tells_any_difference(kind: type[Stream]) -> None:
+def test_digest_changes_with_every_field(kind: type[Stream]) -> None:
     others = [(1, "a", 8, 4), (0, "b", 8, 4), (0, "a", 9, 4), (0, "a", 8, 3)]
     streams = [kind(0, "a", 8, 4), *(kind(*other) for other in others)]
     assert len({digest([stream]) for stream in streams}) == 5

@@ -1,4 +1,4 @@
-"""The stream is pinned three ways: golden digests, an independent Philox, and its statistics."""
+"""The stream against golden digests, an independent Philox, and its statistics."""
 
 from __future__ import annotations
 
@@ -31,21 +31,21 @@ def philox_4x64_10(key: tuple[int, int], block: int) -> list[int]:
         ("uniform", "2ba9ac4c5646b4cf8567966fe563c4f41fce241fcd4f70465e8d4a0f0c8ce070"),
     ],
 )
-def test_golden_digests(distribution: str, golden: str) -> None:
+def test_golden_digests_of_dense_projections(distribution: str, golden: str) -> None:
     matrix = Projection(0, "slash/ffn_out/3", 384, 1024, distribution).transposed()
     assert matrix.shape == (1024, 384) and matrix.dtype == np.float32
     assert hashlib.sha256(matrix.tobytes()).hexdigest() == golden
 
 
-def test_stream_is_philox_with_the_key_of_the_design() -> None:
+def test_stream_is_philox_with_the_documented_key() -> None:
     key = hashlib.sha256(b"fedpeft-projection-v1|5|lora/q/0").digest()[:16]
     words = (int.from_bytes(key[:8], "little"), int.from_bytes(key[8:], "little"))
     samples = []
     for block in (1, 2):  # numpy increments the counter before it draws a block
         for word in philox_4x64_10(words, block):
             samples += [word >> shift & 0xFFFF for shift in (0, 16, 32, 48)]
-    found = Projection(5, "lora/q/0", 4, 8, "normal").samples(0, 32)
-    assert np.array_equal(found, table("normal")[samples])
+    actual = Projection(5, "lora/q/0", 4, 8, "normal").samples(0, 32)
+    assert np.array_equal(actual, table("normal")[samples])
 
 
 def test_smaller_d_is_a_prefix_of_a_larger_one() -> None:
@@ -69,7 +69,7 @@ def test_entries_have_mean_zero_and_unit_variance(distribution: str) -> None:
     assert abs(kurtosis(entries, axis=None) - expected) < 0.02
 
 
-def test_identity_draws_nothing() -> None:
+def test_identity_projection_draws_no_samples() -> None:
     assert np.array_equal(Projection(0, "i", 4, 4, "identity").transposed(), np.eye(4))
 
 
@@ -83,5 +83,5 @@ def test_identity_draws_nothing() -> None:
         Projection(0, "a", 8, 4, "uniform"),
     ],
 )
-def test_digest_tells_any_difference(other: Projection) -> None:
+def test_digest_changes_with_every_field(other: Projection) -> None:
     assert digest([Projection(0, "a", 8, 4, "normal")]) != digest([other])

@@ -1,4 +1,4 @@
-"""Entries do not depend on who makes them: one thread or several, in chunks of any size."""
+"""Entries do not depend on the number of threads or the size of chunks."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ def count(request: pytest.FixtureRequest) -> Iterator[int]:
 
 
 @pytest.mark.parametrize("distribution", ["normal", "uniform", "identity"])
-def test_any_number_of_threads_makes_the_same_columns(
+def test_columns_are_independent_of_the_number_of_threads(
     monkeypatch: pytest.MonkeyPatch, count: int, distribution: str
 ) -> None:
     """Shares end inside a block of the stream and inside a column."""
     monkeypatch.setattr(threads, "SHARE", 50)
     projection = Projection(0, "a", 23, 23, distribution)
     for start, stop in ((0, 23), (0, 1), (16, 23)):
-        found = np.empty((stop - start, 23), np.float32)
-        threads.fill(projection, start, found)
-        assert np.array_equal(found, projection.transposed(start, stop))
+        actual = np.empty((stop - start, 23), np.float32)
+        threads.fill(projection, start, actual)
+        assert np.array_equal(actual, projection.transposed(start, stop))
 
 
-def test_threads_share_what_is_large(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_threads_share_large_projections(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     seen: list[tuple[int, int]] = []
 
     def fill(self: Projection, start: int, entries: np.ndarray) -> None:
@@ -56,7 +56,7 @@ def test_threads_share_what_is_large(monkeypatch: pytest.MonkeyPatch, count: int
     assert (threading.get_ident() in dict(map(reversed, seen))) == (count == 1)
 
 
-def test_a_thread_that_fails_is_heard(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
+def test_error_in_a_thread_is_raised(monkeypatch: pytest.MonkeyPatch, count: int) -> None:
     def fill(self: Projection, start: int, entries: np.ndarray) -> None:
         raise MemoryError("no room")
 
@@ -67,14 +67,14 @@ def test_a_thread_that_fails_is_heard(monkeypatch: pytest.MonkeyPatch, count: in
 
 
 @given(st.integers(0, 300), st.integers(0, 300), st.sampled_from([16, 48, 1 << 15]))
-def test_chunks_of_any_size_give_the_same_entries(start: int, count: int, chunk: int) -> None:
+def test_entries_are_independent_of_the_chunk_size(start: int, count: int, chunk: int) -> None:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(module, "_CHUNK", chunk)
-        found = WHOLE.samples(start, count)
-    assert np.array_equal(found, table("normal")[WHOLE.words(0, 600)[start : start + count]])
+        actual = WHOLE.samples(start, count)
+    assert np.array_equal(actual, table("normal")[WHOLE.words(0, 600)[start : start + count]])
 
 
-def test_the_key_is_the_generators() -> None:
+def test_key_is_that_of_the_generator() -> None:
     """numpy's Philox of this key draws the stream's words."""
     key = int.from_bytes(WHOLE.key().astype("<u8").tobytes(), "little")
     words = np.random.Philox(key=key, counter=0).random_raw(8)

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from fedpeft.errors import UserError
-from fedpeft.settings import TaskSection
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks import load_task
 from fedpeft.tasks.conll import TASKS
 
@@ -49,7 +49,7 @@ def test_real_files_have_the_published_counts(conll2003, split, counts):
     assert not any(word == "-DOCSTART-" for words in part.text for word in words)
 
 
-def test_the_folder_above_and_limits_work_as_with_glue(conll2003):
+def test_conll_accepts_the_parent_folder_and_limits(conll2003):
     section = TaskSection(name="conll2003", path=str(conll2003.parent), train_limit=7, eval_limit=3)
     task = load_task(section, seed=1)
     assert (len(task.train), len(task.dev), task.info.classes) == (7, 3, 9)
@@ -64,12 +64,12 @@ def test_sentences_end_at_blank_lines_and_documents(tmp_path):
     assert all(tags.dtype == np.int64 for tags in task.dev.labels)
 
 
-def test_tabs_windows_lines_and_no_blank_line_at_the_end_are_read_too(tmp_path):
+def test_conll_reads_tabs_windows_lines_and_a_missing_final_blank_line(tmp_path):
     task = conll(tmp_path, FILE.replace(" ", "\t").replace("\n", "\r\n"), FILE.strip())
     assert task.train.text == task.dev.text == [["Ann", "Lee", "ran"], ["in", "New\xa0York"]]
 
 
-def test_labels_are_those_of_the_hub():
+def test_conll_labels_equal_those_of_the_hub():
     names = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
     assert names == LABELS
 
@@ -94,7 +94,7 @@ def test_a_bad_file_is_refused_by_line_without_its_text(tmp_path, content, expec
     assert str(caught.value) == expected.format(tmp_path)
 
 
-def test_missing_files_are_named_with_where_they_were_looked_for(tmp_path):
+def test_missing_file_names_the_searched_folders(tmp_path):
     with pytest.raises(UserError) as caught:
         conll(tmp_path, valid=None)
     assert str(caught.value) == (
@@ -103,7 +103,7 @@ def test_missing_files_are_named_with_where_they_were_looked_for(tmp_path):
     )
 
 
-def test_without_a_path_the_way_out_is_named():
+def test_missing_path_says_what_to_do():
     with pytest.raises(UserError, match=r"cannot be fetched from the hub: .* task.path=\.\.\., or"):
         load_task(TaskSection(name="conll2003"))
 

@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from fedpeft.errors import UserError
-from fedpeft.settings import TaskSection
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks import described, load_task
 from fedpeft.tasks.custom import sort_labels
 
@@ -14,7 +14,7 @@ def custom(folder, train, dev=None, owner="", **keys):
     return load_task(section, owner_column=owner)
 
 
-def test_classes_are_found_in_train(tmp_path):
+def test_classes_default_to_those_in_the_training_file(tmp_path):
     train = "text,label,who\na,spam,x\nb,ham,y\nc,news,x\n"
     task = custom(tmp_path, train, "text,label,who\nd,news,z\n", owner="who")
     assert task.info.labels == ("ham", "news", "spam")
@@ -25,7 +25,7 @@ def test_classes_are_found_in_train(tmp_path):
     assert task.info.classes == 3
 
 
-def test_own_column_names_and_pairs(tmp_path):
+def test_custom_column_names_and_pairs(tmp_path):
     columns = {"text": "q", "text_pair": "a", "label": "good"}
     task = custom(tmp_path, "a,good,q\nyes,10,why\nno,9,how\n", **columns)
     assert task.info.pair
@@ -33,7 +33,7 @@ def test_own_column_names_and_pairs(tmp_path):
     assert task.info.labels == ("9", "10")
 
 
-def test_a_score(tmp_path):
+def test_custom_score(tmp_path):
     task = custom(tmp_path, "text,label\na,0.5\nb,-2\n", kind="score")
     assert (task.info.kind, task.info.labels, task.info.metric) == ("score", (), "pearson")
     assert task.train.labels.tolist() == [0.5, -2.0]
@@ -41,7 +41,7 @@ def test_a_score(tmp_path):
     assert task.info.classes == 1
 
 
-def test_files_may_stand_anywhere_without_a_path(tmp_path):
+def test_absolute_files_need_no_path(tmp_path):
     file = tmp_path / "all.jsonl"
     file.write_text('{"text": "a", "label": true}\n{"text": "b", "label": false}\n')
     task = load_task(TaskSection(name="custom", train=str(file), dev=str(file)))
@@ -49,7 +49,7 @@ def test_files_may_stand_anywhere_without_a_path(tmp_path):
     assert task.dev.labels.tolist() == [1, 0]
 
 
-def test_a_label_that_train_lacks_is_refused(tmp_path):
+def test_dev_label_missing_in_train_is_refused(tmp_path):
     with pytest.raises(UserError) as caught:
         custom(tmp_path, "text,label\na,0\nb,1\n", "text,label\na,0\nb,2\n")
     expected = f"{tmp_path}/dev.csv row 2: label = '2' is none of the labels; valid: 0, 1"
@@ -64,12 +64,12 @@ def test_a_label_that_train_lacks_is_refused(tmp_path):
         ("text,label\na,x\nb,\n", "train.csv row 2: column 'label' is empty"),
     ],
 )
-def test_what_cannot_be_learned_is_refused(tmp_path, train, expected):
+def test_training_file_that_cannot_be_learned_is_refused(tmp_path, train, expected):
     with pytest.raises(UserError, match=expected):
         custom(tmp_path, train)
 
 
-def test_files_that_are_not_named_are_asked_for(tmp_path):
+def test_missing_training_file_setting_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"task.train is empty: task 'custom' needs a file"):
         load_task(TaskSection(name="custom"))
     with pytest.raises(UserError, match=r"a.csv: no such file"):
@@ -94,7 +94,7 @@ def test_without_a_dev_file_a_share_of_the_rows_is_held_out(tmp_path):
         one_file(tmp_path, 1, labels=("a", "b"))
 
 
-def test_labels_may_be_given_and_then_hold_for_every_file(tmp_path):
+def test_given_labels_apply_to_every_file(tmp_path):
     train = "text,label\na,ham\nb,spam\n"
     task = custom(tmp_path, train, labels=("spam", "ham", "news"))
     assert task.info.labels == ("spam", "ham", "news")
@@ -113,12 +113,12 @@ def test_labels_may_be_given_and_then_hold_for_every_file(tmp_path):
         ({"kind": "tags", "labels": ("n", "v")}, ("tags", ("n", "v"), False, "accuracy")),
     ],
 )
-def test_the_settings_alone_describe_the_task(keys, expected):
+def test_settings_alone_describe_a_custom_task(keys, expected):
     info = described(TaskSection(name="custom", **keys))
     assert (info.kind, info.labels, info.pair, info.metric) == expected
 
 
-def test_what_is_described_is_what_is_loaded(tmp_path):
+def test_described_task_equals_the_loaded_task(tmp_path):
     (tmp_path / "tagged.jsonl").write_text('{"text": ["a", "b"], "label": ["B-x", "O"]}\n' * 3)
     tags = {"kind": "tags", "labels": ("O", "B-x"), "train": "tagged.jsonl"}
     section = TaskSection(name="custom", path=str(tmp_path), **tags)
@@ -136,5 +136,5 @@ def test_what_is_described_is_what_is_loaded(tmp_path):
         (["nan", "1", "02"], ("02", "1", "nan")),
     ],
 )
-def test_numbers_are_sorted_as_numbers(labels, expected):
+def test_numeric_labels_are_sorted_by_value(labels, expected):
     assert sort_labels(labels) == expected

@@ -71,14 +71,14 @@ def ids(encoded, row):
 
 @pytest.mark.parametrize("pair", [False, True])
 @pytest.mark.parametrize("representation", ["cls", "mean"])
-def test_plain_encoding_is_the_tokenizers_own(tokenizer, representation, pair):
+def test_plain_encoding_equals_the_tokenizers(tokenizer, representation, pair):
     encoded = encode(examples(pair), tokenizer, representation, 24)
     for row, one in enumerate(ONE):
         two = TWO[row] if pair else None
-        own = tokenizer(one, two, truncation=True, max_length=24, return_token_type_ids=True)
-        assert ids(encoded, row) == own["input_ids"]
+        expected = tokenizer(one, two, truncation=True, max_length=24, return_token_type_ids=True)
+        assert ids(encoded, row) == expected["input_ids"]
         start, stop = encoded.offsets[row : row + 2]
-        assert encoded.segments[start:stop].tolist() == own["token_type_ids"]
+        assert encoded.segments[start:stop].tolist() == expected["token_type_ids"]
     assert encoded.lengths.max() == 24
     assert encoded.read.tolist() == [0 if representation == "cls" else -1] * 4
     assert encoded.labels.tolist() == [0, 1, 0, 1]
@@ -91,17 +91,18 @@ def one_string(row, pair, mask):
 
 
 @pytest.mark.parametrize("pair", [False, True])
-def test_mask_encoding_is_that_of_the_one_string(tokenizer, pair):
+def test_mask_encoding_equals_that_of_the_single_string(tokenizer, pair):
     encoded = encode(examples(pair), tokenizer, "mask", 1000)
     for row in range(4):
-        own = tokenizer(one_string(row, pair, tokenizer.mask_token), verbose=False)["input_ids"]
-        assert ids(encoded, row) == own
-        assert own[encoded.read[row]] == tokenizer.mask_token_id
+        string = one_string(row, pair, tokenizer.mask_token)
+        expected = tokenizer(string, verbose=False)["input_ids"]
+        assert ids(encoded, row) == expected
+        assert expected[encoded.read[row]] == tokenizer.mask_token_id
 
 
 @pytest.mark.parametrize("length", [8, 9, 16, 33])
 @pytest.mark.parametrize("pair", [False, True])
-def test_mask_encoding_is_cut_beside_the_mask_only(tokenizer, pair, length):
+def test_mask_encoding_truncates_only_the_texts(tokenizer, pair, length):
     """Against a slow way: drop tokens one at a time from the end of the longer side."""
     encoded = encode(examples(pair), tokenizer, "mask", length)
     for row in range(4):
@@ -114,16 +115,16 @@ def test_mask_encoding_is_cut_beside_the_mask_only(tokenizer, pair, length):
         assert encoded.read[row] == 1 + len(left)
 
 
-def test_a_mask_in_the_text_is_not_taken_for_ours(tokenizer):
+def test_mask_token_in_the_text_is_not_read(tokenizer):
     mask = tokenizer.mask_token
     texts = Examples([f"a {mask} b {mask}", "a b"], [f"{mask} c", f"c {mask}"], np.zeros(2))
     encoded = encode(texts, tokenizer, "mask", 64)
     for row, before in enumerate([2, 0]):
-        found = np.array(ids(encoded, row)) == tokenizer.mask_token_id
-        assert np.flatnonzero(found)[before] == encoded.read[row]
+        actual = np.array(ids(encoded, row)) == tokenizer.mask_token_id
+        assert np.flatnonzero(actual)[before] == encoded.read[row]
 
 
-def test_chunks_give_what_one_call_gives(bert, monkeypatch):
+def test_chunked_encoding_equals_one_call(bert, monkeypatch):
     whole = encode(examples(True), bert, "mask", 20)
     monkeypatch.setattr("fedpeft.tasks.encoding._CHUNK", 3)
     parts = encode(examples(True), bert, "mask", 20)
@@ -144,7 +145,7 @@ def test_no_mask_token_is_refused():
 
 @settings(deadline=None, max_examples=60)
 @given(st.lists(st.integers(1, 9), min_size=1, max_size=12), st.data())
-def test_select_takes_rows_in_the_order_asked(lengths, data):
+def test_encoded_select_keeps_the_given_order(lengths, data):
     encoded = ragged(lengths)
     rows = data.draw(st.lists(st.integers(0, len(lengths) - 1), max_size=15))
     chosen = encoded.select(np.array(rows, dtype=np.int64))

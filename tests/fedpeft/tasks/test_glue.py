@@ -6,7 +6,7 @@ import pandas as pd
 import pytest
 
 from fedpeft.errors import UserError
-from fedpeft.settings import TaskSection
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks import load_task
 from fedpeft.tasks.glue import TASKS
 
@@ -43,7 +43,7 @@ def test_real_files_have_the_published_counts(name):
 
 
 @with_glue
-def test_stsb_has_scores():
+def test_stsb_labels_are_scores():
     task = local("stsb", GLUE)
     assert (task.info.classes, task.info.labels, task.info.metric) == (1, (), "pearson")
     assert (len(task.train), len(task.dev)) == (5749, 1500)
@@ -52,7 +52,7 @@ def test_stsb_has_scores():
 
 
 @with_glue
-def test_a_path_to_the_tasks_own_folder_gives_the_same():
+def test_path_of_the_task_folder_or_its_parent_gives_the_same_task():
     one, other = local("rte", GLUE), local("rte", GLUE / "RTE")
     assert one.train.text == other.train.text
     assert one.dev.text_pair == other.dev.text_pair
@@ -73,7 +73,7 @@ def hub_frame(folder):
 
 
 @pytest.mark.parametrize("info", TASKS, ids=lambda info: info.name)
-def test_the_hubs_columns_codes_and_parquet_are_understood(tmp_path, info):
+def test_hub_columns_codes_and_parquet_are_read(tmp_path, info):
     suffix = {"mnli": "_matched", "mnli_mismatched": "_mismatched"}.get(info.name, "")
     for stem in ("train", f"dev{suffix}"):
         hub_frame(info.folder).to_parquet(tmp_path / f"{stem}.parquet")
@@ -97,7 +97,7 @@ def test_label_names_and_digits_are_the_same_classes(tmp_path, info):
     assert task.train.labels.tolist() == task.dev.labels.tolist() == list(range(len(info.labels)))
 
 
-def test_missing_files_are_named_with_where_they_were_looked_for(tmp_path):
+def test_missing_file_names_the_searched_folders(tmp_path):
     with pytest.raises(UserError) as caught:
         local("sst2", tmp_path)
     assert str(caught.value) == (
@@ -134,7 +134,7 @@ def offline_cache(tmp_path, monkeypatch):
     return tmp_path
 
 
-def test_without_path_and_hub_the_way_out_is_named(offline_cache):
+def test_missing_path_without_hub_says_what_to_do(offline_cache):
     expected = (
         "task 'sst2' is not here and the hub cannot be reached: give a local folder with "
         "task.path=..., or use a synthetic/* task"
@@ -144,7 +144,7 @@ def test_without_path_and_hub_the_way_out_is_named(offline_cache):
     assert str(caught.value) == expected
 
 
-def test_the_hubs_cache_is_used_without_a_network(offline_cache):
+def test_hub_cache_is_used_offline(offline_cache):
     commit = "0123456789abcdef0123456789abcdef01234567"
     repository = offline_cache / "datasets--nyu-mll--glue"
     folder = repository / "snapshots" / commit / "sst2"

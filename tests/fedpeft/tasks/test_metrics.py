@@ -33,36 +33,38 @@ def predicted_classes(draw):
 
 @settings(deadline=None, max_examples=150)
 @given(predicted_classes())
-def test_class_metrics_are_those_of_scikit_learn(drawn):
+def test_class_metrics_equal_scikit_learn(drawn):
     predictions, labels, classes = drawn
-    found = scores(statistics(logits_for(predictions, classes), labels, "classes"), "classes")
-    assert found["accuracy"] == pytest.approx(oracle.accuracy_score(labels, predictions), abs=1e-12)
+    actual = scores(statistics(logits_for(predictions, classes), labels, "classes"), "classes")
+    assert actual["accuracy"] == pytest.approx(
+        oracle.accuracy_score(labels, predictions), abs=1e-12
+    )
     expected = 0.0
     if len(np.unique(np.concatenate([labels, predictions]))) > 1:
         expected = oracle.matthews_corrcoef(labels, predictions)
-    assert found["matthews"] == pytest.approx(expected, abs=1e-12)
-    assert ("f1" in found) == (classes == 2)
+    assert actual["matthews"] == pytest.approx(expected, abs=1e-12)
+    assert ("f1" in actual) == (classes == 2)
     if classes == 2:
         expected = oracle.f1_score(labels, predictions, zero_division=0)
-        assert found["f1"] == pytest.approx(expected, abs=1e-12)
+        assert actual["f1"] == pytest.approx(expected, abs=1e-12)
 
 
 @settings(deadline=None, max_examples=100)
 @given(st.integers(0, 2**32), st.integers(3, 200), st.floats(0.01, 100), st.floats(-20, 20))
-def test_pearson_and_spearman_are_those_of_scipy(seed, count, scale, shift):
+def test_pearson_and_spearman_equal_scipy(seed, count, scale, shift):
     random = np.random.default_rng(seed)
     labels = random.uniform(0, 5, count)
     predictions = scale * (labels + random.normal(size=count)) + shift
-    found = scores(statistics(predictions[:, None], labels, "score"), "score")
+    actual = scores(statistics(predictions[:, None], labels, "score"), "score")
     expected = scipy_stats.pearsonr(predictions, labels).statistic
-    assert found == {"pearson": pytest.approx(expected, abs=1e-7)}
+    assert actual == {"pearson": pytest.approx(expected, abs=1e-7)}
     expected = scipy_stats.spearmanr(predictions, labels).statistic
     assert spearman(predictions, labels) == pytest.approx(expected, abs=1e-12)
 
 
 @settings(deadline=None, max_examples=50)
 @given(predicted_classes(), st.integers(0, 60))
-def test_summed_confusion_counts_are_exactly_those_of_the_whole(drawn, cut):
+def test_summed_confusion_counts_equal_those_of_all_examples(drawn, cut):
     predictions, labels, classes = drawn
     logits = logits_for(predictions, classes)
     whole = statistics(logits, labels, "classes")
@@ -72,7 +74,7 @@ def test_summed_confusion_counts_are_exactly_those_of_the_whole(drawn, cut):
     assert scores(parts, "classes") == scores(whole, "classes")
 
 
-def test_summed_score_statistics_give_the_pearson_of_the_whole():
+def test_summed_score_statistics_give_the_pearson_of_all_examples():
     random = np.random.default_rng(0)
     labels = random.uniform(0, 5, 1000)
     outputs = (labels + random.normal(size=1000))[:, None]
@@ -84,16 +86,16 @@ def test_summed_score_statistics_give_the_pearson_of_the_whole():
 
 def test_confusion_is_label_by_prediction():
     # two rows of class 0 taken for class 2, one row of class 1 right
-    found = statistics(logits_for([2, 2, 1], 3), np.array([0, 0, 1]), "classes")
-    assert found.reshape(3, 3).tolist() == [[0, 0, 2], [0, 1, 0], [0, 0, 0]]
+    actual = statistics(logits_for([2, 2, 1], 3), np.array([0, 0, 1]), "classes")
+    assert actual.reshape(3, 3).tolist() == [[0, 0, 2], [0, 1, 0], [0, 0, 0]]
 
 
-def test_a_perfect_result_is_exactly_one():
+def test_perfect_predictions_score_exactly_one():
     labels = np.array([0, 1, 2] * 777 + [0])
-    found = scores(statistics(logits_for(labels, 3), labels, "classes"), "classes")
-    assert found == {"accuracy": 1.0, "matthews": 1.0}
-    found = scores(statistics(labels[:, None] * 2.0, labels * 1.0, "score"), "score")
-    assert found == {"pearson": 1.0}
+    actual = scores(statistics(logits_for(labels, 3), labels, "classes"), "classes")
+    assert actual == {"accuracy": 1.0, "matthews": 1.0}
+    actual = scores(statistics(labels[:, None] * 2.0, labels * 1.0, "score"), "score")
+    assert actual == {"pearson": 1.0}
 
 
 @pytest.mark.parametrize("value", [0.1, 3.3, 1e6])
@@ -106,8 +108,8 @@ def test_constant_predictions_have_correlation_zero(value):
 
 def test_no_examples_score_zero():
     empty = np.zeros(0, np.int64)
-    found = scores(statistics(np.zeros((0, 2)), empty, "classes"), "classes")
-    assert found == {"accuracy": 0.0, "matthews": 0.0, "f1": 0.0}
+    actual = scores(statistics(np.zeros((0, 2)), empty, "classes"), "classes")
+    assert actual == {"accuracy": 0.0, "matthews": 0.0, "f1": 0.0}
     assert scores(statistics(np.zeros((0, 1)), empty, "score"), "score") == {"pearson": 0.0}
     assert spearman(np.zeros(0), empty) == 0.0
 
@@ -138,30 +140,30 @@ def named(texts, side, names=TAGS):
 
 @settings(deadline=None, max_examples=150)
 @given(tagged_texts())
-def test_entity_metrics_are_those_of_seqeval(texts):
-    found = scores(measured(texts), "tags")
+def test_entity_metrics_equal_seqeval(texts):
+    actual = scores(measured(texts), "tags")
     labels, predictions = named(texts, 0), named(texts, 1)
     for name in ("f1", "precision", "recall"):
         score = getattr(seqeval_metrics, f"{name}_score")
         expected = score(labels, predictions, zero_division=0) if any(labels) else 0.0
-        assert found[name] == pytest.approx(expected, abs=1e-12), name
+        assert actual[name] == pytest.approx(expected, abs=1e-12), name
     words = [token for text in texts for token in text if token[0] >= 0]
     right = sum(label == prediction for label, prediction in words)
-    assert found["accuracy"] == pytest.approx(right / max(1, len(words)), abs=1e-12)
+    assert actual["accuracy"] == pytest.approx(right / max(1, len(words)), abs=1e-12)
 
 
 @settings(deadline=None, max_examples=100)
 @given(tagged_texts(), st.integers(0, 12))
-def test_summed_counts_of_entities_are_exactly_those_of_the_whole(texts, cut):
+def test_summed_entity_counts_equal_those_of_all_texts(texts, cut):
     whole, parts = measured(texts), measured(texts[:cut]) + measured(texts[cut:])
     assert parts.tolist() == whole.tolist()
     assert scores(parts, "tags") == scores(whole, "tags")
     assert examples_of(whole, "tags") == len(texts)
     assert len(whole) == statistics_size("tags", len(TAGS))
-    check_statistics(whole, "tags")
+    check_statistics(whole, "tags", max_length=16)
 
 
-def test_counts_of_a_text_by_hand():
+def test_entity_counts_of_a_text_counted_by_hand():
     # PER PER | O | LOC, of which the LOC is found, the PER one word too long
     text = [(-100, 1), (1, 1), (2, 2), (-100, 0), (0, 2), (3, 3), (-100, 4)]
     assert measured([text]).tolist() == [1, 4, 3, 1, 2, 2]
@@ -173,7 +175,7 @@ def test_counts_of_a_text_by_hand():
     }
 
 
-def test_an_entity_does_not_reach_into_the_next_text():
+def test_entities_end_with_their_text():
     """The same tokens as one text and as two: I-PER there begins an entity of its own."""
     tokens = [(1, 1), (2, 2)]
     assert measured([tokens]).tolist() == [1, 2, 2, 1, 1, 1]
@@ -181,13 +183,13 @@ def test_an_entity_does_not_reach_into_the_next_text():
     assert measured([[(-100, 0)], tokens, [(-100, 0)]]).tolist() == [3, 2, 2, 1, 1, 1]
 
 
-def test_tags_without_marks_are_runs():
+def test_tags_without_prefix_are_entities_of_equal_tags():
     names = ("O", "PER", "LOC")
     texts = [[(1, 1), (1, 1), (0, 0), (2, 1), (2, 1)]]
     assert measured(texts, names).tolist() == [1, 5, 3, 1, 2, 2]
 
 
-def test_nothing_tagged_scores_zero():
+def test_text_without_entities_scores_zero():
     empty = dict.fromkeys(("f1", "precision", "recall", "accuracy"), 0.0)
     assert scores(measured([]), "tags") == empty
     assert measured([]).tolist() == [0] * 6
@@ -205,19 +207,48 @@ def test_nothing_tagged_scores_zero():
         ([2.0, 5, 5.5, 1, 1, 1], "tags"),
     ],
 )
-def test_what_counts_nothing_is_refused(stats, kind):
+def test_statistics_that_are_not_counts_are_refused(stats, kind):
     with pytest.raises(ValueError, match="no counts of examples"):
-        check_statistics(np.array(stats), kind)
+        check_statistics(np.array(stats), kind, max_length=16)
 
 
 @pytest.mark.parametrize("stats", [[1, 5, 6, 0, 0, 0], [1, 5, 5, 2, 1, 2], [1, 5, 5, 2, 6, 2]])
-def test_more_right_than_there_is_is_refused(stats):
+def test_statistics_with_more_correct_than_total_are_refused(stats):
     with pytest.raises(ValueError, match="count more than there is"):
-        check_statistics(np.array(stats, dtype=float), "tags")
+        check_statistics(np.array(stats, dtype=float), "tags", max_length=16)
 
 
-def test_scores_that_sums_cannot_give():
+def test_spearman_needs_all_outputs_in_one_place():
     outputs, labels = np.array([[1.0], [2.0], [3.0]]), np.array([1.0, 2.0, 4.0])
     assert unsummable_scores("score", outputs, labels) == {"spearman": pytest.approx(1.0)}
     assert unsummable_scores("score") == {"spearman": None}
     assert unsummable_scores("tags") == unsummable_scores("classes", outputs, labels) == {}
+
+
+@pytest.mark.parametrize(
+    ("kind", "stats", "reason"),
+    [
+        ("classes", [1e15, 0, 0, 1], "more than 10000000 examples"),
+        ("classes", [1.7e308] * 4, "more than 10000000 examples"),
+        ("tags", [1e8, 5, 5, 0, 0, 0], "more than 10000000 examples"),
+        ("tags", [1, 17, 5, 0, 0, 0], "more than 16 words in a text"),
+        ("tags", [0, 5, 5, 0, 0, 0], "more than 16 words in a text"),
+        ("score", [1e8, 0, 0, 1, 1, 0], "more than 10000000 examples"),
+        ("score", [2, 0, 0, 1e300, 1, 0], r"scores beyond 1e\+09"),
+        ("score", [2, 0, 0, -1, 1, 0], r"scores beyond 1e\+09"),
+        ("score", [2, 9, 0, 1, 1, 0], "sums of no scores"),
+        ("score", [2, 0, 0, 1, 1, -9], "sums of no scores"),
+    ],
+)
+def test_statistics_out_of_range_are_refused(kind, stats, reason):
+    with pytest.raises(ValueError, match=reason):
+        check_statistics(np.array(stats, dtype=float), kind, max_length=16)
+
+
+@settings(deadline=None, max_examples=100)
+@given(st.lists(st.tuples(st.floats(-1e9, 1e9), st.floats(-1e9, 1e9)), min_size=1, max_size=9))
+def test_statistics_of_any_scores_are_accepted(pairs):
+    outputs, labels = np.array(pairs).T
+    sums = statistics(outputs[:, None], labels, "score")
+    check_statistics(sums, "score", max_length=16)  # raises nothing
+    assert examples_of(sums, "score") == len(pairs)

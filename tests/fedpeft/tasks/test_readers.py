@@ -71,7 +71,7 @@ def test_jsonl_keeps_line_separators_inside_a_text(tmp_path):
     assert read_table(path)["text"].tolist() == ["a\u2028b"]
 
 
-def test_whole_numbers_are_the_same_label_in_any_spelling(tmp_path):
+def test_integers_are_the_same_label_in_any_spelling(tmp_path):
     path = tmp_path / "a.parquet"
     pd.DataFrame({"text": ["a", "b"], "label": [1.0, 0.0]}).to_parquet(path)
     columns = Columns("text", "label")
@@ -106,7 +106,7 @@ def test_scores_are_finite_float64(tmp_path):
         ("a.tsv", "words\tlabel\na\tyes\n", "no column 'text'; valid: label, words"),
     ],
 )
-def test_files_that_are_no_such_table_are_refused(tmp_path, name, content, expected):
+def test_invalid_table_files_are_refused(tmp_path, name, content, expected):
     path = written(tmp_path, name, content)
     assert refusal(path) == f"{path}: {expected}"
 

@@ -3,10 +3,10 @@ import re
 import numpy as np
 import pytest
 
+from fedpeft.backbones.tiny_words import vocabulary
 from fedpeft.errors import UserError
-from fedpeft.settings import TaskSection
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks import load_task
-from fedpeft.tasks.grammars import vocabulary
 from fedpeft.tasks.synthetic import TASKS, examples, space_size
 
 NAMES = [info.name for info in TASKS]
@@ -29,10 +29,10 @@ def sentiment_rule(text, _):
 
 
 def inference_rule(premise, hypothesis):
-    said = set(hypothesis.split()) & SORTS.keys()
-    if not said:
+    sorts = set(hypothesis.split()) & SORTS.keys()
+    if not sorts:
         return 1
-    (sort,) = said
+    (sort,) = sorts
     same = any(phrase in premise for phrase in SORTS[sort])
     other = any(phrase in premise for phrase in SORTS[OPPOSITE[sort]])
     assert same != other
@@ -64,9 +64,9 @@ def entities_rule(words, _):
     text = " ".join(words)
     tags = ["O"] * len(words)
     for role, phrase in PHRASES.items():
-        (found,) = re.finditer(rf"\b({phrase})\b", text)
-        start = text[: found.start()].count(" ")
-        length = len(found[0].split())
+        (actual,) = re.finditer(rf"\b({phrase})\b", text)
+        start = text[: actual.start()].count(" ")
+        length = len(actual[0].split())
         tags[start : start + length] = [f"B-{role}", *[f"I-{role}"] * (length - 1)]
     return [TASKS[-1].labels.index(tag) for tag in tags]
 
@@ -91,7 +91,7 @@ def synthetic(name, train=0, dev=0, seed=0):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_all_texts_of_a_grammar_are_different_and_plain(name):
+def test_all_texts_of_a_grammar_are_distinct_lowercase_words(name):
     size = space_size(name)
     assert size >= 100_000
     everything = examples(name, np.arange(size))
@@ -104,13 +104,13 @@ def test_all_texts_of_a_grammar_are_different_and_plain(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_the_rule_that_is_promised_gives_every_label(name):
+def test_documented_rule_gives_every_label(name):
     task = synthetic(name)
     assert task.info.best == 1.0
     for part in (task.train, task.dev):
         seconds = part.text_pair or part.text
-        found = [RULES[name](*row) for row in zip(part.text, seconds, strict=True)]
-        assert found == [np.asarray(label).tolist() for label in part.labels]
+        actual = [RULES[name](*row) for row in zip(part.text, seconds, strict=True)]
+        assert actual == [np.asarray(label).tolist() for label in part.labels]
 
 
 @pytest.mark.parametrize("name", NAMES)
@@ -133,7 +133,7 @@ def test_default_sizes_seed_and_order(name):
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_train_and_dev_have_no_text_in_common_for_any_seeds_and_sizes(name):
+def test_train_and_dev_are_disjoint_for_any_seeds_and_sizes(name):
     train, dev = set(), set()
     for seed, (more, less) in enumerate([(20_000, 10_000), (3, 7), (15_000, 500)]):
         task = synthetic(name, more, less, seed)
@@ -145,14 +145,14 @@ def test_train_and_dev_have_no_text_in_common_for_any_seeds_and_sizes(name):
 
 @pytest.mark.parametrize("name", NAMES[:2])
 @pytest.mark.parametrize("size", [4000, 1000, 100, 7])
-def test_classes_are_balanced_to_one_example_and_mixed(name, size):
+def test_classes_are_balanced_within_one_example_and_shuffled(name, size):
     labels = synthetic(name, size).train.labels
     assert labels.dtype == np.int64
     assert np.ptp(np.bincount(labels, minlength=labels.max() + 1)) <= 1
     assert (np.diff(labels) != 0).sum() > size // 4  # not sorted by class
 
 
-def test_dev_has_the_words_of_train_in_like_frequency():
+def test_words_are_about_equally_frequent_in_train_and_dev():
     """The split must not hold back a word: each appears in dev about as often as in train."""
     task = synthetic("synthetic/sentiment", 16_000, 16_000)
     counts = []
@@ -164,7 +164,7 @@ def test_dev_has_the_words_of_train_in_like_frequency():
     assert min(ratios) > 0.8 and max(ratios) < 1.25
 
 
-def test_no_single_word_gives_the_label_away():
+def test_no_single_word_determines_the_label():
     """The best guess from one word is far from 1: a word of praise is negated in a third."""
     train = synthetic("synthetic/sentiment", 8000).train
     for word in ["not", "hardly", "wonderful", "awful"]:
@@ -178,7 +178,7 @@ def test_similarity_has_all_six_scores():
     assert sorted(set(labels.tolist())) == [0.0, 1.0, 2.0, 3.0, 4.0, 5.0]
 
 
-def test_vocabulary_is_exactly_the_words_of_the_grammars():
+def test_tiny_vocabulary_equals_the_words_of_the_grammars():
     used = set()
     for name in NAMES:
         part = examples(name, np.arange(0, space_size(name), 31))
@@ -186,19 +186,19 @@ def test_vocabulary_is_exactly_the_words_of_the_grammars():
     assert vocabulary() == sorted(used)
 
 
-def test_words_of_entities_belong_to_one_or_another_by_what_follows():
+def test_tag_of_a_word_depends_on_the_words_after_it():
     part = synthetic("synthetic/entities").train
-    found = {word: set() for word in ("the", "at", "on")}
+    actual = {word: set() for word in ("the", "at", "on")}
     for words, tags in zip(part.text, part.labels, strict=True):
         assert len(words) == len(tags)
         for word, tag in zip(words, tags, strict=True):
-            found.get(word, set()).add(TASKS[-1].labels[tag])
-    assert found["the"] == {"O", "B-WHO", "I-WHERE", "I-WHEN"}
-    assert found["at"] == {"B-WHERE", "B-WHEN"}
-    assert found["on"] == {"B-WHERE", "B-WHEN"}
+            actual.get(word, set()).add(TASKS[-1].labels[tag])
+    assert actual["the"] == {"O", "B-WHO", "I-WHERE", "I-WHEN"}
+    assert actual["at"] == {"B-WHERE", "B-WHEN"}
+    assert actual["on"] == {"B-WHERE", "B-WHEN"}
 
 
-def test_more_than_there_is_and_owner_columns_are_refused():
+def test_excessive_limits_and_owner_columns_are_refused():
     with pytest.raises(UserError, match=r"task.train_limit = 999999: .* has \d+ different"):
         synthetic("synthetic/sentiment", 999_999)
     with pytest.raises(UserError, match=r"task.eval_limit = 999999: .* has \d+ different"):

@@ -1,4 +1,4 @@
-"""Your own tagged words, from JSONL and Parquet."""
+"""Tagged words of custom files, from JSONL and Parquet."""
 
 import json
 
@@ -7,7 +7,7 @@ import pandas as pd
 import pytest
 
 from fedpeft.errors import UserError
-from fedpeft.settings import TaskSection
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks import load_task
 
 ROWS = [
@@ -56,13 +56,13 @@ def test_rows_of_equal_length_stay_rows(tmp_path):
     assert train.select(np.array([2, 0])).labels[0].tolist() == [0, 1]
 
 
-def test_without_an_outside_the_metric_is_accuracy(tmp_path):
+def test_metric_without_tag_o_is_accuracy(tmp_path):
     rows = [{"words": ["time", "flies"], "pos": ["NOUN", "VERB"]}]
     task = custom(tmp_path, rows, text="words", label="pos")
     assert (task.info.labels, task.info.metric) == (("NOUN", "VERB"), "accuracy")
 
 
-def test_numbers_may_stand_for_tags(tmp_path):
+def test_integers_are_accepted_as_tags(tmp_path):
     task = custom(tmp_path, [{"text": ["a", "b", "c"], "label": [10, 9, 10]}])
     assert task.info.labels == ("9", "10")
     assert task.train.labels[0].tolist() == [1, 0, 1]

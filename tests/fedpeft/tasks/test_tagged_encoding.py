@@ -1,4 +1,4 @@
-"""Tagged words as tokens: against the loop of Hugging Face's run_ner, for two tokenizers."""
+"""Encoding of tagged words against the loop of Hugging Face's run_ner, for two tokenizers."""
 
 from importlib.util import find_spec
 from pathlib import Path
@@ -7,9 +7,10 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeft.tasks.base import IGNORED, Examples, tag_column
-from fedpeft.tasks.batching import collate
-from fedpeft.tasks.encoding import Encoded, encode
+from fedpeft.batches.batch import collate
+from fedpeft.batches.encoded import IGNORED, Encoded
+from fedpeft.tasks.base import Examples, tag_column
+from fedpeft.tasks.encoding import encode
 
 WORDS = [
     ["the", "cat", "sat", "."],
@@ -75,7 +76,7 @@ def rows_of(encoded, column):
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
 @pytest.mark.parametrize("max_length", [8, 13, 128])
-def test_encoding_is_that_of_run_ner(request, name, max_length):
+def test_tagged_encoding_equals_run_ner(request, name, max_length):
     tokenizer, oracle = request.getfixturevalue(name)
     encoded = encode(SENTENCES, tokenizer, "mask", max_length)
     tokens, labels = rows_of(encoded, encoded.tokens), rows_of(encoded, encoded.labels)
@@ -88,7 +89,7 @@ def test_encoding_is_that_of_run_ner(request, name, max_length):
 
 
 @pytest.mark.parametrize("name", ["bert", "roberta"])
-def test_every_word_is_labelled_once_unless_it_is_cut_off(request, name):
+def test_every_word_is_labeled_once_unless_truncated(request, name):
     tokenizer, _ = request.getfixturevalue(name)
     labels = encode(SENTENCES, tokenizer, "mean", 256).labels
     assert labels[labels != IGNORED].tolist() == np.concatenate(TAGS).tolist()
@@ -108,7 +109,7 @@ def test_a_word_without_tokens_does_not_shift_the_others(bert):
         assert encoded.labels.tolist() == [IGNORED, 0, 2, 4, IGNORED]
 
 
-def test_chunks_give_what_one_call_gives(bert, monkeypatch):
+def test_chunked_encoding_equals_one_call(bert, monkeypatch):
     whole = encode(SENTENCES, bert[0], "cls", 20)
     monkeypatch.setattr("fedpeft.tasks.encoding._CHUNK", 3)
     parts = encode(SENTENCES, bert[0], "cls", 20)
@@ -124,7 +125,7 @@ def labelled():
     return Encoded(tokens, np.zeros(7, np.uint8), offsets, read, labels, per_token=True)
 
 
-def test_select_takes_the_labels_of_the_tokens_along():
+def test_encoded_select_keeps_token_labels():
     chosen = labelled().select(np.array([2, 0, 2]))
     assert chosen.per_token
     assert chosen.tokens.tolist() == [21, 1, 2, 21]
@@ -132,12 +133,12 @@ def test_select_takes_the_labels_of_the_tokens_along():
     assert labelled().select(np.array([], dtype=np.int64)).labels.tolist() == []
 
 
-def test_places_say_where_the_tokens_of_rows_are():
+def test_places_are_the_token_indices_of_rows():
     encoded = labelled()
     assert encoded.places(np.array([1, 0])).tolist() == [2, 3, 4, 5, 0, 1]
 
 
-def test_collate_pads_labels_so_that_they_are_ignored():
+def test_collate_pads_labels_with_ignored():
     rows = [np.array([0, 1]), np.array([2])]
     batch = collate([labelled(), labelled()], rows, 99, "cpu", torch.float64)
     assert batch.labels.dtype == torch.int64

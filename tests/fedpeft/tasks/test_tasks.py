@@ -5,14 +5,14 @@ import numpy as np
 import pytest
 
 from fedpeft.errors import UserError
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.randomness import generator
-from fedpeft.settings import TaskSection
 from fedpeft.tasks import Examples, available_tasks, load_task
 
 METRICS = {"cola": "matthews", "stsb": "pearson", "mrpc": "f1", "qqp": "f1"}
 
 
-def test_all_tasks_are_listed_with_the_papers_metrics():
+def test_available_tasks_have_the_papers_metrics():
     tasks = {info.name: info for info in available_tasks()}
     glue = ["cola", "sst2", "mrpc", "stsb", "qqp"]
     glue += ["mnli", "mnli_mismatched", "qnli", "rte", "wnli"]
@@ -26,7 +26,7 @@ def test_all_tasks_are_listed_with_the_papers_metrics():
         assert info.description and "\n" not in info.description
 
 
-def test_an_unknown_name_is_refused_with_the_nearest():
+def test_unknown_task_suggests_the_nearest_name():
     with pytest.raises(UserError) as caught:
         load_task(TaskSection(name="sst3"))
     assert str(caught.value).startswith("task.name = 'sst3': unknown task; did you mean 'sst2'")
@@ -53,7 +53,7 @@ def test_limits_take_a_seeded_subset_in_the_order_of_the_file(tmp_path):
     assert load_task(section, seed=4).train.text != task.train.text
 
 
-def test_validation_examples_are_cut_from_what_is_trained_on_and_the_dev_set_is_not_read(tmp_path):
+def test_validation_examples_are_held_out_of_train_and_replace_dev(tmp_path):
     keys = write_custom(tmp_path, 50)
     whole = load_task(TaskSection(**keys, train_limit=20), seed=3)
     section = TaskSection(**keys, train_limit=20, validation=0.3)
@@ -68,19 +68,19 @@ def test_validation_examples_are_cut_from_what_is_trained_on_and_the_dev_set_is_
     assert set(load_task(limited, seed=3).dev.text) < set(task.dev.text)
 
 
-def test_validation_has_to_leave_something_to_train_on(tmp_path):
+def test_validation_that_leaves_no_training_examples_is_refused(tmp_path):
     keys = write_custom(tmp_path, 50)
     with pytest.raises(UserError, match=r"task.validation = 0.9: leaves none of the 2 training"):
         load_task(TaskSection(**keys, train_limit=2, validation=0.9))
 
 
-def test_a_limit_above_the_size_takes_all(tmp_path):
+def test_limit_above_the_size_keeps_all(tmp_path):
     keys = write_custom(tmp_path, 12)
     task = load_task(TaskSection(**keys, train_limit=13, eval_limit=12))
     assert (len(task.train), len(task.dev)) == (12, 12)
 
 
-def test_select_keeps_the_columns_together():
+def test_examples_select_keeps_columns_aligned():
     examples = Examples(["a", "b", "c"], ["x", "y", "z"], np.array([0, 1, 2]), ["p", "q", "r"])
     chosen = examples.select(np.array([2, 0]))
     assert (chosen.text, chosen.text_pair, chosen.owners) == (["c", "a"], ["z", "x"], ["r", "p"])
@@ -90,7 +90,8 @@ def test_select_keeps_the_columns_together():
 
 def test_importing_the_tasks_is_cheap():
     program = (
-        "import sys, fedpeft.tasks, fedpeft.tasks.encoding, fedpeft.tasks.metrics, fedpeft.hub\n"
+        "import sys, fedpeft.tasks, fedpeft.tasks.encoding, fedpeft.tasks.metrics\n"
+        "import fedpeft.backbones.hub\n"
         "heavy = {'torch', 'transformers', 'pandas', 'datasets', 'scipy', 'huggingface_hub',\n"
         "         'sklearn', 'seqeval'}\n"
         "print(sorted(heavy & sys.modules.keys()))"

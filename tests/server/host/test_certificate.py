@@ -1,4 +1,4 @@
-"""Keys that a server must not be started with."""
+"""Checks of a server's keys before it starts."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
 from fedpeft.errors import UserError
-from fedpeft.keys import make_authority, make_server
+from fedpeft.hosting.keys import make_authority, make_server
 from server.host.certificate import check_keys
 
 
@@ -31,7 +31,7 @@ def keys(made: Path, tmp_path: Path) -> Path:
 
 
 def sign(keys: Path, hosts: list[str], start: datetime, end: datetime) -> None:
-    """Put a certificate of the authority's for the server's key in the place of the good one."""
+    """Replace the certificate with another one that the authority signs for the server's key."""
     ca_key = serialization.load_pem_private_key((keys / "ca.key").read_bytes(), None)
     assert isinstance(ca_key, ec.EllipticCurvePrivateKey)
     ca = x509.load_pem_x509_certificate((keys / "ca.crt").read_bytes())
@@ -46,23 +46,23 @@ def sign(keys: Path, hosts: list[str], start: datetime, end: datetime) -> None:
     (keys / "server.crt").write_bytes(signed.public_bytes(serialization.Encoding.PEM))
 
 
-def test_good_keys_say_for_whom_and_until_when(keys: Path) -> None:
-    found = check_keys(keys)
-    assert found.hosts == ("fl.example.org", "10.0.0.5")
-    assert 820 <= found.days <= 825
+def test_valid_keys_give_hosts_and_expiry(keys: Path) -> None:
+    certificate = check_keys(keys)
+    assert certificate.hosts == ("fl.example.org", "10.0.0.5")
+    assert 820 <= certificate.days <= 825
 
 
 @pytest.mark.parametrize("name", ["ca.crt", "server.crt", "server.key"])
 def test_missing_and_damaged_files_are_named(keys: Path, name: str) -> None:
     (keys / name).write_text("nothing")
-    with pytest.raises(UserError, match=f"{re.escape(str(keys / name))}' is no .*keys server"):
+    with pytest.raises(UserError, match=f"{re.escape(str(keys / name))}' is not a .*keys server"):
         check_keys(keys)
     (keys / name).unlink()
     with pytest.raises(UserError, match=f"{re.escape(str(keys / name))}' cannot be read .*No such"):
         check_keys(keys)
 
 
-def test_keys_of_another_one_are_refused(keys: Path, tmp_path: Path) -> None:
+def test_keys_that_do_not_belong_together_are_refused(keys: Path, tmp_path: Path) -> None:
     other = tmp_path / "other"
     make_authority(other)
     make_server(other, ["fl.example.org"], other)
@@ -81,8 +81,8 @@ def test_a_key_that_others_may_read_is_refused(keys: Path) -> None:
 
 
 @pytest.mark.parametrize("days", [(-10, -1), (1, 10)])
-def test_a_certificate_out_of_its_time_is_refused(keys: Path, days: tuple[int, int]) -> None:
-    start, end = (datetime.now(UTC) + timedelta(days=each) for each in days)
+def test_expired_or_future_certificate_is_refused(keys: Path, days: tuple[int, int]) -> None:
+    start, end = (datetime.now(UTC) + timedelta(days=offset) for offset in days)
     sign(keys, ["localhost"], start, end)
     with pytest.raises(UserError, match=f"is valid from {start:%Y-%m-%d} to {end:%Y-%m-%d}"):
         check_keys(keys)
@@ -92,10 +92,8 @@ def test_a_certificate_out_of_its_time_is_refused(keys: Path, days: tuple[int, i
     ("hosts", "missing"),
     [(["localhost"], "127.0.0.1"), ([], "127.0.0.1 and localhost")],
 )
-def test_a_certificate_must_be_good_for_loopback(
-    keys: Path, hosts: list[str], missing: str
-) -> None:
+def test_certificate_must_be_valid_for_loopback(keys: Path, hosts: list[str], missing: str) -> None:
     now = datetime.now(UTC)
     sign(keys, hosts, now - timedelta(days=1), now + timedelta(days=9))
-    with pytest.raises(UserError, match=f"is not good for {missing};"):
+    with pytest.raises(UserError, match=f"is not valid for {missing};"):
         check_keys(keys)

@@ -1,4 +1,4 @@
-"""The operations endpoint over real HTTP: what it gives, and to whom it gives nothing."""
+"""The operations endpoint over real HTTPS: its answers and its refusals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,9 @@ import logging
 import os
 import shutil
 import socket
+import ssl
 import threading
+import time
 import tracemalloc
 from collections.abc import Iterator
 from contextlib import suppress
@@ -19,13 +21,13 @@ from urllib.parse import quote
 
 import pytest
 from finished import finished_run
-from servers import operations, server_state, superlink
+from servers import operations, server_folder, superlink
 
-from fedpeft.child import Child
-from fedpeft.ports import free_port
-from fedpeft.processes import Supervisor
-from server.host.operations import serve
-from server.host.state import ServerState
+from fedpeft.hosting.child import Child
+from fedpeft.hosting.ports import free_port
+from fedpeft.hosting.processes import Supervisor
+from server.host import operations as operations_module
+from server.host.folder import ServerFolder
 from server.remote.connection import secure_line
 from server.runfolder import RunFolder
 
@@ -39,18 +41,18 @@ class Answer:
 
 @dataclass
 class Server:
-    state: ServerState
+    state: ServerFolder
     supervisor: Supervisor
 
     def get(self, path: str, token: str | None = None, **headers: str) -> Answer:
-        """GET a path of the endpoint; with the right token unless another is given."""
+        """GET a path of the endpoint, by default with the right token."""
         token = self.state.connection().token if token is None else token
         line = self.line()
         line.request("GET", path, headers={"Authorization": f"Bearer {token}".encode()} | headers)
         answer = line.getresponse()
-        found = Answer(answer.status, answer.read(), answer.headers)
+        complete = Answer(answer.status, answer.read(), answer.headers)
         line.close()
-        return found
+        return complete
 
     def line(self) -> http.client.HTTPSConnection:
         """Return a connection to the endpoint."""
@@ -60,29 +62,22 @@ class Server:
 
 @pytest.fixture(scope="module")
 def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
-    """The endpoint of a server with two runs and one process, but without a SuperLink."""
-    state = server_state(tmp_path_factory.mktemp("operations"))
+    """The endpoint of a server with two runs and one process, without a SuperLink."""
+    state = server_folder(tmp_path_factory.mktemp("operations"))
     for name in ("first", "second"):
         shutil.copytree(finished_run("method.d=16"), state.path / "runs" / name)
     supervisor = Supervisor([Child("sleeper", ["sleep", "600"])], logging.getLogger("test"))
-    endpoint = serve(state, supervisor)
     started = threading.Event()
-    threads = [
-        threading.Thread(target=supervisor.run, args=(started.set,)),
-        threading.Thread(target=endpoint.serve_forever),
-    ]
-    for thread in threads:
-        thread.start()
+    thread = threading.Thread(target=supervisor.run, args=(started.set,))
+    thread.start()
     assert started.wait(10)
-    yield Server(state, supervisor)
+    with operations(state, supervisor):
+        yield Server(state, supervisor)
     supervisor.stop()
-    endpoint.shutdown()
-    endpoint.server_close()
-    for thread in threads:
-        thread.join()
+    thread.join()
 
 
-def test_health_names_what_is_up(server: Server) -> None:
+def test_health_lists_the_processes(server: Server) -> None:
     answer = server.get("/health", token="")
     health = json.loads(answer.body)
     assert answer.status == 503
@@ -94,17 +89,17 @@ def test_health_names_what_is_up(server: Server) -> None:
 
 
 @pytest.mark.slow
-def test_with_a_superlink_it_is_healthy(server: Server) -> None:
+def test_health_is_ok_with_a_superlink_and_all_processes(server: Server) -> None:
     with superlink(server.state):
         assert server.get("/health", token="").status == 200
         # Another endpoint, one of whose processes does not run.
         ports = {**server.state.ports, "operations": free_port()}
-        dead = Supervisor([Child("nginx", ["none"])], logging.getLogger("test"))
+        dead = Supervisor([Child("gateway", ["none"])], logging.getLogger("test"))
         other = Server(replace(server.state, ports=ports), dead)
         with operations(other.state, dead):
             answer = other.get("/health", token="")
         assert answer.status == 503
-        assert json.loads(answer.body)["children"] == {"nginx": {"pid": None, "restarts": 0}}
+        assert json.loads(answer.body)["children"] == {"gateway": {"pid": None, "restarts": 0}}
         assert b"fedpeft_up 1.0" in server.get("/metrics", token="").body
     assert server.get("/health", token="").status == 503
 
@@ -116,7 +111,7 @@ def test_metrics_need_no_token(server: Server) -> None:
     assert b'fedpeft_child_up{child="sleeper"} 1.0' in answer.body
 
 
-def test_a_run_comes_home_as_it_is(server: Server) -> None:
+def test_files_of_a_run_are_served_unchanged(server: Server) -> None:
     assert json.loads(server.get("/runs").body) == ["first", "second"]
     folder = server.state.path / "runs" / "first"
     listed = json.loads(server.get("/runs/first").body)
@@ -128,7 +123,7 @@ def test_a_run_comes_home_as_it_is(server: Server) -> None:
         assert answer.headers["X-SHA256"] == hashlib.sha256(content).hexdigest()
 
 
-def test_growing_files_are_read_on_from_an_offset(server: Server) -> None:
+def test_files_are_read_from_an_offset(server: Server) -> None:
     content = (server.state.path / "runs" / "first" / "bytes.jsonl").read_bytes()
     for offset in (1, len(content) - 1, len(content)):
         answer = server.get(f"/runs/first/bytes.jsonl?from={offset}")
@@ -140,7 +135,7 @@ def test_growing_files_are_read_on_from_an_offset(server: Server) -> None:
 
 
 def test_a_large_file_is_streamed(server: Server) -> None:
-    """64 MB pass, while this process, which sends and receives, holds a few pieces at a time."""
+    """The process sends and receives 64 MB and holds only a few pieces at a time."""
     folder = server.state.path / "runs" / "large"
     folder.mkdir()
     with open(folder / "vector.safetensors", "wb") as file:
@@ -166,7 +161,7 @@ def test_a_large_file_is_streamed(server: Server) -> None:
 
 @pytest.mark.parametrize("path", ["/runs", "/runs/first", "/runs/first/result.json", "/runs/none"])
 @pytest.mark.parametrize("token", ["", "wrong", "é"])
-def test_without_the_token_runs_stay_closed(
+def test_runs_require_the_token(
     server: Server, path: str, token: str, caplog: pytest.LogCaptureFixture
 ) -> None:
     answer = server.get(path, token=token)
@@ -198,7 +193,7 @@ def test_without_the_token_runs_stay_closed(
         "none.json",
     ],
 )
-def test_only_plain_files_of_a_run_are_given(server: Server, name: str) -> None:
+def test_only_plain_files_of_a_run_are_served(server: Server, name: str) -> None:
     folder = server.state.path / "runs" / "second"
     if not (folder / "pipe.json").exists():
         for secret in ("run.lock", "ledger.sqlite", "ledger.sqlite-wal", ".hidden.json"):
@@ -213,7 +208,7 @@ def test_only_plain_files_of_a_run_are_given(server: Server, name: str) -> None:
     assert not listed & {"link.json", "folder.json", "pipe.json", "run.lock", "ledger.sqlite"}
 
 
-def test_a_link_is_no_run(server: Server, tmp_path: Path) -> None:
+def test_a_link_is_not_served_as_a_run(server: Server, tmp_path: Path) -> None:
     (tmp_path / "own.json").write_text("{}")
     link = server.state.path / "runs" / "link"
     link.symlink_to(tmp_path)
@@ -236,25 +231,23 @@ def test_a_link_is_no_run(server: Server, tmp_path: Path) -> None:
     ],
 )
 @pytest.mark.parametrize("path", ["/metrics", "/runs"])
-def test_pages_of_the_web_cannot_ask_by_a_name_of_theirs(
-    server: Server, host: str, status: int, path: str
-) -> None:
+def test_host_header_must_name_loopback(server: Server, host: str, status: int, path: str) -> None:
     assert server.get(path, Host=host).status == status
 
 
-def test_nothing_else_is_there(server: Server) -> None:
+def test_other_paths_and_methods_are_refused(server: Server) -> None:
     for path in ("/", "/metrics/", "/health/x", "/runs/a/b/c", "/../token", "/%2fruns"):
         assert server.get(path).status == 404
     line = server.line()
     for method in ("POST", "PUT", "DELETE"):
         line.request(method, "/runs/first")
         answer = line.getresponse()
-        assert answer.status == 501
+        assert answer.status == 405
         answer.read()
     line.close()
 
 
-def test_a_reader_that_goes_away_does_no_harm(
+def test_clients_that_disconnect_leave_no_traceback(
     server: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
     for _ in range(3):
@@ -268,11 +261,11 @@ def test_a_reader_that_goes_away_does_no_harm(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_plain_http_and_who_says_nothing_get_nothing(
+def test_plain_http_and_silent_connections_get_no_answer(
     server: Server, capfd: pytest.CaptureFixture[str]
 ) -> None:
     port = server.state.ports["operations"]
-    with socket.create_connection(("127.0.0.1", port), 10) as silent:  # holds nobody up
+    with socket.create_connection(("127.0.0.1", port), 10) as silent:  # blocks no other client
         with socket.create_connection(("127.0.0.1", port), 10) as plain:
             plain.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
             with suppress(ConnectionResetError):
@@ -282,7 +275,7 @@ def test_plain_http_and_who_says_nothing_get_nothing(
     assert "Traceback" not in capfd.readouterr().err
 
 
-def test_a_run_that_goes_on_is_said_to_be_in_use(server: Server) -> None:
+def test_header_says_whether_a_run_is_in_use(server: Server) -> None:
     folder = RunFolder(server.state.path / "runs" / "first")
     assert server.get("/runs/first").headers["X-In-Use"] == "no"
     with folder.locked():
@@ -290,8 +283,42 @@ def test_a_run_that_goes_on_is_said_to_be_in_use(server: Server) -> None:
     assert server.get("/runs/first").headers["X-In-Use"] == "no"
 
 
-def test_it_is_bound_to_loopback_only(server: Server) -> None:
-    with pytest.raises(OSError, match="in use"):
-        serve(server.state, server.supervisor)
+def test_endpoint_is_bound_to_loopback_only(server: Server) -> None:
+    with pytest.raises(OSError, match="in use"), operations(server.state, server.supervisor):
+        pass
     bound = Path("/proc/net/tcp").read_text().upper()
     assert f"0100007F:{server.state.ports['operations']:04X} 00000000:0000 0A" in bound
+
+
+def test_connection_without_a_request_is_closed(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations_module, "_PATIENCE", 0.2)
+    connection = server.state.connection()
+    context = ssl.create_default_context(cafile=connection.ca)
+    for sent in (b"", b"GET /health HTTP/1.1\r\nHost: local"):
+        with (
+            socket.create_connection(("127.0.0.1", server.state.ports["operations"]), 10) as line,
+            context.wrap_socket(line, server_hostname="localhost") as wrapped,
+        ):
+            wrapped.sendall(sent)
+            with suppress(ConnectionResetError, ssl.SSLEOFError):
+                assert wrapped.recv(1) == b""
+
+
+def test_unread_download_does_not_delay_the_end(server: Server) -> None:
+    state = replace(server.state, ports={**server.state.ports, "operations": free_port()})
+    folder = state.path / "runs" / "unread"
+    folder.mkdir()
+    with open(folder / "vector.safetensors", "wb") as file:
+        file.truncate(64 << 20)
+    with operations(state):
+        line = Server(state, server.supervisor).line()
+        headers = {"Authorization": f"Bearer {state.connection().token}"}
+        line.request("GET", "/runs/unread/vector.safetensors", headers=headers)
+        answer = line.getresponse()
+        begun = time.monotonic()
+    assert time.monotonic() - begun < 5
+    answer.close()
+    line.close()
+    shutil.rmtree(folder)

@@ -1,4 +1,4 @@
-"""Who is there and who was: the status and the metrics say the same of real nodes."""
+"""Nodes that are online or were last seen: the status and the metrics agree."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from typing import Any
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
-from servers import server_state, superlink
+from servers import server_folder, superlink
 
-from fedpeft.keys import make_node
-from fedpeft.ports import free_port
-from fedpeft.processes import Supervisor
+from fedpeft.hosting.keys import make_node
+from fedpeft.hosting.ports import free_port
+from fedpeft.hosting.processes import Supervisor
+from server.host.folder import ServerFolder
 from server.host.metrics import Metrics
 from server.host.presence import Presence, last_seen
-from server.host.state import ServerState
+from server.host.registration import add_node
 from server.host.status import describe_server
-from server.registry import add_node
 
 TRAINED = "2026-02-01T10:00:00+00:00"
 
 
 @pytest.mark.parametrize(
-    ("said", "trained", "expected"),
+    ("entry", "trained", "expected"),
     [
         ({}, "", ""),
         ({}, TRAINED, TRAINED),
@@ -42,32 +42,34 @@ TRAINED = "2026-02-01T10:00:00+00:00"
         ({"status": "offline", "offline-at": "2026-02-01 09:00:00Z"}, TRAINED, TRAINED),
     ],
 )
-def test_when_a_node_was_last_there(said: dict[str, str], trained: str, expected: str) -> None:
-    assert last_seen(said, trained) == expected
+def test_last_seen_of_a_node_that_is_not_online(
+    entry: dict[str, str], trained: str, expected: str
+) -> None:
+    assert last_seen(entry, trained) == expected
 
 
-def test_a_node_that_is_online_is_there_now() -> None:
+def test_last_seen_of_a_node_that_is_online_is_now() -> None:
     seen = datetime.fromisoformat(last_seen({"status": "online"}, TRAINED))
     assert abs((datetime.now(UTC) - seen).total_seconds()) < 5
 
 
 def eventually(what: Callable[[], Any]) -> Any:
     end = time.monotonic() + 60
-    while not (found := what()):
+    while not (result := what()):
         assert time.monotonic() < end
         time.sleep(0.2)
-    return found
+    return result
 
 
 def gauges(metrics: Metrics, name: str) -> dict[str, float]:
     families = text_string_to_metric_families(metrics.text().decode())
-    found = [sample for family in families for sample in family.samples if sample.name == name]
-    return {sample.labels["node"]: sample.value for sample in found}
+    samples = [sample for family in families for sample in family.samples if sample.name == name]
+    return {sample.labels["node"]: sample.value for sample in samples}
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_the_status_and_the_metrics_agree(tmp_path: Path) -> None:
-    state = server_state(tmp_path)
+    state = server_folder(tmp_path)
     private, public = make_node(tmp_path, "here")
     with superlink(state):
         here, away = (
@@ -88,24 +90,24 @@ def test_the_status_and_the_metrics_agree(tmp_path: Path) -> None:
             assert online == {"here": 1, "no": 0}
             seen = gauges(metrics, "fedpeft_node_last_seen_seconds")
             assert list(seen) == ["here"] and seen["here"] < 5
-            said = {each["name"]: each for each in describe_server(state.path)["nodes"]}
-            assert said["no"]["last_seen"] is None
-            now = datetime.now(UTC) - datetime.fromisoformat(said["here"]["last_seen"])
-            assert now.total_seconds() < 10
+            status = {node["name"]: node for node in describe_server(state.path)["nodes"]}
+            assert status["no"]["last_seen"] is None
+            age = datetime.now(UTC) - datetime.fromisoformat(status["here"]["last_seen"])
+            assert age.total_seconds() < 10
         finally:
             node.terminate()
             node.wait(30)
         eventually(lambda: states(state)["here"] == "offline")
-    # Flower's last word is not held for true when it cannot be asked.
+    # Flower's last answer does not count once Flower cannot be asked.
     assert gauges(metrics, "fedpeft_node_online") == {}
     assert set(states(state).values()) == {"unknown"}
 
 
-def states(state: ServerState) -> dict[str, str]:
+def states(state: ServerFolder) -> dict[str, str]:
     return {node["name"]: node["state"] for node in describe_server(state.path)["nodes"]}
 
 
-def start_supernode(state: ServerState, private: Path, folder: Path) -> subprocess.Popen[bytes]:
+def start_supernode(state: ServerFolder, private: Path, folder: Path) -> subprocess.Popen[bytes]:
     home = folder / "flwr"
     home.mkdir()
     quiet = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1"}

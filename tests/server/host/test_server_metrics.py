@@ -1,4 +1,4 @@
-"""The metrics are those of the runs' files, and stay few and small whatever lies there."""
+"""Metrics come from the files of the runs and stay few, whatever the folder holds."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from typing import Any
 import pytest
 from finished import finished_run
 from prometheus_client.parser import text_string_to_metric_families
-from servers import server_state
+from servers import server_folder
 
-from fedpeft.child import Child
-from fedpeft.processes import Supervisor
+from fedpeft.hosting.child import Child
+from fedpeft.hosting.processes import Supervisor
+from server.host.folder import ServerFolder
 from server.host.metrics import Metrics, watched_runs
-from server.host.state import ServerState
 
 ROUNDS = 2
 
 
 @pytest.fixture
-def state(tmp_path: Path) -> ServerState:
-    return server_state(tmp_path)
+def state(tmp_path: Path) -> ServerFolder:
+    return server_folder(tmp_path)
 
 
 def supervisor() -> Supervisor:
     return Supervisor([Child("superlink", ["sleep", "1"])], logging.getLogger("test"))
 
 
-def scrape(state: ServerState) -> dict[str, dict[str, float]]:
+def scrape(state: ServerFolder) -> dict[str, dict[str, float]]:
     """Return all samples: name -> labels, as one text -> value."""
     text = Metrics(state.path, state.connection(), supervisor()).text().decode()
     found: dict[str, dict[str, float]] = {}
@@ -44,7 +44,7 @@ def scrape(state: ServerState) -> dict[str, dict[str, float]]:
     return found
 
 
-def add_run(state: ServerState, name: str, age: float = 0, finished: bool = True) -> Path:
+def add_run(state: ServerFolder, name: str, age: float = 0, finished: bool = True) -> Path:
     """Copy a finished run of two rounds into the state folder, changed ``age`` seconds ago."""
     folder = state.path / "runs" / name
     shutil.copytree(finished_run("method.d=16", f"federation.rounds={ROUNDS}"), folder)
@@ -63,7 +63,7 @@ def node(number: int, last_seen: str) -> dict[str, Any]:
     return {"client": 0, "node_id": number, "name": "", "examples": 9, "last_seen": last_seen}
 
 
-def test_a_server_that_is_down_has_no_runs_and_no_nodes(state: ServerState) -> None:
+def test_server_that_is_down_has_no_metrics_of_runs_and_nodes(state: ServerFolder) -> None:
     found = scrape(state)
     assert found["fedpeft_up"] == {"": 0}
     assert found["fedpeft_child_up"] == {"child=superlink": 0}
@@ -72,15 +72,15 @@ def test_a_server_that_is_down_has_no_runs_and_no_nodes(state: ServerState) -> N
     assert not any(name.startswith("fedpeft_run") for name in found)
 
 
-def test_restarts_are_the_supervisor_s(state: ServerState) -> None:
-    own = supervisor()
-    own.restarts["superlink"], own.pids["superlink"] = 3, 1
-    text = Metrics(state.path, state.connection(), own).text().decode()
+def test_restarts_come_from_the_supervisor(state: ServerFolder) -> None:
+    running = supervisor()
+    running.restarts["superlink"], running.pids["superlink"] = 3, 1
+    text = Metrics(state.path, state.connection(), running).text().decode()
     assert 'fedpeft_child_restarts_total{child="superlink"} 3.0' in text
     assert 'fedpeft_child_up{child="superlink"} 1.0' in text
 
 
-def test_a_run_s_numbers_are_those_of_its_files(state: ServerState) -> None:
+def test_metrics_of_a_run_come_from_its_files(state: ServerFolder) -> None:
     folder = add_run(state, "first")
     last, result = lines(folder)[-1], json.loads((folder / "result.json").read_text())
     found = scrape(state)
@@ -94,7 +94,7 @@ def test_a_run_s_numbers_are_those_of_its_files(state: ServerState) -> None:
     }
     for name, value in expected.items():
         assert found[f"fedpeft_run_{name}"] == {"run=first": pytest.approx(value)}, name
-    assert "fedpeft_run_epsilon" not in found  # nothing was promised
+    assert "fedpeft_run_epsilon" not in found  # no privacy unit
     for kind in ("train", "evaluate", "handshake"):
         for way in ("up", "down"):
             sizes = result["bytes"] if kind == "train" else result["bytes"][kind]
@@ -103,7 +103,7 @@ def test_a_run_s_numbers_are_those_of_its_files(state: ServerState) -> None:
     assert found["fedpeft_run_bytes_total"]["direction=up kind=train run=first"] > 0
 
 
-def test_failures_epsilon_and_a_torn_line_are_read_right(state: ServerState) -> None:
+def test_failures_epsilon_and_a_torn_line(state: ServerFolder) -> None:
     folder = add_run(state, "first", finished=False)
     first, second = lines(folder)
     second |= {"epsilon": 1.5, "score": None, "failed": [{"client": 1, "reason": "secret words"}]}
@@ -117,7 +117,7 @@ def test_failures_epsilon_and_a_torn_line_are_read_right(state: ServerState) -> 
     assert "secret words" not in str(found)
 
 
-def test_a_run_before_its_first_round_counts_none(state: ServerState) -> None:
+def test_run_before_its_first_round_has_round_0(state: ServerFolder) -> None:
     folder = add_run(state, "new", finished=False)
     (folder / "rounds.jsonl").unlink()
     found = scrape(state)
@@ -126,7 +126,7 @@ def test_a_run_before_its_first_round_counts_none(state: ServerState) -> None:
     assert "fedpeft_run_clients" not in found
 
 
-def test_a_run_that_goes_on_is_read_again(state: ServerState) -> None:
+def test_changed_run_is_read_again(state: ServerFolder) -> None:
     folder = add_run(state, "first", finished=False)
     metrics = Metrics(state.path, state.connection(), supervisor())
     assert b'fedpeft_run_round{run="first"} 2.0' in metrics.text()
@@ -142,14 +142,14 @@ def test_a_run_that_goes_on_is_read_again(state: ServerState) -> None:
     assert len(first) == len(more) == 1 and first != more
 
 
-def test_a_damaged_run_does_not_hide_the_others(state: ServerState) -> None:
+def test_a_damaged_run_does_not_hide_the_others(state: ServerFolder) -> None:
     add_run(state, "good", age=5, finished=False)
     bad = add_run(state, "bad")
     (bad / "rounds.jsonl").write_text("no JSON\n")
     assert scrape(state)["fedpeft_run_round"] == {"run=good": ROUNDS}
 
 
-def test_the_latest_run_and_those_that_go_on_are_watched_at_most_ten(state: ServerState) -> None:
+def test_latest_and_unfinished_runs_are_watched_at_most_ten(state: ServerFolder) -> None:
     add_run(state, "old", age=100)
     add_run(state, "going", age=90, finished=False)
     failed = add_run(state, "failed", age=80, finished=False)
@@ -164,7 +164,7 @@ def test_the_latest_run_and_those_that_go_on_are_watched_at_most_ten(state: Serv
     assert len(scrape(state)["fedpeft_run_round"]) == 10
 
 
-def test_nodes_are_the_registered_ones(state: ServerState) -> None:
+def test_metrics_of_nodes_are_of_registered_nodes(state: ServerFolder) -> None:
     seen = (datetime.now(UTC) - timedelta(seconds=100)).isoformat(timespec="seconds")
     registry = [
         {"name": name, "node_id": number, "public_key_sha256": "0", "added": seen}
@@ -177,12 +177,12 @@ def test_nodes_are_the_registered_ones(state: ServerState) -> None:
     found = scrape(state)
     assert found["fedpeft_registered_nodes"] == {"": 3}
     assert found["fedpeft_node_last_seen_seconds"] == {"node=a": pytest.approx(100, abs=5)}
-    assert "fedpeft_node_online" not in found  # nobody can say while the SuperLink is down
+    assert "fedpeft_node_online" not in found  # unknown while the SuperLink is down
 
 
-def test_two_servers_in_one_process_share_nothing(state: ServerState, tmp_path: Path) -> None:
+def test_two_servers_in_one_process_share_nothing(state: ServerFolder, tmp_path: Path) -> None:
     (tmp_path / "other").mkdir()
-    other = server_state(tmp_path / "other")
+    other = server_folder(tmp_path / "other")
     add_run(other, "theirs")
     assert "fedpeft_run_round" not in scrape(state)
     assert scrape(other)["fedpeft_run_round"] == {"run=theirs": ROUNDS}

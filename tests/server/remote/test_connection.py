@@ -1,4 +1,4 @@
-"""How an operator names a server, and what is said when the name or the file is wrong."""
+"""Finding the connection to a server, and the errors for wrong names and files."""
 
 from __future__ import annotations
 
@@ -42,9 +42,7 @@ def test_a_server_is_named_by_folder_file_or_name(state: Path, home: Path) -> No
     assert find_connection("hospital") == expected
 
 
-def test_the_certificate_lies_beside_the_file_wherever_that_is_copied(
-    state: Path, tmp_path: Path
-) -> None:
+def test_relative_certificate_is_relative_to_a_copied_file(state: Path, tmp_path: Path) -> None:
     copied = state.rename(tmp_path / "laptop")
     assert find_connection(str(copied)).ca == copied / "ca.crt"
 
@@ -58,7 +56,7 @@ def test_an_unknown_name_lists_those_known(home: Path) -> None:
         find_connection("hospitl")
 
 
-def test_a_folder_without_a_connection_may_have_the_name_of_a_server(
+def test_a_folder_without_a_connection_does_not_hide_a_named_server(
     state: Path, home: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     (tmp_path / "hospital").mkdir()
@@ -69,7 +67,7 @@ def test_a_folder_without_a_connection_may_have_the_name_of_a_server(
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "said"),
+    ("old", "new", "message"),
     [
         ('control = "127.0.0.1:9093"\n', "", "control: expected control, ca, operations, token"),
         ('"127.0.0.1:9093"', "9093", "control: expected control, ca"),
@@ -78,20 +76,20 @@ def test_a_folder_without_a_connection_may_have_the_name_of_a_server(
         ("127.0.0.1:9094", "http://127.0.0.1:9094", "expected HOST:PORT"),
         ("ca.crt", "missing.crt", "no certificate '.*missing.crt'; copy the server's"),
         ("control", "unknown = 1\ncontrol", "unknown: expected control"),
-        ("control =", "control", "no TOML file; copy the server's again"),
+        ("control =", "control", "not a TOML file; copy the server's again"),
     ],
 )
-def test_a_damaged_file_is_one_line_without_the_token(
-    state: Path, old: str, new: str, said: str
+def test_error_of_a_damaged_file_is_one_line_without_the_token(
+    state: Path, old: str, new: str, message: str
 ) -> None:
     file = state / "connection.toml"
     file.write_text(file.read_text().replace(old, new, 1))
-    with pytest.raises(UserError, match=said) as caught:
+    with pytest.raises(UserError, match=message) as caught:
         find_connection(str(state))
     assert TOKEN not in str(caught.value) and "\n" not in str(caught.value)
 
 
-def test_any_path_survives_the_file(state: Path) -> None:
+def test_any_path_of_the_certificate_can_be_written_and_read(state: Path) -> None:
     odd = state / 'a "quoted" \\ näme.crt'
     odd.write_text("a certificate")
     connection = Connection("[::1]:9093", odd, "localhost:9094", TOKEN)
@@ -99,6 +97,6 @@ def test_any_path_survives_the_file(state: Path) -> None:
     assert find_connection(str(state)) == connection
 
 
-def test_the_token_does_not_show() -> None:
+def test_repr_hides_the_token() -> None:
     connection = Connection("127.0.0.1:1", Path("ca.crt"), "127.0.0.1:2", TOKEN)
     assert TOKEN not in f"{connection} {connection!r}"

@@ -1,4 +1,4 @@
-"""When a run is over and why, from what Flower says and what the run said itself."""
+"""When and why a run ends, from Flower's status and the run's own files."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from server.remote.follow import reason
 from server.remote.mirror import Lost, Mirror, RefusedToken
 from server.remote.submit import Status, status
 
-DIED = "the server app died; the same command with --resume goes on from its last round"
+DIED = "the server app died; the same command with --resume continues after its last round"
 OWN = {"ok": False, "reason": "round 2: 1 of 3 clients\nsucceeded"}
 
 
@@ -39,14 +39,14 @@ OWN = {"ok": False, "reason": "round 2: 1 of 3 clients\nsucceeded"}
             "failed",
             "Task failed with unknown error.",
             {"ok": False, "stopped": True, "reason": "stopped"},
-            "the server was stopped, and the run with it; the same command with --resume goes on "
-            "from its last round",
+            "the server was stopped, and the run with it; the same command with --resume continues "
+            "after its last round",
         ),
         (
             "stopped",
             "",
             {"ok": False, "stopped": True, "reason": "stopped"},
-            "the run was stopped at the server; the same command with --resume goes on from its "
+            "the run was stopped at the server; the same command with --resume continues after its "
             "last round",
         ),
     ],
@@ -58,7 +58,7 @@ def test_a_run_that_did_not_complete_says_why(
 
 
 class _There(Mirror):
-    """A mirror of a run that has ended there, which raises a test's errors first."""
+    """A mirror of a run that has ended at the server; it first raises the given errors."""
 
     def __init__(self, folder: Path, *errors: Exception):
         connection = Connection("127.0.0.1:1", folder / "ca", "127.0.0.1:1", "t")
@@ -76,7 +76,7 @@ class _There(Mirror):
 
 @pytest.fixture
 def flwr(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Return what makes the ``flwr`` command answer with the reasons given, then with its run."""
+    """Return a function that makes ``flwr`` answer with the given errors, then with a run."""
 
     def answer(*reasons: str) -> None:
         done: dict[str, Any] = {"run-id": "7", "status": "finished:completed"}
@@ -101,7 +101,7 @@ def flwr(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         "EOF occurred in violation of protocol (_ssl.c:1006)",
     ],
 )
-def test_a_superlink_that_starts_again_is_waited_for(
+def test_follow_waits_for_a_superlink_that_restarts(
     tmp_path: Path, flwr: Callable[..., None], words: str
 ) -> None:
     (tmp_path / "ca").touch()
@@ -111,19 +111,17 @@ def test_a_superlink_that_starts_again_is_waited_for(
     assert len(said) == 1 and said[0].endswith("; trying again until it is back")
 
 
-def test_an_endpoint_that_starts_again_is_waited_for(
+def test_follow_waits_for_an_endpoint_that_restarts(
     tmp_path: Path, flwr: Callable[..., None]
 ) -> None:
     flwr()
-    errors = Lost("refused"), UserError("127.0.0.1:1 is no fedpeft server")
+    errors = Lost("refused"), UserError("127.0.0.1:1 is not a fedpeft server")
     said: list[str] = []
     follow.follow(_There(tmp_path, *errors), "7", said.append)
     assert said == ["refused; trying again until it is back"]
 
 
-def test_what_a_run_says_of_its_nodes_is_told_once(
-    tmp_path: Path, flwr: Callable[..., None]
-) -> None:
+def test_lines_about_nodes_are_passed_on_once(tmp_path: Path, flwr: Callable[..., None]) -> None:
     flwr("Connection to the SuperLink is unavailable.")
     wait = {"phase": "wait", "round": 1, "done": 1, "total": 2, "missing": ["south"]}
     (tmp_path / "progress.json").write_text(json.dumps(wait))
@@ -137,12 +135,12 @@ def test_what_a_run_says_of_its_nodes_is_told_once(
         "waiting for nodes: 1 of 2 connected; missing: south",
     ]
     assert len(said) == 3 and "trying again" in said[2]
-    (tmp_path / "refused.jsonl").write_text("x\n")  # damaged: the run goes on
+    (tmp_path / "refused.jsonl").write_text("x\n")  # damaged: ignored
     flwr()
     follow.follow(_There(tmp_path), "7", pytest.fail)
 
 
-def test_an_unknown_run_and_a_refused_token_end_it(
+def test_unknown_run_and_refused_token_end_following(
     tmp_path: Path, flwr: Callable[..., None]
 ) -> None:
     flwr("[code: 16] Run ID not found.")

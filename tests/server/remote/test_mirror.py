@@ -1,4 +1,4 @@
-"""A run's folder comes home whole while the run goes on, over the real endpoint."""
+"""Copying a run's folder from the real endpoint while the run continues."""
 
 from __future__ import annotations
 
@@ -14,46 +14,47 @@ from typing import Any
 
 import numpy as np
 import pytest
-from servers import operations, server_state
+from servers import operations, server_folder
 
-from fedpeft.config import Experiment
 from fedpeft.errors import RunFailed, UserError
-from server.host.state import ServerState
+from fedpeft.experiment.config import Experiment
+from server.checkpoints import Checkpoint
+from server.host.folder import ServerFolder
 from server.remote import mirror as mirror_module
 from server.remote.connection import Connection
 from server.remote.mirror import DIGEST, Lost, Mirror, runs_at
-from server.runfolder import ROSTER, Checkpoint, RunFolder
-from simulations.run import prepare, simulate
+from server.runfolder import ROSTER, RunFolder
+from simulations.simulation import prepare, simulate
 
 
 @pytest.fixture(scope="module")
-def made(tmp_path_factory: pytest.TempPathFactory) -> ServerState:
-    """A server's state; its keys take a moment."""
-    return server_state(tmp_path_factory.mktemp("server"))
+def made(tmp_path_factory: pytest.TempPathFactory) -> ServerFolder:
+    """The state folder of a server, made once because its keys take time."""
+    return server_folder(tmp_path_factory.mktemp("server"))
 
 
 @pytest.fixture
-def state(made: ServerState) -> Iterator[ServerState]:
+def state(made: ServerFolder) -> Iterator[ServerFolder]:
     """A server whose operations endpoint is up."""
     with operations(made):
         yield made
 
 
 @pytest.fixture
-def there(made: ServerState, quick: Callable[..., Experiment], tmp_path: Path) -> RunFolder:
-    """A run at the server, with a name of its own, before its first round."""
+def there(made: ServerFolder, quick: Callable[..., Experiment], tmp_path: Path) -> RunFolder:
+    """A run at the server before its first round, named after the test."""
     return RunFolder.create(made.path / "runs" / tmp_path.name, quick())
 
 
 @pytest.fixture
-def mirror(state: ServerState, there: RunFolder, tmp_path: Path) -> Mirror:
+def mirror(state: ServerFolder, there: RunFolder, tmp_path: Path) -> Mirror:
     """A mirror of the run in an empty folder."""
     (tmp_path / "home").mkdir()
     return Mirror(state.connection(), there.path.name, tmp_path / "home")
 
 
 def save(folder: RunFolder, number: int, **more: Any) -> None:
-    sent = [json.dumps({"round": number, "client": client}) for client in range(3)]
+    sent = [{"round": number, "client": client} for client in range(3)]
     folder.save_round({"round": number, **more}, sent, Checkpoint(number, np.zeros(number)))
 
 
@@ -61,7 +62,7 @@ def same(mirror: Mirror, folder: RunFolder, *names: str) -> bool:
     return all((mirror.folder / n).read_bytes() == (folder.path / n).read_bytes() for n in names)
 
 
-def test_rounds_come_home_as_they_are_done(mirror: Mirror, there: RunFolder) -> None:
+def test_rounds_are_copied_as_they_are_done(mirror: Mirror, there: RunFolder) -> None:
     mirror.update()
     assert list(mirror.folder.iterdir()) == []
     for number in (1, 2, 3):
@@ -74,7 +75,7 @@ def test_rounds_come_home_as_they_are_done(mirror: Mirror, there: RunFolder) -> 
     assert (mirror.folder / "rounds.jsonl").stat().st_ino == inode  # only what is new was sent
 
 
-def test_a_line_that_is_being_written_waits_for_its_end(mirror: Mirror, there: RunFolder) -> None:
+def test_an_unfinished_line_is_not_copied(mirror: Mirror, there: RunFolder) -> None:
     save(there, 1)
     whole = (there.path / "rounds.jsonl").read_bytes()
     with open(there.path / "rounds.jsonl", "ab", buffering=0) as file:
@@ -87,7 +88,7 @@ def test_a_line_that_is_being_written_waits_for_its_end(mirror: Mirror, there: R
 
 
 @pytest.mark.parametrize("redone", [0, 1, 2])
-def test_rounds_that_the_server_dropped_leave_home_too(
+def test_rounds_that_the_server_dropped_are_dropped_from_the_copy(
     mirror: Mirror, there: RunFolder, redone: int
 ) -> None:
     save(there, 1)
@@ -102,7 +103,7 @@ def test_rounds_that_the_server_dropped_leave_home_too(
     assert same(mirror, there, "rounds.jsonl", "bytes.jsonl")
 
 
-def test_small_files_are_replaced_and_go(mirror: Mirror, there: RunFolder) -> None:
+def test_small_files_are_replaced_and_removed(mirror: Mirror, there: RunFolder) -> None:
     for done in (1, 2):
         there.report("train", 1, done * 4, 4)
         mirror.update()
@@ -115,8 +116,8 @@ def test_small_files_are_replaced_and_go(mirror: Mirror, there: RunFolder) -> No
     assert not (mirror.folder / "ended.json").exists()
 
 
-def test_a_lost_connection_is_found_again(
-    made: ServerState, there: RunFolder, tmp_path: Path
+def test_update_works_again_after_a_lost_connection(
+    made: ServerFolder, there: RunFolder, tmp_path: Path
 ) -> None:
     mirror = Mirror(made.connection(), there.path.name, tmp_path / "home")
     mirror.folder.mkdir()
@@ -132,8 +133,8 @@ def test_a_lost_connection_is_found_again(
     assert same(mirror, there, "rounds.jsonl")
 
 
-def test_a_whole_run_comes_home_to_the_byte(
-    state: ServerState, quick: Callable[..., Experiment], tmp_path: Path
+def test_whole_run_is_copied_to_the_byte(
+    state: ServerFolder, quick: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     experiment, name = quick(), "whole-1.0_x"
     home = tmp_path / "home"
@@ -154,23 +155,23 @@ def test_a_whole_run_comes_home_to_the_byte(
     assert name in runs_at(state.connection())
 
 
-def test_what_is_not_there_is_empty(state: ServerState, tmp_path: Path) -> None:
+def test_unknown_run_is_empty(state: ServerFolder, tmp_path: Path) -> None:
     nothing = Mirror(state.connection(), "unknown", tmp_path)
     assert nothing.files() == {} and nothing.fetch() == [] and nothing.read("result.json") == b""
     nothing.update()
-    with pytest.raises(RunFailed, match=r"'result.json' of run 'unknown' did not come home"):
+    with pytest.raises(RunFailed, match=r"'result.json' of run 'unknown' differs from"):
         nothing.fetch_file("result.json")
 
 
-def test_another_token_is_refused(state: ServerState) -> None:
+def test_another_token_is_refused(state: ServerFolder) -> None:
     wrong = replace(state.connection(), token="guessed")
-    with pytest.raises(UserError, match="does not take this token: copy its") as caught:
+    with pytest.raises(UserError, match="does not accept this token: copy its") as caught:
         runs_at(wrong)
     assert "guessed" not in str(caught.value)
 
 
 class _Other(BaseHTTPRequestHandler):
-    """Something else than a fedpeft server: gives the same body for every path."""
+    """Another program than a fedpeft server: gives the same body for every path."""
 
     body, digest, length, status = b"", "", 0, 200
 
@@ -181,13 +182,13 @@ class _Other(BaseHTTPRequestHandler):
         self.end_headers()
         self.wfile.write(self.body)
 
-    def log_message(self, format: str, *args: Any) -> None:
+    def log_message(self, *_: object) -> None:
         pass
 
 
 @pytest.fixture
-def other(made: ServerState) -> Iterator[Callable[..., Connection]]:
-    """Return a starter of a server that answers as a test says, with our certificate."""
+def other(made: ServerFolder) -> Iterator[Callable[..., Connection]]:
+    """Return a function that starts a server with given answers and the server's certificate."""
     tls = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     tls.load_cert_chain(made.certificate, made.key)
     with ExitStack() as stack:
@@ -207,29 +208,30 @@ def other(made: ServerState) -> Iterator[Callable[..., Connection]]:
 @pytest.mark.parametrize(
     "listed", [b"<html>", b"[]", b'{"../../.ssh/keys": 3}', b'{".bashrc": 1}', b'{"a": "b"}']
 )
-def test_a_listing_that_is_none_of_ours_is_refused(
+def test_listing_of_another_program_is_refused(
     other: Callable[..., Connection], tmp_path: Path, listed: bytes
 ) -> None:
-    with pytest.raises(UserError, match="is no fedpeft server"):
+    with pytest.raises(UserError, match="is not a fedpeft server"):
         Mirror(other(body=listed), "run", tmp_path).update()
     assert list(tmp_path.iterdir()) == []
 
 
-def test_only_the_files_of_a_run_come_home(mirror: Mirror, there: RunFolder) -> None:
+def test_only_files_of_a_run_are_copied(mirror: Mirror, there: RunFolder) -> None:
     save(there, 1)
-    theirs = ("submitted.json", "train.jsonl", "adapter.safetensors", "pyproject.toml")
-    ours = ("roster.json", "run.json", "ended.json", "result.json", "identity.json")
-    for name in (*theirs, *ours):
+    foreign = ("submitted.json", "train.jsonl", "adapter.safetensors", "pyproject.toml")
+    copied = ("roster.json", "run.json", "ended.json", "result.json", "identity.json")
+    for name in (*foreign, *copied):
         (there.path / name).write_text('{"theirs": 1}')
     (mirror.folder / "submitted.json").write_text("mine")
     rounds = {"rounds.jsonl", "bytes.jsonl", "checkpoint.safetensors", "experiment.toml"}
-    assert set(mirror.fetch()) == {*rounds, *ours} and ROSTER in ours
-    assert {each.name for each in mirror.folder.iterdir()} == {"submitted.json", *rounds, *ours}
+    assert set(mirror.fetch()) == {*rounds, *copied} and ROSTER in copied
+    names = {path.name for path in mirror.folder.iterdir()}
+    assert names == {"submitted.json", *rounds, *copied}
     assert (mirror.folder / "submitted.json").read_text() == "mine"
 
 
 @pytest.mark.parametrize("changed", [b"seed = 5", b"seeed = 5", b"\xff"])
-def test_the_experiment_at_home_stays_where_the_servers_is_another(
+def test_another_experiment_at_the_server_does_not_replace_the_copy(
     mirror: Mirror, there: RunFolder, quick: Callable[..., Experiment], changed: bytes
 ) -> None:
     mine = RunFolder.create(mirror.folder, quick()).path / "experiment.toml"
@@ -239,43 +241,43 @@ def test_the_experiment_at_home_stays_where_the_servers_is_another(
     assert same(mirror, there, "experiment.toml")  # the same run
     kept = mine.read_bytes()
     theirs.write_bytes(changed)
-    with pytest.raises(RunFailed, match=r"'experiment.toml' of run .* is not the one in .* stays"):
+    with pytest.raises(RunFailed, match=r"'experiment.toml' of run .* is not the one in .* kept"):
         mirror.fetch()
     assert mine.read_bytes() == kept
 
 
 @pytest.mark.parametrize("name", ["progress.json", "run.json", "experiment.toml"])
-def test_a_small_file_that_has_no_end_is_not_read(
+def test_endless_small_file_is_not_read(
     other: Callable[..., Connection], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     monkeypatch.setattr(mirror_module, "_SMALL", 100)
     at = Mirror(other(body=b"1" * 101, length=1 << 40), "run", tmp_path)
     with pytest.raises(RunFailed, match=f"'{name}' of run 'run' has more than 100 bytes"):
         at.read(name)
-    with pytest.raises(UserError, match="is no fedpeft server"):
+    with pytest.raises(UserError, match="is not a fedpeft server"):
         at.files()
     assert len(Mirror(other(body=b"1" * 101), "run", tmp_path).read("rounds.jsonl")) == 101
 
 
-def test_a_file_that_changed_on_its_way_is_not_kept(
+def test_file_with_a_wrong_digest_is_not_kept(
     other: Callable[..., Connection], tmp_path: Path
 ) -> None:
     mirror = Mirror(other(body=b"bits", digest="0" * 64), "run", tmp_path)
-    with pytest.raises(RunFailed, match="did not come home as it is at the server: SHA-256"):
+    with pytest.raises(RunFailed, match="differs from the server's file: SHA-256"):
         mirror.fetch_file("vector.safetensors")
     assert list(tmp_path.iterdir()) == []
 
 
 @pytest.mark.parametrize("answer", [{"body": b"{", "length": 100}, {"status": 502, "body": b"x"}])
-def test_a_broken_answer_can_be_asked_for_again(
+def test_broken_answer_counts_as_a_lost_connection(
     other: Callable[..., Connection], tmp_path: Path, answer: dict[str, Any]
 ) -> None:
     with pytest.raises(Lost):
         Mirror(other(**answer), "run", tmp_path).update()
 
 
-def test_another_program_at_the_port_is_told_nothing(made: ServerState, tmp_path: Path) -> None:
-    """Who listens there while the server is down has no certificate, or one of its own."""
+def test_another_program_at_the_port_gets_no_request(made: ServerFolder, tmp_path: Path) -> None:
+    """A program that listens while the server is down has no certificate or another one."""
     seen: list[str] = []
 
     class Curious(BaseHTTPRequestHandler):
@@ -283,10 +285,10 @@ def test_another_program_at_the_port_is_told_nothing(made: ServerState, tmp_path
             seen.append(self.headers["Authorization"])
             self.send_error(404)
 
-        def log_message(self, format: str, *args: Any) -> None:
+        def log_message(self, *_: object) -> None:
             pass
 
-    own = server_state(tmp_path / "own")
+    own = server_folder(tmp_path / "own")
     for tls in (False, True):
         server = ThreadingHTTPServer(("127.0.0.1", 0), Curious)
         server.handle_error = lambda *_: None  # type: ignore[method-assign]
@@ -298,7 +300,7 @@ def test_another_program_at_the_port_is_told_nothing(made: ServerState, tmp_path
         thread.start()
         try:
             there = replace(made.connection(), operations=f"127.0.0.1:{server.server_port}")
-            with pytest.raises(Lost, match=r"has no certificate of .*nothing was told to it"):
+            with pytest.raises(Lost, match=r"has no certificate of .*nothing was sent to it"):
                 runs_at(there)
         finally:
             server.shutdown()
@@ -309,7 +311,7 @@ def test_another_program_at_the_port_is_told_nothing(made: ServerState, tmp_path
 
 def test_no_proxy_gets_the_token(
     other: Callable[..., Connection],
-    state: ServerState,
+    state: ServerFolder,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     for name in ("http_proxy", "https_proxy"):

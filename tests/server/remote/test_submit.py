@@ -1,4 +1,4 @@
-"""A run is given to a real SuperLink, asked after, and ended."""
+"""Submitting a run to a real SuperLink, asking for its status, and stopping it."""
 
 from __future__ import annotations
 
@@ -8,24 +8,24 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from servers import server_app_shim, server_state, superlink
+from servers import server_app_shim, server_folder, superlink
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
-from server.host.state import ServerState
+from fedpeft.experiment.config import Experiment
+from server.host.folder import ServerFolder
 from server.remote.connection import Connection
 from server.remote.flwr_cli import NoSuperLink, UnknownRun
 from server.remote.submit import Status, status, stop, submit
 from server.runfolder import RunFolder
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 
 
 @pytest.fixture(scope="module")
-def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerState]:
+def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerFolder]:
     """A server whose SuperLink starts server apps."""
     folder = tmp_path_factory.mktemp("server")
-    made = server_state(folder)
+    made = server_folder(folder)
     with superlink(made, server_app_shim(folder)):
         yield made
 
@@ -38,7 +38,7 @@ def wait(connection: Connection, run: str, until: Callable[[Status], bool]) -> S
 
 
 def test_a_run_arrives_with_its_settings_and_can_be_stopped(
-    state: ServerState, quick: Callable[..., Experiment]
+    state: ServerFolder, quick: Callable[..., Experiment]
 ) -> None:
     experiment = quick("federation.node_wait=300")
     connection = state.connection()
@@ -54,8 +54,8 @@ def test_a_run_arrives_with_its_settings_and_can_be_stopped(
         stop(connection, run)
 
 
-def test_why_a_run_failed_is_known(
-    state: ServerState, quick: Callable[..., Experiment], tmp_path: Path
+def test_status_holds_the_reason_of_a_failed_run(
+    state: ServerFolder, quick: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     RunFolder.create(state.path / "runs" / "taken", quick())
     run = submit(state.connection(), quick(), "taken", resume=False)
@@ -64,19 +64,19 @@ def test_why_a_run_failed_is_known(
     assert "taken' holds this run, unfinished; add --resume" in found.details
 
 
-def test_a_server_that_is_not_there_is_one_line(
-    state: ServerState, quick: Callable[..., Experiment]
+def test_missing_server_and_unknown_run_are_one_line(
+    state: ServerFolder, quick: Callable[..., Experiment]
 ) -> None:
     nobody = replace(state.connection(), control="127.0.0.1:1")
-    with pytest.raises(NoSuperLink, match=r"answers at 127.0.0.1:1; .* tunnel"):
+    with pytest.raises(NoSuperLink, match=r"answers at 127.0.0.1:1; 'fedpeft server"):
         submit(nobody, quick(), "run", resume=False)
     with pytest.raises(UnknownRun, match="Flower refused 'flwr ls': "):
         status(state.connection(), "12345")
 
 
-def test_a_server_with_another_authority_gets_nothing(
-    state: ServerState, quick: Callable[..., Experiment], tmp_path: Path
+def test_a_server_with_another_authority_gets_no_run(
+    state: ServerFolder, quick: Callable[..., Experiment], tmp_path: Path
 ) -> None:
-    other = replace(state.connection(), ca=server_state(tmp_path).ca)
+    other = replace(state.connection(), ca=server_folder(tmp_path).ca)
     with pytest.raises(NoSuperLink):
         submit(other, quick(), "run", resume=False)

@@ -1,4 +1,4 @@
-"""A small real study, run once, and tables made by hand."""
+"""A small study, run once, and a factory of tables."""
 
 from __future__ import annotations
 
@@ -13,10 +13,10 @@ from rich.console import Console
 from small_studies import here
 
 from simulations.study.display import StudyDisplay
+from simulations.study.execution import run_study
 from simulations.study.file import parse
 from simulations.study.folder import StudyFolder
 from simulations.study.plan import Plan
-from simulations.study.running import run_study
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -60,7 +60,7 @@ def evil() -> str:
 
 @pytest.fixture(scope="session")
 def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The folder of a study with eight finished cells and four that fail; not to be changed."""
+    """The folder of a study with eight finished and four failed cells; read-only."""
     path = tmp_path_factory.mktemp("studies") / "small"
     folder = StudyFolder.create(path, STUDY, resume=False)
     console = Console(file=io.StringIO())
@@ -81,9 +81,9 @@ Rows = Sequence[tuple[str, str, int, list[float | None]]]
 
 @pytest.fixture
 def table() -> Callable[..., pd.DataFrame]:
-    """Return a maker of a study's table from (task, method, seed, scores by round).
+    """Return a factory of a study's table from (task, method, seed, score of each round).
 
-    Each of a method's two clients sends 100 bytes a round, ``sizes`` times as many if given.
+    Both clients send 100 bytes per round, times ``sizes[method]`` if given.
     """
     import pandas as pd
 

@@ -1,4 +1,4 @@
-"""The page, opened and clicked in headless Chromium."""
+"""The page in headless Chromium."""
 
 from __future__ import annotations
 
@@ -15,16 +15,16 @@ from simulations.report.page import write_report
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
 
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Chrome]:
-    """A headless Chromium that notes its console and its requests."""
+    """A headless Chromium that logs its console and requests."""
     programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
     if None in programs:
-        pytest.skip("chromium and chromedriver are not installed; .ci/run installs them")
+        pytest.skip("chromium is not installed: apt-get install chromium chromium-driver")
     from selenium.webdriver import Chrome, ChromeOptions
     from selenium.webdriver.chrome.service import Service
 
@@ -50,28 +50,28 @@ def _opened(browser: Chrome, page: str) -> None:
     browser.get(page)
 
 
-def test_it_opens_without_errors_and_without_a_network(browser: Chrome, page: str) -> None:
-    assert browser.title == "Small <b>study</b>"  # no script of a label has changed it
+def test_the_page_opens_without_errors_and_requests(browser: Chrome, page: str) -> None:
+    assert browser.title == "Small <b>study</b>"  # no script in a label changed it
     assert not browser.get_log("browser")
-    events = [json.loads(each["message"])["message"] for each in browser.get_log("performance")]
-    asked = {
-        each["params"]["request"]["url"]
-        for each in events
-        if each["method"] == "Network.requestWillBeSent"
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    urls = {
+        event["params"]["request"]["url"]
+        for event in events
+        if event["method"] == "Network.requestWillBeSent"
     }
-    assert page in asked
-    assert all(each == page or each.startswith("data:") for each in asked)
+    assert page in urls
+    assert all(url == page or url.startswith("data:") for url in urls)
 
 
 def shown(browser: Chrome, series: int) -> dict[str, bool]:
-    """Return figure -> whether anything of a series can be seen in it, where it has the series."""
+    """Return figure -> whether the series is visible in it, for all figures with the series."""
     script = """
-      const found = {};
+      const visible = {};
       for (const part of document.querySelectorAll(`[data-series="${arguments[0]}"]`)) {
         const figure = part.closest("figure").id;
-        found[figure] ||= getComputedStyle(part).display !== "none";
+        visible[figure] ||= getComputedStyle(part).display !== "none";
       }
-      return found;"""
+      return visible;"""
     return dict(browser.execute_script(script, series))
 
 
@@ -93,43 +93,43 @@ def column(browser: Chrome, name: str) -> list[str]:
     """Return the texts of a column of the table of all results, in the order shown."""
     script = """
       const table = document.querySelector("#results ~ .wide table");
-      const at = [...table.tHead.rows[0].cells].findIndex(each => each.innerText === arguments[0]);
+      const at = [...table.tHead.rows[0].cells].findIndex(cell => cell.innerText === arguments[0]);
       return [...table.tBodies[0].rows].map(row => row.cells[at].innerText);"""
     return list(browser.execute_script(script, name))
 
 
 def test_a_heading_sorts_by_its_numbers(browser: Chrome) -> None:
     heading = next(
-        each
-        for each in browser.find_elements("css selector", "#results ~ .wide th button")
-        if each.text == "P"
+        button
+        for button in browser.find_elements("css selector", "#results ~ .wide th button")
+        if button.text == "P"
     )
-    before = [int(each.replace(",", "")) for each in column(browser, "P")]
-    assert before != sorted(before) and max(before) > 99  # as texts they would be in another order
+    before = [int(text.replace(",", "")) for text in column(browser, "P")]
+    assert before != sorted(before) and max(before) > 99  # sorted as text, the order would differ
     for order, reverse in (("ascending", False), ("descending", True)):
         browser.execute_script("arguments[0].click()", heading)
-        after = [int(each.replace(",", "")) for each in column(browser, "P")]
+        after = [int(text.replace(",", "")) for text in column(browser, "P")]
         assert after == sorted(before, reverse=reverse)
         assert heading.find_element("xpath", "..").get_attribute("aria-sort") == order
 
 
-def test_what_has_no_number_comes_last(browser: Chrome) -> None:
+def test_cells_without_a_number_sort_last(browser: Chrome) -> None:
     script = """
       const table = document.querySelector("#targets ~ .wide table");
       table.querySelectorAll("th button")[4].click();
       return [...table.tBodies[0].rows].map(row => row.cells[4].innerText);"""
     for _ in range(2):
-        found = list(browser.execute_script(script))
-        assert found[:2].count("–") == 0 and found[2:] == ["–", "–"]
+        texts = list(browser.execute_script(script))
+        assert texts[:2].count("–") == 0 and texts[2:] == ["–", "–"]
 
 
-def test_a_point_says_what_it_is(browser: Chrome) -> None:
+def test_a_point_shows_a_tooltip(browser: Chrome) -> None:
     from selenium.webdriver import ActionChains
 
     tip = browser.find_element("id", "tip")
     assert not tip.is_displayed()
     mark = browser.find_element("css selector", "#score-bytes-feeling [data-series='1'] [data-tip]")
-    browser.execute_async_script(  # and wait for the event of scrolling, which hides the text
+    browser.execute_async_script(  # and wait for the scroll event, which hides the tooltip
         """const [mark, done] = arguments;
         mark.scrollIntoView({block: "center"});
         requestAnimationFrame(() => requestAnimationFrame(done));""",

@@ -1,4 +1,4 @@
-"""Figures: files of any study are there, each mark has its text, and none has another's name."""
+"""Figures: files, tooltips of marks, unique ids, and styles."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ TWO = [("T", name, seed, [0.5, 0.6, 0.7 + seed / 10]) for name in "ab" for seed 
 
 
 def marks(svg: str) -> list[tuple[str, str]]:
-    """Return (series, text) of each mark of a picture."""
+    """Return (series, tooltip) of each mark of a picture."""
     return [
         (part.attrib["data-series"], mark.attrib["data-tip"])
         for part in ElementTree.fromstring(svg).iter()
@@ -37,7 +37,7 @@ def _look() -> Iterator[None]:
         yield
 
 
-def test_the_score_figure_has_a_mark_a_series(table: Make, tmp_path: Path) -> None:
+def test_the_score_figure_has_one_mark_per_series(table: Make, tmp_path: Path) -> None:
     frame = labelled(table(TWO, {"b": 5}))
     (picture,) = figures.draw_scores(tmp_path, frame, styles_of(frame))
     assert picture.name == "score-bytes-t"
@@ -50,7 +50,7 @@ def test_the_score_figure_has_a_mark_a_series(table: Make, tmp_path: Path) -> No
 
 
 @pytest.mark.parametrize("x", ["round", SENT])
-def test_curves_have_a_mark_a_round(table: Make, tmp_path: Path, x: str) -> None:
+def test_curves_have_one_mark_per_round(table: Make, tmp_path: Path, x: str) -> None:
     frame = labelled(table(TWO))
     (picture,) = figures.draw_curves(tmp_path, frame, styles_of(frame), x)
     assert [series for series, _ in marks(picture.svg)] == ["0"] * 3 + ["1"] * 3
@@ -62,9 +62,9 @@ def test_curves_have_a_mark_a_round(table: Make, tmp_path: Path, x: str) -> None
 def test_a_long_curve_has_few_marks_and_the_last_one(table: Make, tmp_path: Path) -> None:
     frame = labelled(table([("T", "a", 0, [0.5] * 205)]))
     (picture,) = figures.draw_curves(tmp_path, frame, styles_of(frame), "round")
-    said = [text for _, text in marks(picture.svg)]
-    assert 15 < len(said) < 25
-    assert "round 1," in said[0] and "round 205," in said[-1]
+    tips = [tip for _, tip in marks(picture.svg)]
+    assert 15 < len(tips) < 25
+    assert "round 1," in tips[0] and "round 205," in tips[-1]
 
 
 def test_score_against_epsilon_only_where_it_varies(table: Make, tmp_path: Path) -> None:
@@ -72,14 +72,16 @@ def test_score_against_epsilon_only_where_it_varies(table: Make, tmp_path: Path)
     frame["axis.epsilon"] = ["8", "none"] * 2
     assert not figures.draw_epsilon(tmp_path, labelled(frame), styles_of(labelled(frame)))
     frame["target_epsilon"], frame["cell"] = [8.0, None] * 2, list("wxyz")
-    given = frame.assign(privacy="example", epsilon=[7.9, 3.25] * 2)  # by their noise, two of them
+    given = frame.assign(
+        privacy="example", epsilon=[7.9, 3.25] * 2
+    )  # the first and third with a given noise
     drawn = figures.draw_epsilon(tmp_path, labelled(given), styles_of(labelled(given)))
     assert "target epsilon 3.25" in drawn[0].svg and "without privacy" not in drawn[0].svg
     frame = labelled(frame)
     (picture,) = figures.draw_epsilon(tmp_path, frame, styles_of(frame))
-    said = [text.replace("\n", " ") for _, text in marks(picture.svg)]
-    assert said[0] == "a · 8 accuracy 0.5000 target epsilon 8"
-    assert sum("without privacy" in each for each in said) == 2
+    tips = [tip.replace("\n", " ") for _, tip in marks(picture.svg)]
+    assert tips[0] == "a · 8 accuracy 0.5000 target epsilon 8"
+    assert sum("without privacy" in tip for tip in tips) == 2
 
 
 def test_partitions_of_few_and_of_many_clients(tmp_path: Path) -> None:
@@ -89,20 +91,21 @@ def test_partitions_of_few_and_of_many_clients(tmp_path: Path) -> None:
         "many": Spread(sizes, ["no", "yes"], [[0, n] for n in sizes]),
         "scores": Spread([3, 1], [], []),
     }
-    found = figures.draw_partitions(tmp_path, spreads)
-    assert [each.name for each in found] == ["partition-1", "partition-2", "partition-3"]
-    assert ["sorted by size" in each.svg for each in found] == [False, True, False]
-    assert ["yes" in each.svg for each in found] == [True, True, False]
+    pictures = figures.draw_partitions(tmp_path, spreads)
+    assert [picture.name for picture in pictures] == ["partition-1", "partition-2", "partition-3"]
+    assert ["sorted by size" in picture.svg for picture in pictures] == [False, True, False]
+    assert ["yes" in picture.svg for picture in pictures] == [True, True, False]
 
 
 def test_labels_of_any_kind_are_text(table: Make, tmp_path: Path) -> None:
     labels = ["$\\frac{", "<script>", "标签", "x" * 300]
     frame = labelled(table([(label, label, 0, [0.5]) for label in labels]))
-    found = figures.draw_scores(tmp_path, frame, styles_of(frame))
-    assert len({each.name for each in found}) == 4
-    assert "<script>" not in "".join(each.svg for each in found)
+    pictures = figures.draw_scores(tmp_path, frame, styles_of(frame))
+    assert len({picture.name for picture in pictures}) == 4
+    assert "<script>" not in "".join(picture.svg for picture in pictures)
     assert all(
-        f"{label}\n" in marks(each.svg)[0][1] for label, each in zip(labels, found, strict=True)
+        f"{label}\n" in marks(picture.svg)[0][1]
+        for label, picture in zip(labels, pictures, strict=True)
     )
 
 
@@ -111,9 +114,9 @@ def test_series_look_different_and_share_the_colour_of_their_method(table: Make)
     frame = table([("T", name, 0, [0.5]) for name in names for _ in range(2)])
     frame["axis.alpha"] = ["0.1", "1"] * 30
     styles = list(styles_of(labelled(frame)).values())
-    assert len({(each.colour, each.marker, each.dash) for each in styles}) == 60
+    assert len({(style.colour, style.marker, style.dash) for style in styles}) == 60
     assert styles[0].colour == styles[1].colour != styles[2].colour
-    assert len({each.colour for each in styles}) == len(COLOURS)
+    assert len({style.colour for style in styles}) == len(COLOURS)
 
 
 def test_the_same_panel_gives_the_same_bytes(table: Make, tmp_path: Path) -> None:
@@ -125,7 +128,7 @@ def test_the_same_panel_gives_the_same_bytes(table: Make, tmp_path: Path) -> Non
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 
 
-def test_a_picture_in_a_page_has_names_and_colours_of_its_own(tmp_path: Path) -> None:
+def test_a_picture_in_a_page_has_unique_ids_and_css_colors(tmp_path: Path) -> None:
     panel = Panel("title", "x", "y")
     panel.axes.plot([1, 2], [1, 2], color=COLOURS[0][0])
     picture = panel.save(tmp_path, "some-name")
@@ -134,13 +137,13 @@ def test_a_picture_in_a_page_has_names_and_colours_of_its_own(tmp_path: Path) ->
         for part in ElementTree.fromstring(picture.svg).iter()
         if "id" in part.attrib
     ]
-    assert ids and all(each.startswith("some-name-") for each in ids)
+    assert ids and all(name.startswith("some-name-") for name in ids)
     assert "var(--c0)" in picture.svg and "var(--ink)" in picture.svg
     assert COLOURS[0][0] not in picture.svg and INK not in picture.svg
     assert "url(#some-name-" in picture.svg and "<metadata" not in picture.svg
 
 
-def test_a_mark_without_a_text_is_a_mistake() -> None:
+def test_a_mark_without_a_tooltip_raises() -> None:
     svg = '<svg xmlns="http://www.w3.org/2000/svg"><g id="series-0-1"><use/><use/></g></svg>'
     with pytest.raises(ValueError, match="shorter"):
         inline(svg, "name", "title", {}, {"series-0-1": ["one"]})

@@ -1,4 +1,4 @@
-"""Comparisons against values of the tests' definitions."""
+"""Comparisons against values from the definitions of the tests."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ def last(table: Make, rows: list[tuple[str, str, int, list[float | None]]]) -> p
     return finals(labelled(table(rows)))
 
 
-def test_holm_by_hand() -> None:
+def test_holm_correction_equals_a_calculation_by_hand() -> None:
     assert holm([0.04, 0.01, 0.03]) == pytest.approx([0.06, 0.03, 0.06])
     assert holm([0.9, 0.8]) == [1.0, 1.0]
     assert holm([]) == []
@@ -27,12 +27,12 @@ def test_holm_by_hand() -> None:
 def test_few_pairs_take_the_t_test(table: Make) -> None:
     """Two pairs: t = mean / (deviation / sqrt 2) has one degree of freedom, a Cauchy variable."""
     scores = {"a": [0.6, 0.9], "b": [0.5, 0.6]}  # differences 0.1 and 0.3
-    rows = [("T", name, seed, [own[seed]]) for name, own in scores.items() for seed in (0, 1)]
-    found = compare(last(table, rows), "a", "b", "T")
+    rows = [("T", name, seed, [values[seed]]) for name, values in scores.items() for seed in (0, 1)]
+    comparison = compare(last(table, rows), "a", "b", "T")
     t = 0.2 / (math.sqrt(0.02) / math.sqrt(2))
-    assert (found.n, found.test) == (2, "paired t")
-    assert found.difference == pytest.approx(0.2)
-    assert found.p == pytest.approx(1 - 2 * math.atan(t) / math.pi)
+    assert (comparison.n, comparison.test) == (2, "paired t")
+    assert comparison.difference == pytest.approx(0.2)
+    assert comparison.p == pytest.approx(1 - 2 * math.atan(t) / math.pi)
 
 
 def test_all_tasks_together_take_wilcoxon(table: Make) -> None:
@@ -43,22 +43,22 @@ def test_all_tasks_together_take_wilcoxon(table: Make) -> None:
         for name in "ab"
         for seed in (0, 1, 2)
     ]
-    found = compare(last(table, rows), "a", "b")
-    assert (found.n, found.test, found.panel) == (6, "Wilcoxon", POOLED)
-    assert found.p == pytest.approx(2 / 64)
+    comparison = compare(last(table, rows), "a", "b")
+    assert (comparison.n, comparison.test, comparison.panel) == (6, "Wilcoxon", POOLED)
+    assert comparison.p == pytest.approx(2 / 64)
 
 
 def test_only_common_pairs_count(table: Make) -> None:
     rows = [("T", "a", 0, [0.9]), ("T", "a", 1, [0.8]), ("T", "b", 1, [0.7]), ("U", "c", 0, [0.1])]
-    found = compare_all(last(table, rows))
-    assert [(each.one, each.other, each.n, each.p) for each in found] == [("a", "b", 1, None)]
-    assert not found[0].stands_out
+    (pair,) = compare_all(last(table, rows))
+    assert (pair.one, pair.other, pair.n, pair.p) == ("a", "b", 1, None)
+    assert not pair.stands_out
 
 
 def test_equal_scores_are_no_difference_and_a_constant_one_has_no_spread(table: Make) -> None:
     scores = {"a": 0.5, "b": 0.5, "c": 0.75}
     rows = [("T", name, seed, [score]) for name, score in scores.items() for seed in (0, 1, 2)]
-    p = {(each.one, each.other): each.p for each in compare_all(last(table, rows), "T")}
+    p = {(pair.one, pair.other): pair.p for pair in compare_all(last(table, rows), "T")}
     assert p == {("a", "b"): 1.0, ("a", "c"): None, ("b", "c"): None}
 
 
@@ -69,7 +69,7 @@ def test_all_pairs_are_corrected_and_the_clearest_comes_first(table: Make) -> No
         for name in "abc"
         for seed in range(8)
     ]
-    found = compare_all(last(table, rows), "T")
-    assert [each.holm for each in found] == pytest.approx(holm([each.p for each in found]))
-    assert {(each.one, each.other) for each in found[:2]} == {("a", "c"), ("b", "c")}
-    assert found[0].stands_out and found[0].holm == pytest.approx(3 * 2 / 256)
+    pairs = compare_all(last(table, rows), "T")
+    assert [pair.holm for pair in pairs] == pytest.approx(holm([pair.p for pair in pairs]))
+    assert {(pair.one, pair.other) for pair in pairs[:2]} == {("a", "c"), ("b", "c")}
+    assert pairs[0].stands_out and pairs[0].holm == pytest.approx(3 * 2 / 256)

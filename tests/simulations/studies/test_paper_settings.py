@@ -31,7 +31,7 @@ def essence(cell: Cell) -> dict[str, Any]:
     experiment = cell.experiment
     local, private = experiment.local, experiment.privacy
     method = experiment.method.model_dump()
-    found = {
+    essences = {
         "task": experiment.task.name,
         "model": experiment.backbone,
         "lr": local.lr,
@@ -42,8 +42,8 @@ def essence(cell: Cell) -> dict[str, Any]:
         "init": method["init"],
     }
     if private.examples:
-        return found | {"noise_multiplier": private.noise_multiplier}
-    return found | {"epochs": local.epochs}
+        return essences | {"noise_multiplier": private.noise_multiplier}
+    return essences | {"epochs": local.epochs}
 
 
 def wanted(row: dict[str, Any]) -> dict[str, Any]:
@@ -68,26 +68,24 @@ def test_every_row_of_settings_is_a_cell_and_every_cell_a_row(
     plain = [wanted(row) for row in rows if row["setting"] == "non-private"]
     private = [wanted(row) for row in rows if row["setting"] == "private"]
     assert (len(plain), len(private), len(rows)) == (56, 16, 74)  # and the two of NER, below
-    found = [essence(cell) for name in ("table2", "table3") for cell in first_seeds(cells(name))]
-    assert sorted_rows(found) == sorted_rows(plain)
+    essences = [essence(cell) for name in ("table2", "table3") for cell in first_seeds(cells(name))]
+    assert sorted_rows(essences) == sorted_rows(plain)
     sixth = [(cell.experiment.privacy.examples, essence(cell)) for cell in cells("table6")]
     assert sorted_rows([row for is_private, row in sixth if is_private]) == sorted_rows(private)
     for is_private, row in sixth:
         assert is_private or row in plain
 
 
-def test_names_in_the_news_have_the_settings_of_appendix_c(
-    cells: Cells, reference: Reference
-) -> None:
+def test_conll2003_has_the_settings_of_appendix_c(cells: Cells, reference: Reference) -> None:
     rows = [row for row in reference("hparams.json")["rows"] if row["setting"] == "ner"]
     by_method = {row["method"]: wanted(row) for row in rows}
-    found = [essence(cell) for cell in cells("table4")]
-    assert [(row["method"], row["d"]) for row in found] == [
+    essences = [essence(cell) for cell in cells("table4")]
+    assert [(row["method"], row["d"]) for row in essences] == [
         ("slash", 1024),
         ("slash", 5000),
         ("jr_warp", 5000),
     ]
-    for row in found:
+    for row in essences:
         assert row == by_method[row["method"]] | {"d": row["d"]}
 
 
@@ -95,16 +93,14 @@ def test_names_in_the_news_have_the_settings_of_appendix_c(
 def test_ablations_take_the_nearest_row(name: str, cells: Cells, reference: Reference) -> None:
     rows = [wanted(row) for row in reference("hparams.json")["rows"] if row["method"] == "slash"]
     for cell in cells(name):
-        found = essence(cell)
-        if found["init"] in ("zeros", "identity"):  # what table 8 varies
-            found = {key: each for key, each in found.items() if key != "init"}
-        assert any(found.items() <= row.items() for row in rows), cell.name
+        essences = essence(cell)
+        if essences["init"] in ("zeros", "identity"):  # what table 8 varies
+            essences = {key: each for key, each in essences.items() if key != "init"}
+        assert any(essences.items() <= row.items() for row in rows), cell.name
 
 
 @pytest.mark.parametrize("name", ["table2", "table3", "table6", "table7", "table8", "table9"])
-def test_what_all_runs_on_glue_have_in_common(
-    name: str, cells: Cells, reference: Reference
-) -> None:
+def test_settings_common_to_all_glue_runs(name: str, cells: Cells, reference: Reference) -> None:
     common = reference("hparams.json")["common"]
     glue, private = common["glue"], common["private"]
     read = {"table7": {"cls"}, "table9": {"mask", "cls"}}.get(name, {"mask"})
@@ -125,7 +121,7 @@ def test_what_all_runs_on_glue_have_in_common(
 
 
 @pytest.mark.parametrize("number", [2, 3, 4, 6, 7, 8, 9])
-def test_a_training_is_one_reply_and_in_time(
+def test_a_training_is_one_round_and_fits_the_timeout(
     number: int, study: Callable[..., StudyFile], cells: Cells, reference: Reference
 ) -> None:
     """Adam begins anew with each round, so there is one; and what comes too late is lost."""
@@ -149,9 +145,9 @@ def test_searches_go_over_the_papers_grid(
 ) -> None:
     common = reference("hparams.json")["common"]
     grid = common["glue" if number < 4 else "ner_conll2003"]
-    found = study(f"table{number}")
-    trials = Plan(found).trials
-    assert found.search and found.search.seed == common["glue"]["seed_for_search"]
+    essences = study(f"table{number}")
+    trials = Plan(essences).trials
+    assert essences.search and essences.search.seed == common["glue"]["seed_for_search"]
     for trial in trials:
         local = trial.cell.experiment.local
         settings = (local.batch_size, local.warmup, local.max_grad_norm)
@@ -171,7 +167,7 @@ def test_searches_go_over_the_papers_grid(
                 assert tried == set(grid[of_paper])
 
 
-def test_labels_say_what_cells_are(study: Callable[..., StudyFile]) -> None:
+def test_numbers_in_labels_are_settings_of_their_cells(study: Callable[..., StudyFile]) -> None:
     """A number in a label is one of the cell's settings, or the label lies."""
     for name in ("table2", "table3", "table7", "table9", "table6"):
         for chosen in study(name).cells:

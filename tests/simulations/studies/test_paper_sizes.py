@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fedpeft.backbones import KNOWN_SHAPES
-from fedpeft.config import Experiment
+from fedpeft.backbones.shapes import KNOWN_SHAPES, BackboneShape
+from fedpeft.experiment.config import Experiment
 from fedpeft.heads import Head
 from fedpeft.methods import build_method
-from fedpeft.sites import BackboneShape
+from fedpeft.parameters import layout_of
 from fedpeft.tasks import described
-from fedpeft.trainable import layout_of
 from simulations.study.cells import base_of, cell_of, combinations
 from simulations.study.file import StudyFile
 from simulations.study.plan import Plan

@@ -47,7 +47,7 @@ def test_every_file_is_a_plan_without_a_network(
         assert experiment.task.train_limit and experiment.task.eval_limit
 
 
-def test_a_small_variant_stands_beside_every_study() -> None:
+def test_every_study_has_a_small_variant() -> None:
     large = {name for name in NAMES if not name.endswith("-small") and name != "record"}
     assert {f"{name}-small" for name in large} == {name for name in NAMES if "-small" in name}
     tables = {f"table{number}" for number in (2, 3, 4, 6, 7, 8, 9)}
@@ -71,14 +71,14 @@ def number(text: str) -> int:
 
 
 @pytest.mark.parametrize("name", NAMES)
-def test_published_figures_are_of_cells_that_are_there(
+def test_published_figures_belong_to_existing_cells(
     name: str, study: Callable[..., StudyFile]
 ) -> None:
     """And are fractions with a source; two of one cell would contradict each other."""
     found = study(name)
     plan = Plan(found)
     labels = [
-        {each: label for choice in chosen for each, label in choice.labels.items()}
+        {cell_labels: label for choice in chosen for cell_labels, label in choice.labels.items()}
         for chosen in _chosen(plan)
     ]
     places = [tuple(sorted(row.where.items())) for row in found.published]
@@ -88,7 +88,9 @@ def test_published_figures_are_of_cells_that_are_there(
         assert re.match(r"(Gupta|Zhang) et al\. 2023", row.source)
         elsewhere = NOT_RUN if name in ("table2", "table3", "table4") else ELSEWHERE
         if not elsewhere & set(row.where.values()):
-            assert any(row.where.items() <= each.items() for each in labels), row.where
+            assert any(row.where.items() <= cell_labels.items() for cell_labels in labels), (
+                row.where
+            )
 
 
 def _chosen(plan: Plan) -> list[tuple[Any, ...]]:
@@ -97,7 +99,7 @@ def _chosen(plan: Plan) -> list[tuple[Any, ...]]:
     return [tuple(chosen.values()) for chosen in combinations(plan.axes)]
 
 
-def test_a_wrong_setting_in_a_ready_study_would_be_found(study: Callable[..., StudyFile]) -> None:
+def test_a_wrong_setting_in_a_ready_study_is_detected(study: Callable[..., StudyFile]) -> None:
     with pytest.raises(UserError, match=r"cell with .*SLaSh 1024.*unknown key 'local\.rl'"):
         Plan(study("table7"), ("local.rl=1",))
     with pytest.raises(UserError, match="two cells with the same settings"):

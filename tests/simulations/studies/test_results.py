@@ -17,7 +17,7 @@ RESULTS = sorted(path for path in (STUDIES / "results").iterdir() if path.is_dir
 
 
 @pytest.mark.parametrize("folder", RESULTS, ids=lambda path: path.name)
-def test_results_are_of_the_study_as_it_stands(folder: Path) -> None:
+def test_results_belong_to_the_current_study_file(folder: Path) -> None:
     study, text = read(STUDIES / f"{folder.name}.toml")
     assert (folder / "study.toml").read_text() == text
     plan = Plan(study)
@@ -35,17 +35,17 @@ def test_results_are_of_the_study_as_it_stands(folder: Path) -> None:
 
 
 @pytest.mark.parametrize("folder", RESULTS, ids=lambda path: path.name)
-def test_cells_have_what_the_search_found(folder: Path) -> None:
+def test_cells_have_the_settings_that_the_search_chose(folder: Path) -> None:
     table = pd.read_parquet(folder / "table.parquet")
-    for found in json.loads((folder / "best.json").read_text()):
-        own = table
-        for axis, label in found["axes"].items():
-            own = own[own[f"axis.{axis}"] == label]
-        assert len(own) and (own["lr"] == found["values"]["local.lr"]).all()
+    for best in json.loads((folder / "best.json").read_text()):
+        rows = table
+        for axis, label in best["axes"].items():
+            rows = rows[rows[f"axis.{axis}"] == label]
+        assert len(rows) and (rows["lr"] == best["values"]["local.lr"]).all()
 
 
 @pytest.mark.parametrize("folder", RESULTS, ids=lambda path: path.name)
-def test_the_report_is_there_without_runs(folder: Path) -> None:
+def test_reports_are_committed_without_their_runs(folder: Path) -> None:
     assert (folder / "report.html").stat().st_size > 10_000
     assert len([*(folder / "figures").glob("*.svg")]) == len([*(folder / "figures").glob("*.png")])
     assert not [path for path in folder.iterdir() if path.name in ("cells", "trials")]

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from fedpeft.runtime import forget_runtimes
-from simulations.run import complete
+from simulations.simulation import complete
 from simulations.study.cells import Cell
 from simulations.study.file import StudyFile
 from simulations.study.plan import Plan
@@ -55,9 +55,9 @@ def cell_of(name: str, study: StudyFile, overrides: tuple[str, ...]) -> Cell:
     return (shifts or fitting)[0]
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", SMALL)
-def test_a_cell_runs(
+def test_a_cell_of_each_small_study_runs(
     name: str,
     study: Callable[..., StudyFile],
     glue: Path,

@@ -11,8 +11,8 @@ from small_studies import Watched, here
 from fedpeft.errors import UserError
 from simulations.report.page import write_report
 from simulations.study.agreement import disagreements
+from simulations.study.execution import run_study
 from simulations.study.folder import StudyFolder
-from simulations.study.running import run_study
 
 STUDY = """
 [base]
@@ -32,7 +32,7 @@ def write(path: Path, word: str) -> None:
     path.write_text("\n".join(["text,label", *rows]))
 
 
-def test_a_file_that_changes_between_two_runs_is_found(
+def test_a_file_that_changes_between_two_runs_is_reported(
     folder_of: Callable[..., StudyFolder], tmp_path: Path
 ) -> None:
     path = tmp_path / "own.csv"
@@ -52,11 +52,11 @@ def test_a_file_that_changes_between_two_runs_is_found(
     assert "0-linear-" in said and "0-other-" in said and said.endswith("add --resume")
 
     page = write_report(folder.path)[0].read_text()
-    assert "not all of the same data or weights" in page
+    assert "cells differ in their data or weights" in page
     assert "custom with seed 1: the examples changed between runs" in page
 
     for cell in folder.plan().cells({}):
         if cell.labels["method"] == "linear":
             folder.set_aside(cell)
     assert not run_study(folder, folder.plan(), here, Watched()).failed
-    assert "not all of the same data" not in write_report(folder.path)[0].read_text()
+    assert "cells differ in their data" not in write_report(folder.path)[0].read_text()

@@ -27,14 +27,14 @@ def plan_of(search: str) -> Plan:
     return Plan(parse(f"{AXES}\n[search]\n{search}"))
 
 
-def test_trials_are_all_values_for_every_combination_but_of_the_seeds() -> None:
+def test_trials_are_all_values_for_every_combination_except_seeds() -> None:
     plan = plan_of("over.local.lr = [0.1, 0.2]\nover.local.batch_size = [4, 8]\nseed = 9")
-    found = [
+    tried = [
         (trial.key, e.local.lr, e.local.batch_size, e.seed, e.task.validation)
         for trial in plan.trials
         for e in [trial.cell.experiment]
     ]
-    assert found == [
+    assert tried == [
         (("A",), 0.1, 4, 9, 0.2),
         (("A",), 0.1, 8, 9, 0.2),
         (("A",), 0.2, 4, 9, 0.2),
@@ -69,7 +69,7 @@ def test_trials_without_a_score_are_counted() -> None:
     assert best[("A",)].failed == 2
 
 
-def test_a_choice_that_the_search_makes_equal_to_another_is_a_run_of_its_own() -> None:
+def test_equal_settings_chosen_by_a_search_give_separate_runs() -> None:
     axes = AXES.replace(
         'method.name = "lora", over.local.lr = [7.0]',
         'method.name = "linear", over.local.lr = [0.01, 0.2]',
@@ -109,7 +109,7 @@ def test_a_choice_that_the_search_makes_equal_to_another_is_a_run_of_its_own() -
         ),
     ],
 )
-def test_what_would_be_wrong_or_do_nothing_is_refused(text: str, said: str) -> None:
+def test_searches_that_are_wrong_or_have_no_effect_are_refused(text: str, said: str) -> None:
     with pytest.raises(UserError) as caught:
         Plan(parse(text))
     assert str(caught.value).startswith(said)
@@ -122,7 +122,7 @@ def test_a_best_value_at_the_end_of_its_grid_is_marked() -> None:
     assert best[("B",)].edges == ()
 
 
-def test_a_score_that_is_no_number_never_wins() -> None:
+def test_a_nan_score_never_wins() -> None:
     plan = plan_of("over.local.lr = [0.1, 0.2]")
     scores = dict(zip([t.cell.name for t in plan.trials], [float("nan"), 0.1], strict=False))
     assert best_of(plan.trials, scores)[("A",)].values == {"local.lr": 0.2}
@@ -141,7 +141,7 @@ def test_random_trials_are_drawn_from_the_seed_within_their_ranges() -> None:
     assert draws[0][:40] == draws[0][40:]  # both methods are given the same tries
 
 
-def test_axes_without_a_choice_of_their_own_are_searched_at_their_first_place() -> None:
+def test_axes_outside_search_by_stay_at_their_first_choice() -> None:
     axes = AXES.replace(", over.local.lr = [7.0]", "")
     plan = Plan(parse(f"{axes}[search]\nby = []\nover.local.lr = [0.1, 0.2]"))
     assert {trial.cell.experiment.method.name for trial in plan.trials} == {"linear"}
@@ -191,7 +191,7 @@ def test_a_trial_never_sees_the_dev_set() -> None:
     assert not set(task.dev.text) & set(whole.dev.text)
 
 
-def test_a_combination_with_nothing_to_try_runs_as_it_stands() -> None:
+def test_a_combination_with_nothing_to_try_keeps_its_settings() -> None:
     plan = plan_of("")  # only B has something to try
     assert {trial.key for trial in plan.trials} == plan.searched == {("B",)}
     assert [cell.labels["method"] for cell in plan.cells({})] == ["A", "A"]

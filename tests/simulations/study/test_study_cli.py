@@ -22,8 +22,8 @@ def study(*arguments: object, cwd: Path | None = None) -> subprocess.CompletedPr
     return subprocess.run([*CLI, *map(str, arguments)], capture_output=True, text=True, cwd=cwd)
 
 
-@pytest.mark.slow
-def test_killed_at_any_point_and_run_again_it_gives_the_same_table(tmp_path: Path) -> None:
+@pytest.mark.long
+def test_a_study_killed_at_any_point_and_resumed_has_the_same_table(tmp_path: Path) -> None:
     """Kills after different times; the workers die with the study, and nothing is lost."""
     file = tmp_path / "grid.toml"
     file.write_text(
@@ -61,7 +61,7 @@ def test_killed_at_any_point_and_run_again_it_gives_the_same_table(tmp_path: Pat
 
 
 @pytest.mark.slow
-def test_interrupted_it_says_so_and_leaves_no_process(tmp_path: Path) -> None:
+def test_an_interrupted_study_says_so_and_leaves_no_process(tmp_path: Path) -> None:
     file = tmp_path / "grid.toml"
     file.write_text(GRID.replace("rounds = 2", "rounds = 100000"))
     process = subprocess.Popen(
@@ -80,62 +80,60 @@ def test_interrupted_it_says_so_and_leaves_no_process(tmp_path: Path) -> None:
     _, said = process.communicate(timeout=30)
     assert process.returncode == 130
     again = f"fedpeft study run {file} --out {tmp_path / 'out'} --jobs 1 --resume"
-    assert said == f"interrupted; what is finished stays; `{again}` goes on\n"
+    assert said == f"interrupted; finished runs are kept; `{again}` continues\n"
     assert not any(map(alive, workers))
-    found = study("status", tmp_path / "out", "--json")
-    assert json.loads(found.stdout)["cells"] == {"unfinished": 1, "waiting": 3}
-
-
-@pytest.mark.slow
-def test_the_readmes_ten_lines_and_a_table_of_ones_own_make_a_study_and_a_report(
-    tmp_path: Path,
-) -> None:
-    readme = (Path(__file__).parents[3] / "README.md").read_text(encoding="utf-8")
-    text = readme.split("```toml\ntitle")[1].split("```")[0]
-    assert len(text.splitlines()) <= 10
-    (tmp_path / "reviews.toml").write_text(f"title{text}")
-    rows = [f'"a {word} day, number {n}",{word}' for n in range(30) for word in ("fine", "bad")]
-    (tmp_path / "reviews.csv").write_text("\n".join(["text,label", *rows]) + "\n")
-    few = ["-s", "federation.rounds=2", "-s", "engine.threads=1"]
-    done = study("run", "reviews.toml", *few, "--jobs", 2, cwd=tmp_path)
-    assert done.returncode == 0, done.stderr
-    assert "[8/8]" in done.stdout and "all done" in done.stdout
-    assert "slash: accuracy " in done.stdout and "over 2 seeds" in done.stdout
-    folder = tmp_path / "runs" / "studies" / "reviews"
-    drawn = subprocess.run([*CLI[:-1], "report", str(folder)], capture_output=True, text=True)
-    assert drawn.returncode == 0, drawn.stderr
-    page = (folder / "report.html").read_text(encoding="utf-8")
-    assert "Which method for my reviews?" in page and "bitfit" in page
-    assert "number 7" not in page  # nobody's text
+    described = study("status", tmp_path / "out", "--json")
+    assert json.loads(described.stdout)["cells"] == {"unfinished": 1, "waiting": 3}
 
 
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("[axes]\nlocal.rate = [1]", "unknown key 'local.rate'; did you mean 'local.lr'"),
+        ("[axes]\nlocal.rate = [1]", "unknown key 'local.rate'; valid: local."),
         ("[axes]\nseed = []", "axes.seed = []: an empty axis leaves no cells"),
         ('[axes]\na = [{ label = "x", seed = 1 }, { label = "y", seed = 1 }]', "the same settings"),
         ("", "no cells: expected [axes]"),
+        ("[axes]\nmethod.d = [4, 100000]", "cell with method.d '100000': method.d = 100000: slash"),
+        ('[axes]\nbackbone = ["tiny", "./none"]', "backbone './none': no such folder"),
+        ('[axes]\ntask.name = ["synthetic/sentiment", "ssst2"]', "unknown task"),
+        ('base.task.path = "none"\n[axes]\ntask.name = ["rte"]', "no file for task 'rte'"),
+        ('base.task.path = "none"\n[axes]\ntask.name = ["conll2003"]', "no file for task"),
+        (
+            'base.task = { name = "custom", train = "none.csv" }\n[axes]\nseed = [0]',
+            "cell with seed '0': none.csv: no such file",
+        ),
+        (
+            'base.task.name = "synthetic/similarity"\n[axes]\npartition.kind = ["dirichlet"]',
+            "partition.kind = 'dirichlet' needs classes",
+        ),
+        ("[axes]\ntask.max_length = [99, 999]", "task.max_length = 999: 'tiny' reads at most 130"),
+        (
+            "[axes]\nseed = [0]\n[search]\nover.method.d = [4, 100000]",
+            "cell with trial 'd=100000': method.d = 100000: slash",
+        ),
     ],
 )
 def test_wrong_input_is_one_line_with_exit_code_2_and_writes_nothing(
     text: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "s.toml").write_text(text)
+    arguments = ["study", "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")]
+    arguments += [] if "backbone" in text else ["-sbackbone=tiny"]
+    arguments += [] if "method" in text else ["-smethod.name=linear"]
     with pytest.raises(SystemExit) as ended:
-        main(["study", "run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "out")])
+        main(arguments)
     assert ended.value.code == 2
     (line,) = capsys.readouterr().err.splitlines()
     assert line.startswith(f"error: {tmp_path}/s.toml: ") and said in line
     assert not (tmp_path / "out").exists()
 
 
-def test_a_search_without_one_and_a_folder_that_is_no_study_are_refused(
+def test_a_missing_search_section_and_a_folder_without_a_study_are_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     (tmp_path / "s.toml").write_text(BASE + "[axes]\nseed = [0]\nmethod.d = [4]")
     for command, said in [
-        (["search", str(tmp_path / "s.toml")], "has no [search]; `fedpeft study run` runs"),
+        (["search", str(tmp_path / "s.toml")], "no [search]; use `fedpeft study run`"),
         (["status", str(tmp_path)], "holds no study (study.toml)"),
         (["run", str(tmp_path / "none.toml")], "no study file"),
         (["run", str(tmp_path / "s.toml"), "--out", str(tmp_path)], "is not empty and holds no"),
@@ -146,13 +144,29 @@ def test_a_search_without_one_and_a_folder_that_is_no_study_are_refused(
         assert said in capsys.readouterr().err
 
 
+def test_a_finished_study_can_be_resumed_without_its_data(tmp_path: Path) -> None:
+    data = tmp_path / "data.csv"
+    data.write_text("text,label\n" + "good,1\nbad,0\n" * 30)
+    file = tmp_path / "s.toml"
+    file.write_text(
+        BASE + f'method.name = "linear"\ntask.name = "custom"\ntask.train = "{data}"\n'
+        "[axes]\nseed = [0]"
+    )
+    assert study("run", file, "--out", tmp_path / "out").returncode == 0
+    data.unlink()
+    resumed = study("run", file, "--out", tmp_path / "out", "--resume")
+    assert resumed.returncode == 0, resumed.stderr
+
+
 @pytest.mark.slow
 def test_a_failed_cell_ends_the_command_with_exit_code_1(tmp_path: Path) -> None:
     (tmp_path / "s.toml").write_text(
-        BASE + '[axes]\nmethod.d = [4, 100000]\nmethod.name = ["slash"]'
+        BASE + 'method.name = "linear"\n[axes]\nfederation.clients = [3, 61]'
     )
     done = study("run", tmp_path / "s.toml", "--out", tmp_path / "out")
     assert done.returncode == 1
-    assert "failed: method.d = 100000: slash shifts" in done.stdout
-    assert done.stderr.startswith("stopped: without a result: 1 of the study's runs; try --resume")
+    assert "failed: federation.clients = 61 with partition.min_examples" in done.stdout
+    assert done.stderr == (
+        "stopped: 1 runs of the study have no result; correct the causes above first\n"
+    )
     assert (tmp_path / "out" / "table.csv").exists()

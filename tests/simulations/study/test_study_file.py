@@ -35,7 +35,7 @@ def test_a_wrong_file_is_one_clear_line(text: str, said: str) -> None:
     [
         ("seed = []", "axes.seed = []: an empty axis leaves no cells"),
         ("seed = 3", "axes.seed = 3: expected a list"),
-        ("seed = [1, 1]", "axes.seed: the label '1' stands there twice"),
+        ("seed = [1, 1]", "axes.seed: the label '1' occurs twice"),
         ("method = [{ label = 3, seed = 1 }]", "axes.method: label = 3, expected a text"),
         (
             'seed = [1]\nmine = [{ label = { seed = "x" }, backbone = "tiny" }]',

@@ -12,14 +12,14 @@ import pytest
 from small_studies import GRID, Watched, here
 
 from simulations.processes import command_line, descendants
+from simulations.study.cell_process import Job, Outcome
+from simulations.study.execution import run_study
 from simulations.study.folder import StudyFolder
 from simulations.study.ray import run_on_ray
-from simulations.study.running import run_study
-from simulations.study.worker import Job, Outcome
 
 pytest.importorskip("ray")
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     # Ray leaves the handles of its daemons to the garbage collector.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),

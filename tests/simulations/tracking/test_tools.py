@@ -1,4 +1,4 @@
-"""What TensorBoard, MLflow and W&B hold of a run, read back from their files."""
+"""The files of TensorBoard, MLflow, and W&B, read back and compared with the run."""
 
 from __future__ import annotations
 
@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedpeft.config import Experiment
+from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
-from simulations.run import complete
+from simulations.simulation import complete
 from simulations.tracking import tracked
 
 Quick = Callable[..., Experiment]
@@ -21,8 +21,8 @@ TOOLS = ["tensorboard", "mlflow", "wandb"]
 
 
 @pytest.fixture(autouse=True)
-def own_environment(monkeypatch: pytest.MonkeyPatch) -> None:
-    """What a developer has set for these tools does not decide where the tests write."""
+def clean_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Remove a developer's settings for these tools."""
     for name in ("MLFLOW_TRACKING_URI", "MLFLOW_EXPERIMENT_NAME", "WANDB_MODE", "WANDB_PROJECT"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("MLFLOW_ALLOW_FILE_STORE", "true")
@@ -39,7 +39,7 @@ def read_tensorboard(folder: Path) -> dict[str, list[tuple[int, float]]]:
     events = EventAccumulator(str(folder / "tensorboard"))
     events.Reload()
     names = events.Tags()["scalars"]
-    return {name: [(each.step, each.value) for each in events.Scalars(name)] for name in names}
+    return {name: [(event.step, event.value) for event in events.Scalars(name)] for name in names}
 
 
 def read_mlflow(folder: Path) -> dict[str, list[tuple[int, float]]]:
@@ -48,13 +48,13 @@ def read_mlflow(folder: Path) -> dict[str, list[tuple[int, float]]]:
     client, run = MlflowClient((folder / "mlruns").as_uri()), identity(folder, "mlflow")
     names = client.get_run(run).data.metrics
     return {
-        name: [(each.step, each.value) for each in client.get_metric_history(run, name)]
+        name: [(metric.step, metric.value) for metric in client.get_metric_history(run, name)]
         for name in names
     }
 
 
 def wandb_records(folder: Path) -> Iterator[Any]:
-    """Yield the records of the one offline run in a folder: LevelDB's log format, protobuf."""
+    """Yield the records of the only offline run in a folder (protobuf in LevelDB's log format)."""
     from wandb.proto import wandb_internal_pb2 as proto
 
     (path,) = folder.glob("wandb/offline-run-*/*.wandb")
@@ -66,25 +66,25 @@ def wandb_records(folder: Path) -> Iterator[Any]:
         _, length, kind = struct.unpack_from("<IHB", data, at)
         part += data[at + 7 : at + 7 + length]
         at += 7 + length
-        if kind in (1, 4):  # whole, or the last part
+        if kind in (1, 4):  # complete, or the last part
             record, part = proto.Record.FromString(part), b""
             yield record
 
 
 def read_wandb(folder: Path) -> dict[str, list[tuple[int, float]]]:
-    found: dict[str, list[tuple[int, float]]] = {}
+    values: dict[str, list[tuple[int, float]]] = {}
     for record in wandb_records(folder):
         if record.WhichOneof("record_type") == "history":
-            items = {".".join(each.nested_key) or each.key: each for each in record.history.item}
+            items = {".".join(item.nested_key) or item.key: item for item in record.history.item}
             step = json.loads(items.pop("_step").value_json)
             for name, item in items.items():
-                found.setdefault(name, []).append((step, json.loads(item.value_json)))
+                values.setdefault(name, []).append((step, json.loads(item.value_json)))
         if record.WhichOneof("record_type") == "summary":
-            for each in record.summary.update:
-                name = ".".join(each.nested_key) or each.key
+            for item in record.summary.update:
+                name = ".".join(item.nested_key) or item.key
                 if name.startswith("result."):
-                    found[name] = [(0, json.loads(each.value_json))]
-    return found
+                    values[name] = [(0, json.loads(item.value_json))]
+    return values
 
 
 READERS: dict[str, Read] = {
@@ -95,8 +95,8 @@ READERS: dict[str, Read] = {
 
 
 def assert_holds(folder: Path, tool: str) -> None:
-    """Check a tool's numbers against the run's own files: every round once."""
-    found, lines = READERS[tool](folder), RunFolder(folder).rounds()
+    """Check a tool's numbers against the files of the run: every round once."""
+    measured, lines = READERS[tool](folder), RunFolder(folder).rounds()
     result = json.loads((folder / "result.json").read_text())
     expected = {
         "score": [(line["round"], line["score"]) for line in lines if line["score"] is not None],
@@ -106,25 +106,28 @@ def assert_holds(folder: Path, tool: str) -> None:
         "seconds": [(line["round"], line["seconds"]) for line in lines],
     }
     for name, values in expected.items():
-        assert [step for step, _ in found[name]] == [number for number, _ in values], name
-        assert dict(found[name]) == pytest.approx(dict(values), rel=1e-6), name
-    assert found["sent_up_message"][-1] == (len(lines), result["bytes"]["up"]["message"])
-    assert found["sent_down_payload"][-1] == (len(lines), result["bytes"]["down"]["payload"])
-    assert dict(found["result.score"]) == {0: pytest.approx(result["score"])}
-    assert "epsilon" not in found
+        assert [step for step, _ in measured[name]] == [number for number, _ in values], name
+        assert dict(measured[name]) == pytest.approx(dict(values), rel=1e-6), name
+    assert measured["sent_up_message"][-1] == (len(lines), result["bytes"]["up"]["message"])
+    assert measured["sent_down_payload"][-1] == (
+        len(lines),
+        result["bytes"]["down"]["payload"],
+    )
+    assert dict(measured["result.score"]) == {0: pytest.approx(result["score"])}
+    assert "epsilon" not in measured
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_tool_holds_what_the_run_measured(quick: Quick, tmp_path: Path, tool: str) -> None:
+def test_a_tool_holds_the_measurements_of_the_run(quick: Quick, tmp_path: Path, tool: str) -> None:
     complete(quick("output.eval_every=2", f"output.track={tool}"), tmp_path / "run")
     assert_holds(tmp_path / "run", tool)
     before = sorted((tmp_path / "run").rglob("*"))
     complete(quick("output.eval_every=2", f"output.track={tool}"), tmp_path / "run")
-    assert sorted((tmp_path / "run").rglob("*")) == before  # finished: nothing is told again
+    assert sorted((tmp_path / "run").rglob("*")) == before  # a finished run is not reported again
 
 
 @pytest.mark.parametrize("tool", TOOLS)
-def test_a_run_that_goes_on_is_one_run_with_every_round_once(
+def test_a_resumed_run_is_one_run_with_every_round_once(
     quick: Quick, tmp_path: Path, tool: str
 ) -> None:
     """The first session sees some rounds of a finished run's files, the second all of them."""
@@ -137,7 +140,7 @@ def test_a_run_that_goes_on_is_one_run_with_every_round_once(
         raise KeyboardInterrupt
     first = identity(folder.path, tool)
     (folder.path / "rounds.jsonl").write_text(whole)
-    # As after a kill: the tool was told more than was taken down.
+    # As after a kill: the tool received more rounds than the state file says.
     state = folder.path / "tracking" / f"{tool}.json"
     state.write_text(json.dumps({"run": first, "round": 1, "ended": False}))
     with tracked(folder, experiment):
@@ -161,7 +164,7 @@ def test_mlflow_has_settings_digests_and_the_result_file(quick: Quick, tmp_path:
     assert client.get_experiment(run.info.experiment_id).name == "fedpeft"
 
 
-def test_mlflow_writes_where_the_environment_says(
+def test_mlflow_writes_to_the_address_in_the_environment(
     quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from mlflow import MlflowClient
@@ -178,18 +181,18 @@ def test_mlflow_writes_where_the_environment_says(
     assert {run.info.run_name for run in runs} == {"one", "other"}
 
 
-def test_wandb_has_settings_and_nothing_of_what_is_printed(quick: Quick, tmp_path: Path) -> None:
+def test_wandb_has_settings_and_no_output_of_the_process(quick: Quick, tmp_path: Path) -> None:
     complete(quick("output.track=wandb"), tmp_path / "run")
     records = list(wandb_records(tmp_path / "run"))
     kinds = {record.WhichOneof("record_type") for record in records}
     assert not kinds & {"output", "output_raw"}
     (run,) = [record.run for record in records if record.WhichOneof("record_type") == "run"]
     assert (run.project, run.display_name) == ("fedpeft", "run")
-    config = {each.key: json.loads(each.value_json) for each in run.config.update}
+    config = {item.key: json.loads(item.value_json) for item in run.config.update}
     assert config["method.d"] == 16
 
 
-def test_tensorboard_has_the_settings_as_hyper_parameters(quick: Quick, tmp_path: Path) -> None:
+def test_tensorboard_has_the_settings_as_hyperparameters(quick: Quick, tmp_path: Path) -> None:
     from tensorboard.backend.event_processing.event_accumulator import EventAccumulator
 
     complete(quick("output.track=tensorboard"), tmp_path / "run")
@@ -202,10 +205,10 @@ def test_tensorboard_has_the_settings_as_hyper_parameters(quick: Quick, tmp_path
     )
 
 
-def test_a_private_run_tells_epsilon_and_no_loss(quick: Quick, tmp_path: Path) -> None:
+def test_a_private_run_reports_epsilon_and_no_loss(quick: Quick, tmp_path: Path) -> None:
     privacy = ["privacy.unit=example", "privacy.noise_multiplier=1", "privacy.reproducible=true"]
     complete(quick(*privacy, "output.track=tensorboard"), tmp_path / "run")
-    found = read_tensorboard(tmp_path / "run")
-    assert "loss" not in found
+    values = read_tensorboard(tmp_path / "run")
+    assert "loss" not in values
     spent = [line["epsilon"] for line in RunFolder(tmp_path / "run").rounds()]
-    assert [value for _, value in found["epsilon"]] == pytest.approx(spent, rel=1e-6)
+    assert [value for _, value in values["epsilon"]] == pytest.approx(spent, rel=1e-6)

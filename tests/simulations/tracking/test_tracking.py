@@ -1,4 +1,4 @@
-"""Following a run for tracking tools: what goes wrong with a tool never ends the run."""
+"""Tracking during a run: an error of a tool never ends the run."""
 
 from __future__ import annotations
 
@@ -15,10 +15,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeft.config import Experiment
 from fedpeft.errors import UserError
-from server.runfolder import Checkpoint, RunFolder
-from simulations.run import complete, prepare
+from fedpeft.experiment.config import Experiment
+from server.checkpoints import Checkpoint
+from server.runfolder import RunFolder
+from simulations.simulation import complete, prepare
 from simulations.tracking import require_trackers, tracked
 from simulations.tracking.base import result_values, settings_of
 
@@ -36,11 +37,11 @@ def save(folder: RunFolder, number: int) -> None:
 def wait_for(reached: Callable[[], bool]) -> None:
     deadline = time.monotonic() + 60
     while not reached():
-        assert time.monotonic() < deadline, "did not happen"
+        assert time.monotonic() < deadline, "not reached within 60 s"
         time.sleep(0.02)
 
 
-def told(folder: RunFolder, tool: str) -> dict[str, Any]:
+def reported(folder: RunFolder, tool: str) -> dict[str, Any]:
     path = folder.path / "tracking" / f"{tool}.json"
     return json.loads(path.read_text()) if path.exists() else {"round": 0}
 
@@ -52,7 +53,7 @@ def test_nothing_is_tracked_by_default(quick: Quick, tmp_path: Path) -> None:
     assert not written & {"tracking", "tensorboard", "mlruns", "wandb"}
 
 
-def test_tracking_decides_nothing_of_a_result(quick: Quick, tmp_path: Path) -> None:
+def test_tracking_does_not_change_the_digest(quick: Quick, tmp_path: Path) -> None:
     plain, also = quick(), quick("output.track=tensorboard,mlflow")
     assert also.output.track == ("tensorboard", "mlflow")
     assert plain.digest == also.digest
@@ -63,7 +64,7 @@ def test_tracking_decides_nothing_of_a_result(quick: Quick, tmp_path: Path) -> N
 
 
 def test_a_missing_extra_is_named_before_anything_is_written(quick: Quick, tmp_path: Path) -> None:
-    """In a Python without site-packages of its own: the tools' folders are taken out."""
+    """The subprocess cannot import mlflow."""
     blocked = (
         "import sys\n"
         "from importlib.machinery import PathFinder\n"
@@ -76,7 +77,7 @@ def test_a_missing_extra_is_named_before_anything_is_written(quick: Quick, tmp_p
         "main(sys.argv[1:])\n"
     )
     (tmp_path / "run.toml").write_text(quick("output.track=tensorboard,mlflow").to_toml())
-    (tmp_path / "mlflow").mkdir()  # a folder of that name is no package
+    (tmp_path / "mlflow").mkdir()  # a folder of that name is not the package
     done = subprocess.run(
         [sys.executable, "-c", blocked, "simulate", "run.toml", "--out", "out"],
         capture_output=True,
@@ -92,7 +93,7 @@ def test_a_missing_extra_is_named_before_anything_is_written(quick: Quick, tmp_p
     assert not (tmp_path / "out").exists()
 
 
-def test_a_mere_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_is_not_a_package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     (tmp_path / "tensorboard").mkdir()
     monkeypatch.setattr(sys, "path", [str(tmp_path)])
     monkeypatch.delitem(sys.modules, "tensorboard", raising=False)
@@ -100,7 +101,7 @@ def test_a_mere_folder_is_no_package(tmp_path: Path, monkeypatch: pytest.MonkeyP
         require_trackers(["tensorboard"])
 
 
-def test_a_tool_that_fails_at_once_is_off_with_one_line(
+def test_a_tool_that_fails_at_once_stops_with_one_line(
     quick: Quick, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     experiment = quick("output.track=tensorboard")
@@ -108,12 +109,12 @@ def test_a_tool_that_fails_at_once_is_off_with_one_line(
     (folder.path / "tensorboard").write_text("in the way")
     result = complete(experiment, folder.path)
     assert result["rounds"] == 2
-    (line,) = [each for each in caplog.messages if "tracking" in each]
-    assert line.startswith("tracking with tensorboard is off, the run goes on: ")
+    (line,) = [message for message in caplog.messages if "tracking" in message]
+    assert line.startswith("tracking with tensorboard stopped, the run continues: ")
     assert "\n" not in line
 
 
-def test_a_tool_that_fails_in_the_middle_is_off_and_the_others_stay(
+def test_a_tool_that_fails_later_stops_and_the_others_continue(
     quick: Quick, tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     experiment = quick("output.track=mlflow,tensorboard")
@@ -121,38 +122,38 @@ def test_a_tool_that_fails_in_the_middle_is_off_and_the_others_stay(
     (folder.path / "result.json").write_text('{"score": 0.5}')
     with tracked(folder, experiment):
         save(folder, 1)
-        wait_for(lambda: told(folder, "tensorboard")["round"] == 1)
+        wait_for(lambda: reported(folder, "tensorboard")["round"] == 1)
         shutil.rmtree(folder.path / "mlruns")
         save(folder, 2)
-        wait_for(lambda: told(folder, "tensorboard")["round"] == 2)
+        wait_for(lambda: reported(folder, "tensorboard")["round"] == 2)
         save(folder, 3)
-    assert [line.split(" is off")[0] for line in caplog.messages if "tracking" in line] == [
+    assert [line.split(" stopped")[0] for line in caplog.messages if "tracking" in line] == [
         "tracking with mlflow"
     ]
-    assert told(folder, "mlflow")["round"] == 1
-    assert told(folder, "tensorboard") == {"run": "tensorboard", "round": 3, "ended": True}
+    assert reported(folder, "mlflow")["round"] == 1
+    assert reported(folder, "tensorboard") == {"run": "tensorboard", "round": 3, "ended": True}
 
 
-def test_a_server_that_is_away_is_off(
+def test_tracking_stops_if_the_server_is_unreachable(
     quick: Quick, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from fedpeft.ports import free_port
+    from fedpeft.hosting.ports import free_port
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")
     result = complete(quick("output.track=mlflow"), tmp_path / "run")
     assert result["rounds"] == 2
-    assert [line for line in caplog.messages if "tracking with mlflow is off" in line]
+    assert [line for line in caplog.messages if "tracking with mlflow stopped" in line]
     assert not (tmp_path / "run" / "mlruns").exists()
 
 
-def test_a_run_that_fails_is_not_told_as_finished(quick: Quick, tmp_path: Path) -> None:
+def test_an_interrupted_run_is_not_reported_as_finished(quick: Quick, tmp_path: Path) -> None:
     experiment = quick("output.track=tensorboard")
     folder = RunFolder.create(tmp_path / "run", experiment)
     with pytest.raises(KeyboardInterrupt), tracked(folder, experiment):
         save(folder, 1)
         raise KeyboardInterrupt
-    assert told(folder, "tensorboard") == {"run": "tensorboard", "round": 1, "ended": False}
+    assert reported(folder, "tensorboard") == {"run": "tensorboard", "round": 1, "ended": False}
 
 
 def test_settings_and_results_are_flat(quick: Quick) -> None:

@@ -1,0 +1,72 @@
+"""One train or evaluate message, checked against the experiment of the handshake."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Context, Message, MessageType
+
+from clients.data import LocalData
+from clients.errors import ClientError
+from clients.memory import recall
+from clients.personal import completed
+from fedpeft.experiment.config import Experiment
+from fedpeft.privacy.ledger import Attempt
+from fedpeft.runtime import Runtime
+from fedpeft.wire.codecs import decode
+from fedpeft.wire.messages import RECORD, Request, from_fields
+
+
+@dataclass(frozen=True)
+class Assignment:
+    """The work that one message asks of one client.
+
+    Attributes:
+        message: as it arrived.
+        data: the client's data.
+        round: number of the round.
+        start: task vector [P], with the client's personal parameters.
+        attempt: the training at a deployed node, which may be repeated; None in a simulation.
+    """
+
+    message: Message
+    data: LocalData
+    round: int
+    start: np.ndarray
+    attempt: Attempt | None = None
+
+    @classmethod
+    def read(cls, message: Message, context: Context, attempt: Attempt | None = None) -> Assignment:
+        """Check a message against the experiment kept at the handshake.
+
+        Raises:
+            ClientError: no handshake came before, the message belongs to another experiment, or its
+                round is not one of the run.
+        """
+        request = from_fields(Request, message.content.get(RECORD))
+        data = recall(context, request.label)
+        parameters, codec = data.runtime.parameters, data.runtime.experiment.wire.codec
+        shared = decode(request.vector, codec, parameters.shared.size, parameters.numpy_dtype)
+        number, trains = request.round, message.metadata.message_type == MessageType.TRAIN
+        rounds = data.runtime.experiment.federation.rounds
+        if not trains <= number <= rounds:
+            raise ClientError(f"round {number}: expected {int(trains)} to {rounds}")
+        # A copy: torch warns about the read-only memory of the message.
+        start = completed(data, shared.copy(), number - 1 if trains else number)
+        return cls(message, data, number, start, attempt)
+
+    @property
+    def runtime(self) -> Runtime:
+        """Runtime of the experiment."""
+        return self.data.runtime
+
+    @property
+    def experiment(self) -> Experiment:
+        """All settings."""
+        return self.data.runtime.experiment
+
+    @property
+    def client(self) -> int:
+        """Number of the client."""
+        return self.data.client

@@ -1,0 +1,75 @@
+"""The files of a node, and digests of their content."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from functools import lru_cache
+from pathlib import Path
+
+import numpy as np
+
+from clients.described import described
+from clients.folder import NodeSettings
+from fedpeft.errors import UserError
+from fedpeft.experiment.settings import TaskSection
+from fedpeft.tasks import Examples
+from fedpeft.tasks.readers import EXTENSIONS
+
+
+def files_of(settings: NodeSettings, section: TaskSection | None = None) -> TaskSection:
+    """Return a task section that names the node's files instead of the experiment's.
+
+    A node that limits its epsilon evaluates nothing, so it holds out nothing: which rows are held
+    out depends on the number of rows, so one row more or less would change the training set.
+
+    Args:
+        settings: the node's.
+        section: the experiment's, which decides how many rows are used; None = all.
+
+    Raises:
+        UserError: the node's folder has no training file.
+    """
+    section = described(settings) if section is None else section
+    if section.name != "custom":
+        return section.model_copy(update={"path": settings.data})
+    data = Path(settings.data)
+    train, dev = (data, None) if data.is_file() else (_table(data, "train"), _table(data, "dev"))
+    if train is None:
+        raise UserError(f"'{data}': holds no train{'|'.join(EXTENSIONS)}")
+    if dev is None and settings.max_epsilon is not None:
+        dev = train
+    return section.model_copy(update={"path": "", "train": str(train), "dev": str(dev or "")})
+
+
+def _table(folder: Path, stem: str) -> Path | None:
+    """Return the table file of a split in a folder, or None."""
+    files = (folder / f"{stem}{extension}" for extension in EXTENSIONS)
+    return next(filter(Path.is_file, files), None)
+
+
+def files_digest(data: str) -> str:
+    """Return the SHA-256 over the bytes of a file, or of all files in a folder."""
+    path, total = Path(data), hashlib.sha256()
+    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
+        if file.is_file():
+            status = file.stat()
+            version = status.st_mtime_ns, status.st_size, status.st_ino
+            total.update(_file_digest(file, version))
+    return total.hexdigest()
+
+
+def examples_digest(examples: Examples) -> str:
+    """Return the SHA-256 over the texts and labels of a client's examples, in any order."""
+    pairs = examples.text_pair or [""] * len(examples)
+    rows = zip(examples.text, pairs, examples.labels, strict=True)
+    digests = sorted(
+        hashlib.sha256(json.dumps([text, pair, np.asarray(label).tolist()]).encode()).digest()
+        for text, pair, label in rows
+    )
+    return hashlib.sha256(b"".join(digests)).hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _file_digest(file: Path, version: tuple[int, ...]) -> bytes:
+    return hashlib.sha256(file.read_bytes()).digest()

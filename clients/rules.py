@@ -1,0 +1,85 @@
+"""Rules of a node: it refuses experiments that are too large or have too little privacy."""
+
+from __future__ import annotations
+
+from clients.data import LocalData
+from clients.errors import Refusal
+from fedpeft.privacy.accounting import spent
+from fedpeft.privacy.plan import example_plan
+from fedpeft.runtime import Runtime
+
+#: Numbers of stored projections, and of the gradients of a physical batch, that are allowed for
+#: each trained number of ``max_vector``: 4 GB at the default. SLaSh with d = 65,536 on RoBERTa-base
+#: stores 600 million.
+_PER_NUMBER = 20
+
+
+def require_open(data: LocalData) -> None:
+    """Refuse an evaluation where epsilon is limited, because its exact counts are not private.
+
+    Raises:
+        Refusal: the owner of the data has set a limit.
+    """
+    if data.max_epsilon is not None:
+        raise Refusal(
+            "this node limits its epsilon, and evaluation is not private; it trains only "
+            "(federation.evaluation = 'server' evaluates elsewhere)"
+        )
+
+
+def require_rules(data: LocalData) -> None:
+    """Refuse an experiment that breaks a rule of the owner of the data.
+
+    Checked before any training; the ledger accounts for what earlier runs have spent. No rule reads
+    the data, except through the number of examples if the operator shows it exact or rounded.
+
+    Raises:
+        Refusal: the experiment breaks a rule; the text says which.
+        UserError: its privacy does not fit the client's number of examples.
+    """
+    if data.settings is None:
+        return
+    _require_size(data.runtime, data.settings.max_vector)
+    limit = data.max_epsilon
+    if limit is None:
+        return
+    experiment = data.runtime.experiment
+    privacy, task = experiment.privacy, experiment.task
+    if not privacy.examples:
+        raise Refusal(
+            f"privacy.unit = '{privacy.unit}': this node takes part only with privacy for "
+            f"examples, of an epsilon up to {limit:g}"
+        )
+    if privacy.reproducible:  # the server chose the seed
+        raise Refusal(
+            "privacy.reproducible = true: this node takes part only with noise that nobody can "
+            "draw again"
+        )
+    for key in ("train_limit", "eval_limit", "validation"):
+        if count := getattr(task, key):
+            raise Refusal(
+                f"task.{key} = {count}: this node limits its epsilon, and trains on all of its "
+                f"examples"
+            )
+    once = spent([example_plan(experiment, data.examples).mechanism], data.delta).epsilon
+    if once > limit:
+        raise Refusal(
+            f"one round spends epsilon {once:.4g} (delta {data.delta:g}), and this node's limit is "
+            f"{limit:g}; expected a larger privacy.noise_multiplier, or a smaller privacy.epsilon"
+        )
+
+
+def _require_size(runtime: Runtime, most: int) -> None:
+    """Refuse a task vector, gradients or stored projections that would exhaust the memory."""
+    size, privacy = runtime.vector_size, runtime.experiment.privacy
+    gradients = size * privacy.physical_batch if privacy.examples else 0
+    for count, allowed, name in (
+        (size, most, "trained numbers"),
+        (gradients, most * _PER_NUMBER, "numbers in the gradients of privacy.physical_batch"),
+        (runtime.projected, most * _PER_NUMBER, "numbers of projections"),
+    ):
+        if count > allowed:
+            raise Refusal(
+                f"method '{runtime.experiment.method.name}' has {count} {name}, and this node "
+                f"allows {allowed} (`fedpeft node up --max-vector`)"
+            )

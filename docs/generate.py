@@ -1,0 +1,79 @@
+"""Fill in the generated parts of the documentation.
+
+A page marks a generated part by the comments ``<!-- generated: NAME -->`` and ``<!-- end -->``. The
+function NAME of ``docs/parts`` makes it from the code, from a small run, or from committed results.
+
+``python docs/generate.py build/docs`` copies docs/ with all parts filled in, for the site.
+``python docs/generate.py --update`` fills in the tables of docs/results and the README's picture in
+place: people also read those in the repository.
+"""
+
+from __future__ import annotations
+
+import re
+import shutil
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[1]
+SOURCE = ROOT / "docs"
+sys.path[:0] = [str(ROOT), str(SOURCE)]
+
+from parts import reference, results  # noqa: E402  (the path is set above)
+
+PARTS: dict[str, Callable[..., str]] = {**reference.PARTS, **results.PARTS}
+#: Pages whose parts are committed.
+COMMITTED = [SOURCE / "results" / name for name in ("communication.md", "record.md")]
+PICTURE = Path("images") / "score-against-bytes.svg"
+_PART = re.compile(r"(<!-- generated: (\w+)(?: (\S+))? -->\n).*?(<!-- end -->)", re.S)
+_COPIED = (".css", ".png", ".svg")
+
+
+def fill(text: str) -> str:
+    """Replace the generated parts of a page.
+
+    Raises:
+        KeyError: no function has the part's name.
+    """
+
+    def filled(match: re.Match[str]) -> str:
+        part = PARTS[match[2]](*filter(None, [match[3]]))
+        return f"{match[1]}\n{part}\n\n{match[4]}"
+
+    return _PART.sub(filled, text)
+
+
+def generate(target: Path) -> None:
+    """Write all pages, style sheets and images to ``target``, which is replaced."""
+    shutil.rmtree(target, ignore_errors=True)
+    for path in sorted(SOURCE.rglob("*")):
+        copy = target / path.relative_to(SOURCE)
+        if path.suffix == ".md":
+            copy.parent.mkdir(parents=True, exist_ok=True)
+            copy.write_text(fill(path.read_text("utf-8")), encoding="utf-8")
+        elif path.suffix in _COPIED:
+            _copy(path, copy)
+    studies = ROOT / "simulations" / "studies" / "results"
+    for figure in studies.glob("*/figures/*.svg"):
+        _copy(figure, target / "results" / "figures" / figure.parts[-3] / figure.name)
+    results.picture(target / PICTURE)
+
+
+def _copy(path: Path, target: Path) -> None:
+    target.parent.mkdir(parents=True, exist_ok=True)
+    shutil.copyfile(path, target)
+
+
+def update() -> None:
+    """Fill in the parts that are committed, in place."""
+    for page in COMMITTED:
+        page.write_text(fill(page.read_text("utf-8")), encoding="utf-8")
+    results.picture(SOURCE / PICTURE)
+
+
+if __name__ == "__main__":
+    if sys.argv[1:] == ["--update"]:
+        update()
+    else:
+        generate(Path(sys.argv[1]))

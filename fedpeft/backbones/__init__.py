@@ -1,0 +1,1 @@
+"""Frozen backbones: loading, families and their sites, shapes, attention."""

@@ -1,0 +1,99 @@
+"""Attention over trained keys and values before the text's, and over packed texts.
+
+Registered with transformers' public ``AttentionInterface``. The model passes its keyword arguments
+to the attention, so this needs no state in the model. Without the arguments the results are
+bit-identical to those of the wrapped implementation, except in 16 bits on a CPU, see ``_fused``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from torch import Tensor
+from torch.nn import functional
+from transformers import AttentionInterface, AttentionMaskInterface
+from transformers.integrations.sdpa_attention import sdpa_attention_forward
+from transformers.masking_utils import eager_mask, sdpa_mask
+from transformers.models.bert.modeling_bert import eager_attention_forward
+
+from fedpeft.batches.packing import Packing
+
+#: Layer -> (keys, values), each [G, l, width].
+Prefixes = Mapping[int, tuple[Tensor, Tensor]]
+Attention = Callable[..., tuple[Tensor, Tensor | None]]
+
+SDPA, EAGER = "fedpeft-sdpa", "fedpeft-eager"
+
+
+class _SelfAttention(torch.nn.Module):
+    """The attribute of transformers' attention modules that is read here."""
+
+    layer_idx: int
+
+
+def _extended(attend: Attention) -> Attention:
+    def attention(
+        module: _SelfAttention,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        prefixes: Prefixes | None = None,
+        packing: Packing | None = None,
+        **options: Any,
+    ) -> tuple[Tensor, Tensor | None]:
+        if packing:  # from [G, heads, M, width of a head] to [N, heads, T, width of a head]
+            query, key, value = (
+                packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in (query, key, value)
+            )
+        if prefixes and module.layer_idx in prefixes:
+            keys, values = (_spread(prefix, key) for prefix in prefixes[module.layer_idx])
+            key, value = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
+            if attention_mask is not None:  # [N, 1, T, T], boolean or added
+                attended = attention_mask.dtype == torch.bool
+                attention_mask = functional.pad(attention_mask, (keys.shape[2], 0), value=attended)
+        output, weights = attend(module, query, key, value, attention_mask, **options)
+        return (packing.pack(output) if packing else output), weights  # [N, T, heads, width]
+
+    return attention
+
+
+def _fused(
+    module: torch.nn.Module,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
+    attention_mask: Tensor | None,
+    **options: Any,
+) -> tuple[Tensor, Tensor | None]:
+    """Return PyTorch's fused attention; computed in float32 for 16-bit inputs on a CPU.
+
+    In 16 bits, its backward pass takes 2.5 to 11 times as long on a CPU (bfloat16, 128 to 16
+    tokens, torch 2.13, ``simulations.benchmarks.autocast``) and is less exact. The output has the
+    dtype that autocast prescribes, also for float32 inputs (BitFit's shifts produce them).
+    """
+    lowered = torch.is_autocast_enabled("cpu")
+    dtype = torch.get_autocast_dtype("cpu") if lowered else query.dtype
+    if query.device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    with torch.autocast("cpu", enabled=False):
+        query, key, value = query.float(), key.float(), value.float()
+        output, weights = sdpa_attention_forward(
+            module, query, key, value, attention_mask, **options
+        )
+    return output.to(dtype), weights
+
+
+def _spread(prefix: Tensor, key: Tensor) -> Tensor:
+    """Expand a prefix [G, l, width] to rows and heads, [N, heads, l, width of a head]."""
+    rows, heads, _, head_width = key.shape
+    split = prefix.to(key.dtype).unflatten(2, (heads, head_width)).transpose(1, 2)
+    return split.repeat_interleave(rows // len(prefix), dim=0)
+
+
+AttentionInterface.register(SDPA, _extended(_fused))
+AttentionMaskInterface.register(SDPA, sdpa_mask)
+AttentionInterface.register(EAGER, _extended(eager_attention_forward))
+AttentionMaskInterface.register(EAGER, eager_mask)

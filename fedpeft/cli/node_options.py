@@ -1,0 +1,97 @@
+"""The options of ``fedpeft node up``."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated, Literal
+
+import typer
+
+_DATA, _LIMITS = "Data", "What the node allows"
+
+Superlink = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")]
+Key = Annotated[Path, typer.Option(help="This node's private key (fedpeft keys node).")]
+Authority = Annotated[Path, typer.Option(help="The ca.crt from the server's operator.")]
+State = Annotated[
+    Path, typer.Option(help="The node's state folder (mode 0700), not inside --data.")
+]
+Worker = Annotated[
+    bool, typer.Option("--worker/--no-worker", help="Keep backbone and data in memory.")
+]
+
+Data = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=_DATA, help="This node's examples: a table file or a folder of them."
+    ),
+]
+Task = Annotated[
+    str,
+    typer.Option(
+        rich_help_panel=_DATA,
+        help="Task of --data: custom (described by the next options) or a known one such as sst2. "
+        "Runs that name another task, column, kind or label are refused.",
+    ),
+]
+Text = Annotated[str, typer.Option(rich_help_panel=_DATA, help="custom: text column.")]
+TextPair = Annotated[str, typer.Option(rich_help_panel=_DATA, help="custom: second text column.")]
+Label = Annotated[str, typer.Option(rich_help_panel=_DATA, help="custom: label column.")]
+Kind = Annotated[
+    Literal["classes", "score", "tags"],
+    typer.Option(rich_help_panel=_DATA, help="custom: kind of the labels."),
+]
+Labels = Annotated[
+    str,
+    typer.Option(
+        rich_help_panel=_DATA,
+        metavar="A,B,...",
+        help="custom: names of the classes, in the order of the experiment. The server learns "
+        "them: name what can occur, not what does.",
+    ),
+]
+Partition = Annotated[
+    int | None,
+    typer.Option(min=0, rich_help_panel=_DATA, help="Use only this part of the data, for trials."),
+]
+
+MaxEpsilon = Annotated[
+    float | None,
+    typer.Option(
+        rich_help_panel=_LIMITS,
+        help="Privacy limit for every example, over all runs: refuse rounds that exceed this "
+        "epsilon, runs without privacy.unit = 'example', and every evaluation.",
+    ),
+]
+Delta = Annotated[
+    float | None,
+    typer.Option(
+        rich_help_panel=_LIMITS, help="Delta of --max-epsilon; default: 1 / n^1.1 for n examples."
+    ),
+]
+Count = Annotated[
+    str | None,
+    typer.Option(
+        "--examples",
+        metavar="exact|rounded|N",
+        rich_help_panel=_LIMITS,
+        help="Number of examples that the server learns; required with --max-epsilon, where a "
+        "number N keeps the true one private. Otherwise default: exact.",
+    ),
+]
+MaxVector = Annotated[
+    int,
+    typer.Option(
+        min=1,
+        rich_help_panel=_LIMITS,
+        help="Largest task vector, in numbers; full fine-tuning needs the backbone's size.",
+    ),
+]
+Backbones = Annotated[
+    list[str] | None,
+    typer.Option(
+        "--backbone",
+        rich_help_panel=_LIMITS,
+        help="Load this backbone at the start and allow no others; repeat for several. "
+        "Default: minilm and tiny, loaded when a run needs them.",
+    ),
+]

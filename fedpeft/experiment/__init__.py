@@ -1,0 +1,1 @@
+"""Settings of a run: sections, defaults, TOML, overrides, contradictions."""

@@ -1,0 +1,191 @@
+"""The experiment: one tree of settings, shared by simulation, deployment and studies.
+
+``Experiment`` is built from a TOML file and ``key=value`` overrides, validated as a whole, and
+written back with every default filled in. A method's settings are defined in its file
+(``fedpeft/methods``); this module gets them from the registry.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any, Self
+
+from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+
+from fedpeft.errors import UserError
+from fedpeft.experiment import toml
+from fedpeft.experiment.contradictions import in_engine, in_federation, in_privacy, in_task
+from fedpeft.experiment.mistakes import explain
+from fedpeft.experiment.overrides import apply_override
+from fedpeft.experiment.privacy import PrivacySection
+from fedpeft.experiment.settings import (
+    SERVER_LR,
+    EngineSection,
+    FederationSection,
+    HeadSection,
+    LocalSection,
+    OutputSection,
+    PartitionSection,
+    Representation,
+    TaskSection,
+    WireSection,
+)
+from fedpeft.methods import default_lr, settings_for
+from fedpeft.methods.settings import MethodSettings, Section
+
+#: Settings that may change when a run is resumed: they decide when it stops, not what it computes.
+OPERATIONAL = {
+    "federation.timeout",
+    "federation.node_wait",
+    "federation.min_success",
+    "engine.workers",
+    "output.plots",
+    "output.track",
+}
+
+
+class Experiment(Section):
+    """All settings of a run.
+
+    Raises:
+        UserError: two settings contradict each other.
+    """
+
+    seed: int = Field(0, ge=0, lt=2**64, description="seed of all random numbers of the run")
+    backbone: str = Field(
+        "minilm",
+        min_length=1,
+        description="minilm, tiny (for tests), a Hugging Face hub name or a local folder",
+    )
+    representation: Representation | None = Field(
+        None,
+        description="what the head reads: mask | cls | mean; default: mean for minilm, otherwise "
+        "mask; for tags it reads every word",
+    )
+    task: TaskSection = TaskSection()
+    method: SerializeAsAny[MethodSettings] = Field(
+        default={"name": "slash"},
+        validate_default=True,
+        description="the method and its settings; see `fedpeft methods`",
+    )
+    head: HeadSection = HeadSection()
+    partition: PartitionSection = PartitionSection()
+    federation: FederationSection = FederationSection()
+    local: LocalSection = LocalSection()
+    privacy: PrivacySection = PrivacySection()
+    wire: WireSection = WireSection()
+    engine: EngineSection = EngineSection()
+    output: OutputSection = OutputSection()
+
+    @field_validator("method", mode="before")
+    @classmethod
+    def _method(cls, value: Any) -> Any:
+        return settings_for(value) if isinstance(value, Mapping) else value
+
+    @model_validator(mode="after")
+    def _check(self) -> Self:
+        for problem in (
+            *in_federation(self.federation, self.clients_per_round),
+            *in_task(self.task),
+            *in_engine(self.engine, self.method),
+            *in_privacy(self.privacy, self.federation),
+        ):
+            raise UserError(problem)
+        defaults = self.derived()
+        if self.representation is None:
+            object.__setattr__(self, "representation", defaults["representation"])
+        for path in ("local.lr", "federation.server_lr"):
+            name, key = path.split(".")
+            section = getattr(self, name)
+            if getattr(section, key) is None:
+                # A copy: the section may be the class's default, which all experiments share.
+                filled = section.model_copy(update={key: defaults[path]})
+                object.__setattr__(self, name, filled)
+        return self
+
+    def derived(self) -> dict[str, Any]:
+        """Return the defaults that depend on other settings, by full key."""
+        return {
+            # MiniLM was trained for mean pooling; Gupta et al. 2023, section 3.1, read [MASK].
+            "representation": "mean" if self.backbone == "minilm" else "mask",
+            "local.lr": default_lr(self.method.name),
+            "federation.server_lr": SERVER_LR.get(self.federation.strategy),
+        }
+
+    @property
+    def clients_per_round(self) -> int:
+        """Number of clients asked each round, at least one."""
+        federation = self.federation
+        return federation.per_round or max(1, round(federation.fraction * federation.clients))
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of all settings except the OPERATIONAL ones, in hexadecimal."""
+        return hashlib.sha256(json.dumps(_deciding(self), sort_keys=True).encode()).hexdigest()
+
+    @classmethod
+    def load(cls, text: str = "", overrides: Iterable[str] = ()) -> Experiment:
+        """Build an experiment from TOML text and overrides such as ``"local.lr=3e-3"``.
+
+        Raises:
+            UserError: invalid TOML, an unknown key, a value out of range, a contradiction.
+        """
+        values = toml.parse(text)
+        for override in overrides:
+            apply_override(values, override)
+        return cls.of(values)
+
+    @classmethod
+    def of(cls, values: Mapping[str, Any]) -> Experiment:
+        """Build an experiment from a tree of settings, as TOML gives one.
+
+        Raises:
+            UserError: an unknown key, a value out of range, a contradiction.
+        """
+        try:
+            return cls.model_validate(values)
+        except ValidationError as error:
+            raise UserError(explain(error.errors()[0], cls)) from None
+
+    @classmethod
+    def read(cls, path: Path | None, overrides: Iterable[str] = ()) -> Experiment:
+        """Build an experiment from a TOML file (None: the defaults) and overrides."""
+        if path is None:
+            return cls.load("", overrides)
+        text = toml.read_text(path)
+        try:
+            return cls.load(text, overrides)
+        except UserError as error:
+            raise UserError(f"{path}: {error}") from None
+
+    def to_toml(self, comments: bool = False, derived: bool = True) -> str:
+        """Return the experiment as TOML.
+
+        Args:
+            comments: append each key's description as a comment.
+            derived: write the defaults that depend on other settings as values. Otherwise they
+                are comments, and follow when the text is edited.
+        """
+        return toml.write(self, comments, {} if derived else self.derived())
+
+
+def differing_keys(one: Experiment, other: Experiment) -> list[str]:
+    """Return ``"local.lr (0.01 and 0.02)"`` for each setting that differs, except OPERATIONAL."""
+    first, second = _deciding(one), _deciding(other)
+    return [
+        f"{key} ({first.get(key, 'absent')} and {second.get(key, 'absent')})"
+        for key in {**first, **second}
+        if first.get(key) != second.get(key)
+    ]
+
+
+def _deciding(experiment: Experiment) -> dict[str, Any]:
+    """Return the settings that decide what is computed, by full key."""
+    settings: dict[str, Any] = {}
+    for name, value in experiment.model_dump().items():
+        section = value.items() if isinstance(value, dict) else [("", value)]
+        settings |= {f"{name}.{key}".rstrip("."): setting for key, setting in section}
+    return {key: value for key, value in settings.items() if key not in OPERATIONAL}

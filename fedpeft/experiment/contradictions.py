@@ -1,0 +1,141 @@
+"""Settings that are valid alone and contradict each other."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from fedpeft.experiment.privacy import PrivacySection
+from fedpeft.experiment.settings import SERVER_LR, EngineSection, FederationSection, TaskSection
+from fedpeft.methods import method_class
+from fedpeft.methods.settings import MethodSettings
+
+
+def in_federation(federation: FederationSection, sampled: int) -> Iterator[str]:
+    """Yield one line per contradiction, with ``sampled`` clients per round."""
+    strategy = federation.strategy
+    if federation.server_lr is not None and strategy not in SERVER_LR:
+        yield (
+            f"federation.server_lr = {federation.server_lr}: strategy '{strategy}' does "
+            f"not use it; leave it out"
+        )
+    if federation.per_round > federation.clients:
+        yield (
+            f"federation.per_round = {federation.per_round}: expected at most "
+            f"federation.clients = {federation.clients}"
+        )
+    if federation.min_success > sampled:
+        yield (
+            f"federation.min_success = {federation.min_success}: only {sampled} clients are asked "
+            f"each round"
+        )
+    needed = 2 * federation.byzantine + 3  # Blanchard et al. 2017, proposition 1
+    if strategy == "krum" and sampled < needed:
+        yield (
+            f"federation.byzantine = {federation.byzantine}: krum needs {needed} clients per "
+            f"round, got {sampled}"
+        )
+    if federation.personal and federation.evaluation == "server":
+        yield (
+            f"federation.personal = '{','.join(federation.personal)}': only the clients have "
+            f"them; expected federation.evaluation = 'clients'"
+        )
+    if strategy == "fedtrimmedavg" and int(federation.trim * sampled) < 1:
+        yield f"federation.trim = {federation.trim}: drops none of {sampled} clients per round"
+
+
+def in_task(task: TaskSection) -> Iterator[str]:
+    """Yield one line per contradiction."""
+    for key in ("train", "dev", "labels"):
+        if getattr(task, key) and task.name != "custom":
+            yield f"task.{key} = '{getattr(task, key)}': is for task.name=custom, not {task.name}"
+    if task.labels and task.kind == "score":
+        yield f"task.labels = '{','.join(task.labels)}': a score has no classes; leave it out"
+    elif len(task.labels) == 1 or len(set(task.labels)) < len(task.labels):
+        yield f"task.labels = '{','.join(task.labels)}': expected two or more different names"
+
+
+def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:
+    """Yield one line per contradiction, also with the method."""
+    if engine.dtype == "float64" and engine.autocast != "off":
+        yield f"engine.autocast = '{engine.autocast}': has no effect with dtype 'float64'"
+    if engine.cohort > 1 and not method_class(method.name).grouped:
+        yield (
+            f"engine.cohort = {engine.cohort}: method '{method.name}' changes whole "
+            f"weights and trains one client at a time; leave it at 0"
+        )
+
+
+#: Strategies that use only the mean of the clients' updates, to which the noise is added.
+_MEAN_BASED = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad")
+
+
+def in_privacy(privacy: PrivacySection, federation: FederationSection) -> Iterator[str]:
+    """Yield one line per contradiction, also with the federation."""
+    fields = type(privacy).model_fields.items()
+    changed = [key for key, field in fields if getattr(privacy, key) != field.default]
+    if privacy.unit == "none":
+        for key in changed:
+            yield (
+                f"privacy.{key} = {getattr(privacy, key)}: nothing is protected; set privacy.unit "
+                f"= 'example', 'client' or 'both', or leave it out"
+            )
+        return
+    if not privacy.clients:
+        for key in changed:
+            if key.startswith("client_"):
+                yield (
+                    f"privacy.{key} = {getattr(privacy, key)}: is about whole clients; expected "
+                    f"privacy.unit = 'client' or 'both', not '{privacy.unit}'"
+                )
+    if privacy.unit == "client":
+        unused = ["clip", "clipping", "physical_batch"]
+        if privacy.client_epsilon is not None or privacy.client_noise_multiplier is not None:
+            unused += ["epsilon", "noise_multiplier"]
+        for key in (key for key in unused if key in changed):
+            yield (
+                f"privacy.{key} = {getattr(privacy, key)}: is not used with privacy.unit = "
+                f"'client'; leave it out"
+            )
+    if privacy.examples:
+        yield from _in_noise("privacy.", privacy.epsilon, privacy.noise_multiplier, privacy.clip)
+    if privacy.clients:
+        epsilon, sigma, delta = privacy.of_clients()
+        yield from _in_noise("privacy.client_", epsilon, sigma, privacy.client_clip)
+        if delta is not None and delta * federation.clients >= 1:
+            yield (
+                f"privacy.client_delta = {delta:g}: expected less than 1 / federation.clients = "
+                f"{1 / federation.clients:g}"
+            )
+    if privacy.central:
+        yield from _in_central(privacy, federation)
+    elif privacy.client_quantile:
+        yield (
+            f"privacy.client_quantile = {privacy.client_quantile}: only the server sees the norms "
+            f"of several clients; with client_noise = 'clients' leave it out"
+        )
+
+
+def _in_noise(
+    prefix: str, epsilon: float | None, sigma: float | None, clip: float
+) -> Iterator[str]:
+    if (epsilon is None) == (sigma is None):
+        yield (
+            f"{prefix}epsilon and {prefix}noise_multiplier: expected one of the two (the noise is "
+            f"calibrated for epsilon, or given), got {'neither' if epsilon is None else 'both'}"
+        )
+    if clip == 0 and (epsilon is not None or sigma):
+        yield f"{prefix}clip = 0: noise protects nothing without clipping; expected more than 0"
+
+
+def _in_central(privacy: PrivacySection, federation: FederationSection) -> Iterator[str]:
+    if federation.weighting != "uniform":
+        yield (
+            "federation.weighting = 'examples': noise for clients is matched to uniform weights; "
+            "leave weighting at 'uniform' or set privacy.client_noise = 'clients'"
+        )
+    if federation.strategy not in _MEAN_BASED:
+        yield (
+            f"federation.strategy = '{federation.strategy}': noise on the mean of the clients "
+            f"works only with strategies that average: expected one of {', '.join(_MEAN_BASED)}, "
+            f"or privacy.client_noise = 'clients'"
+        )

@@ -1,0 +1,238 @@
+"""The sections of an experiment: each setting with its default, range and description."""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, get_args
+
+from pydantic import BeforeValidator, Field
+
+from fedpeft.methods.settings import MOST, Section, listed
+
+Representation = Literal["mask", "cls", "mean"]
+Strategy = Literal[
+    "fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedmedian", "fedtrimmedavg", "krum"
+]
+
+#: Strings, also accepted as ``"a,b"``.
+Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
+#: Default server learning rate; the strategies that select or trim clients do not have one.
+SERVER_LR = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
+
+
+class TaskSection(Section):
+    """Data set, its files and how much of it to use."""
+
+    name: str = Field(
+        "synthetic/sentiment",
+        description="a GLUE task (sst2, qnli, ...), conll2003, synthetic/... or custom; see "
+        "`fedpeft tasks`",
+    )
+    path: str = Field(
+        "", description="local folder with the task's files; empty = Hugging Face hub"
+    )
+    train: str = Field("", description="custom: training file (.tsv, .csv, .jsonl, .parquet)")
+    dev: str = Field(
+        "", description="custom: evaluation file; empty = hold out a share of the training file"
+    )
+    held_out: float = Field(
+        0.1, gt=0, lt=1, description="custom: share to hold out if dev is empty"
+    )
+    text: str = Field("text", description="custom: text column")
+    text_pair: str = Field("", description="custom: second text column, if any")
+    label: str = Field("label", description="custom: label column")
+    kind: Literal["classes", "score", "tags"] = Field(
+        "classes",
+        description="custom: classes | score (a number) | tags (the text column holds lists of "
+        "words, the label column a list of one tag per word)",
+    )
+    labels: Names = Field(
+        (), description="custom: class names in order; empty = those in the training file"
+    )
+    train_limit: int = Field(0, ge=0, description="number of training examples to use; 0 = all")
+    eval_limit: int = Field(0, ge=0, description="number of evaluation examples to use; 0 = all")
+    validation: float = Field(
+        0.0,
+        ge=0,
+        lt=1,
+        description="share of the training examples to hold out and evaluate on; 0 = evaluate on "
+        "the dev set",
+    )
+    max_length: int = Field(
+        128, ge=8, le=MOST, description="maximum tokens per text, special tokens included"
+    )
+
+
+class PartitionSection(Section):
+    """Partition of the training examples among the clients of a simulation."""
+
+    kind: Literal["iid", "dirichlet", "pathological", "quantity", "natural", "bins"] = Field(
+        "iid",
+        description="iid | dirichlet (uneven labels) | pathological (a few classes per client) | "
+        "quantity (uneven sizes) | natural (by a column) | bins (ranges of a score)",
+    )
+    alpha: float = Field(0.5, gt=0, description="dirichlet, quantity: smaller = more uneven")
+    classes: int = Field(1, ge=1, description="pathological: classes per client")
+    strictness: float = Field(
+        0.8, ge=0, le=1, description="bins: 1 = one range of scores per client, 0 = iid"
+    )
+    column: str = Field("", description="natural: column that names the owner of each example")
+    min_examples: int = Field(
+        1, ge=1, description="minimum per client; small clients get examples of the largest ones"
+    )
+
+
+class FederationSection(Section):
+    """Rounds, sampling of clients and aggregation."""
+
+    clients: int = Field(10, ge=1, le=MOST, description="number of clients")
+    rounds: int = Field(10, ge=1, le=MOST, description="number of rounds")
+    fraction: float = Field(1.0, gt=0, le=1, description="share of clients asked each round")
+    per_round: int = Field(
+        0, ge=0, description="number of clients asked each round; 0 = by fraction"
+    )
+    strategy: Strategy = Field("fedavg", description=" | ".join(get_args(Strategy)))
+    weighting: Literal["examples", "uniform"] = Field(
+        "uniform",
+        description="weight of a client: uniform | examples (its number of examples)",
+    )
+    server_lr: float | None = Field(
+        None,
+        gt=0,
+        description="server learning rate; default: 1 for fedavg and fedavgm, 0.01 for fedadam, "
+        "fedyogi and fedadagrad",
+    )
+    server_momentum: float = Field(0.9, ge=0, lt=1, description="fedavgm: momentum")
+    tau: float = Field(
+        1e-3, gt=0, description="fedadam, fedyogi, fedadagrad: added to the denominator"
+    )
+    trim: float = Field(
+        0.2,
+        ge=0,
+        lt=0.5,
+        description="fedtrimmedavg: share of clients dropped at either end of each coordinate",
+    )
+    byzantine: int = Field(0, ge=0, description="krum: number of malicious clients to tolerate")
+    min_success: int = Field(
+        1, ge=1, description="valid replies a round needs; with fewer the run stops"
+    )
+    max_update_norm: float = Field(
+        0.0,
+        ge=0,
+        description="L2 norm above which an update counts as failed; 0 = no limit, at a deployed "
+        "server 10,000 times the square root of the number of parameters",
+    )
+    timeout: float = Field(3600.0, gt=0, description="maximum seconds per round")
+    node_wait: float = Field(60.0, gt=0, description="seconds to wait for nodes to connect")
+    personal: Names = Field(
+        (), description="parameters that each client keeps to itself: head, or parameter names"
+    )
+    evaluation: Literal["server", "clients"] = Field(
+        "server",
+        description="where to evaluate: server (dev set) | clients (a share of the dev set each)",
+    )
+
+
+class LocalSection(Section):
+    """Training of one client in one round."""
+
+    epochs: int = Field(
+        1, ge=1, le=10_000, description="passes over the client's examples per round"
+    )
+    steps: int = Field(
+        0, ge=0, le=MOST, description="steps per round instead of epochs; 0 = by epochs"
+    )
+    batch_size: int = Field(16, ge=1, le=MOST, description="examples per step")
+    optimizer: Literal["adamw", "sgd"] = Field("adamw", description="adamw | sgd")
+    lr: float | None = Field(None, gt=0, description="learning rate; default: the method's")
+    momentum: float = Field(0.0, ge=0, lt=1, description="sgd: momentum")
+    weight_decay: float = Field(
+        0.0, ge=0, description="decoupled weight decay of the trained parameters"
+    )
+    schedule: Literal["linear", "constant"] = Field(
+        "linear",
+        description="learning rate over the whole run: linear (decays to 0) | constant",
+    )
+    warmup: float = Field(0.0, ge=0, lt=1, description="share of the whole run spent in warmup")
+    max_grad_norm: float = Field(
+        1.0,
+        ge=0,
+        description="L2 norm to clip gradients to; 0 = no clipping; DP-SGD uses privacy.clip",
+    )
+    proximal_mu: float = Field(0.0, ge=0, description="weight of FedProx's proximal term; 0 = none")
+
+
+class HeadSection(Section):
+    """Linear layer on top of the backbone."""
+
+    d: int = Field(
+        0,
+        ge=0,
+        le=MOST,
+        description="train a vector of this length, projected to the head's weights; 0 = train the "
+        "weights",
+    )
+
+
+class WireSection(Section):
+    """Encoding of task vectors in messages."""
+
+    codec: Literal["float32", "float16", "float64"] = Field(
+        "float32", description="number format of a task vector in a message"
+    )
+
+
+def _renamed_engine(kind: object) -> object:
+    if kind == "actors":
+        raise ValueError("'local' or 'ray' (the engine 'actors' is now called 'ray')")
+    return kind
+
+
+class EngineSection(Section):
+    """Engine that runs the clients of a simulation."""
+
+    kind: Annotated[Literal["local", "ray"], BeforeValidator(_renamed_engine)] = Field(
+        "local",
+        description="local: in this process | ray: Ray processes that train cohorts, one per GPU",
+    )
+    cohort: int = Field(0, ge=0, description="clients trained together in one batch; 0 = automatic")
+    workers: int = Field(
+        1, ge=1, description="ray: processes that train clients; on GPUs: one per GPU"
+    )
+    threads: int = Field(
+        0, ge=0, le=1024, description="torch threads per process; 0 = torch decides"
+    )
+    projections: Literal["stored", "regenerated"] = Field(
+        "stored",
+        description="stored (in memory) | regenerated (in every pass); identical to the bit",
+    )
+    device: Literal["auto", "cpu", "cuda", "mps"] = Field(
+        "auto", description="auto: cuda, mps or cpu, the first available"
+    )
+    dtype: Literal["float32", "float64"] = Field(
+        "float32", description="number format of the model"
+    )
+    autocast: Literal["off", "bfloat16", "float16"] = Field(
+        "off", description="lower precision inside the backbone"
+    )
+    cache_mb: int = Field(
+        1024,
+        ge=0,
+        le=MOST,
+        description="MiB of hidden states that a process caches, those that enter the first "
+        "changed block; 0 = none",
+    )
+
+
+_Tracker = Literal["tensorboard", "mlflow", "wandb"]
+
+
+class OutputSection(Section):
+    """Files that a run writes besides its results."""
+
+    eval_every: int = Field(1, ge=1, description="evaluate every N rounds, and after the last")
+    plots: bool = Field(True, description="plot score, loss and partition at the end")
+    track: Annotated[tuple[_Tracker, ...], BeforeValidator(listed)] = Field(
+        (),
+        description="trackers to log to in the run folder: tensorboard, mlflow, wandb (install "
+        "the extra of the same name)",
+    )

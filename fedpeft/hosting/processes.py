@@ -1,0 +1,128 @@
+"""The supervisor: starts the processes of a server or node, restarts and stops them."""
+
+from __future__ import annotations
+
+import logging
+import signal
+import threading
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from datetime import UTC, datetime
+from pathlib import Path
+from types import FrameType
+
+from fedpeft.hosting.child import Child, Running
+from fedpeft.hosting.record import write_record
+
+_POLL = 0.1  # seconds between two checks of the children
+_STOP = 10.0  # seconds in which all children together have to end
+_STOP_EACH = 1.0  # seconds of it reserved for each child that is stopped later
+
+
+class Supervisor:
+    """Start children in order, restart each one alone, and stop them in reverse order.
+
+    Every child has its own session, and gets SIGTERM if this process dies (through setpriv, if it
+    is installed). ``pids`` and ``restarts`` may be read from other threads.
+
+    Args:
+        children: in the order in which they start.
+        log: receives their output, starts, restarts and ends.
+        backoff: seconds before the first, second, ... restart of a child.
+        record: file in which their pids are kept, see :mod:`fedpeft.hosting.record`.
+    """
+
+    def __init__(
+        self,
+        children: Sequence[Child],
+        log: logging.Logger,
+        backoff: Sequence[float] = (1.0, 2.0, 5.0, 10.0, 30.0),
+        record: Path | None = None,
+    ):
+        self.restarts = {child.name: 0 for child in children}
+        self.pids: dict[str, int] = {}
+        self._log, self._record = log, record
+        self._since = datetime.now(UTC)
+        self._running = [Running(child, log, backoff) for child in children]
+        self._stopping = False  # not an Event: a signal handler must not wait for a lock
+
+    def stop(self) -> None:
+        """Make ``run`` stop the children and return; from any thread or a signal handler."""
+        self._stopping = True
+
+    def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
+        """Run the children until SIGTERM, SIGINT or ``stop``; then end them all, within 15 s.
+
+        A child starts when the one before is ready; ``on_ready`` is called once, when all are. A
+        child that ends, or is not ready for longer than its patience, is restarted after a pause
+        that grows with every restart. A hanging child is restarted only if ``ready`` detects it.
+
+        Raises:
+            UserError: a program is not installed; nothing has been started.
+        """
+        for running in self._running:
+            running.find_program()
+        with self._signals():
+            try:
+                announced = False
+                while not self._stopping:
+                    if self._watch() and not announced:
+                        announced = True
+                        on_ready()
+                    time.sleep(_POLL)
+            finally:
+                self._end()
+
+    def _watch(self) -> bool:
+        """Start, restart and check the children; return whether all have been ready once."""
+        for running in self._running:
+            if self._stopping:
+                return False
+            running.watch()
+            self._note(running)
+            if not running.once_ready:
+                return False
+        return True
+
+    def _note(self, running: Running) -> None:
+        """Publish the pid and the restarts of a child if they have changed."""
+        name, process = running.child.name, running.process
+        pid = process.pid if process else None
+        if (pid, running.restarts) == (self.pids.get(name), self.restarts[name]):
+            return
+        self.restarts[name] = running.restarts
+        if pid is None:
+            self.pids.pop(name, None)
+        else:
+            self.pids[name] = pid
+        if self._record:
+            try:
+                write_record(self._record, self._since, self.pids, self.restarts)
+            except OSError as error:
+                self._log.warning("%s cannot be written (%s)", self._record, error.strerror)
+
+    def _end(self) -> None:
+        deadline = time.monotonic() + _STOP
+        for later, running in reversed(list(enumerate(self._running))):
+            running.end(deadline - later * _STOP_EACH)
+            self.pids.pop(running.child.name, None)
+        if self._record:
+            self._record.unlink(missing_ok=True)
+
+    @contextmanager
+    def _signals(self) -> Iterator[None]:
+        """Stop at SIGTERM and SIGINT; only the main thread can receive them."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def stop(number: int, frame: FrameType | None) -> None:
+            self.stop()
+
+        earlier = {kind: signal.signal(kind, stop) for kind in (signal.SIGTERM, signal.SIGINT)}
+        try:
+            yield
+        finally:
+            for kind, handler in earlier.items():
+                signal.signal(kind, handler)

@@ -1,0 +1,1 @@
+"""The content of messages between server and clients: fields, their codecs and their labels."""

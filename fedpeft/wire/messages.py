@@ -1,0 +1,181 @@
+"""The fields of every message between server and client.
+
+A message is one Flower ConfigRecord named ``RECORD``: each further Flower object would be a request
+of its own on the wire. Keys have one letter, and fields with their default value are not sent.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import zlib
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from typing import Any, TypeVar
+
+RECORD = "m"
+PAYLOAD = "v"  # key of the encoded vector in all messages that have one
+LABEL_BYTES = 8
+EXPERIMENT_BYTES = 1 << 16  # largest text of an experiment
+
+Fields = dict[str, int | float | str | bytes]
+MessageT = TypeVar("MessageT")
+
+
+def _field(key: str, kind: type, default: Any = None) -> Any:
+    return field(default=default, metadata={"key": key, "kind": kind})
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandshakeRequest:
+    """Server to node: the experiment of a run.
+
+    Attributes:
+        version: of the server's fedpeft.
+        digest: SHA-256 of the experiment.
+        experiment: the experiment as packed TOML; missing if the node has received it before.
+        client: number that the node is to host; missing for a simulated node, which knows it.
+        run: name of a deployment's run.
+    """
+
+    version: str = _field("s", str, "")
+    digest: bytes = _field("d", bytes, b"")
+    experiment: bytes = _field("e", bytes, b"")
+    client: int | None = _field("c", int)
+    run: str = _field("n", str, "")
+
+
+@dataclass(frozen=True, kw_only=True)
+class HandshakeReply:
+    """Node to server: its client and its identity, see ``Runtime.identity``.
+
+    Attributes:
+        version: of the node's fedpeft. A node of another version sends nothing more.
+        unknown: 1 if the node does not have the experiment, which the server then sends.
+        client: number of the client.
+        examples: number of training examples.
+        experiment: SHA-256 digests, here and below.
+    """
+
+    version: str = _field("s", str, "")
+    unknown: int = _field("u", int, 0)
+    client: int = _field("c", int, -1)
+    examples: int = _field("x", int, 0)
+    experiment: bytes = _field("d", bytes, b"")
+    projection: bytes = _field("p", bytes, b"")
+    layout: bytes = _field("l", bytes, b"")
+    labels: bytes = _field("a", bytes, b"")
+    backbone: bytes = _field("b", bytes, b"")
+
+
+@dataclass(frozen=True, kw_only=True)
+class Request:
+    """Server to client: train or evaluate a task vector.
+
+    Attributes:
+        vector: the encoded task vector.
+        round: number of the round, from 1.
+        label: names experiment and run, see ``label``.
+    """
+
+    vector: bytes = _field(PAYLOAD, bytes, b"")
+    round: int = _field("r", int, 0)
+    label: bytes = _field("x", bytes, b"")
+
+
+@dataclass(frozen=True, kw_only=True)
+class TrainReply:
+    """Client to server: the trained task vector.
+
+    Attributes:
+        vector: the encoded task vector.
+        loss: mean training loss; missing with privacy, because no noise covers it.
+        example: ``fedpeft.privacy.statement.Composition`` of the charges that protect examples.
+        client: the same of the charges that protect the client, where it adds that noise.
+    """
+
+    vector: bytes = _field(PAYLOAD, bytes, b"")
+    loss: float | None = _field("l", float)
+    example: bytes = _field("e", bytes, b"")
+    client: bytes = _field("c", bytes, b"")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateReply:
+    """Client to server: the sums of an evaluation.
+
+    Attributes:
+        statistics: sufficient statistics of the metrics, float64, see ``fedpeft.tasks.metrics``.
+        loss_sum: summed loss of the examples.
+    """
+
+    statistics: bytes = _field(PAYLOAD, bytes, b"")
+    loss_sum: float | None = _field("l", float)
+
+
+def to_fields(message: object) -> Fields:
+    """Return the fields of a message, to be sent as a ConfigRecord."""
+    values = {entry: getattr(message, entry.name) for entry in fields(message)}  # type: ignore[arg-type]
+    return {entry.metadata["key"]: v for entry, v in values.items() if v != entry.default}
+
+
+def from_fields(kind: type[MessageT], received: object) -> MessageT:
+    """Return the message of received fields, which are not trusted.
+
+    Raises:
+        ValueError: a field has another type, or is unknown; values are not quoted.
+    """
+    if not isinstance(received, Mapping):
+        raise ValueError("the message has no record of fields")
+    known = {entry.metadata["key"]: entry for entry in fields(kind)}  # type: ignore[arg-type]
+    if unknown := received.keys() - known.keys():
+        raise ValueError(f"the message has {len(unknown)} unknown fields")
+    values = {}
+    for key, value in received.items():
+        entry = known[key]
+        if type(value) is not entry.metadata["kind"]:
+            expected = entry.metadata["kind"].__name__
+            raise ValueError(f"{entry.name} is {type(value).__name__}, expected {expected}")
+        values[entry.name] = value
+    return kind(**values)
+
+
+def payload_bytes(received: object) -> int:
+    """Return the length of the encoded vector in a message's fields, 0 without one."""
+    vector = received.get(PAYLOAD) if isinstance(received, Mapping) else None
+    return len(vector) if isinstance(vector, bytes) else 0
+
+
+def label(digest: str, run: str) -> bytes:
+    """Return the short name of an experiment and run in requests: 8 bytes of SHA-256.
+
+    A node finds its experiment by it. Only the server chooses both, so it cannot be used against
+    another server; handshakes and ledgers have the full digest.
+
+    Args:
+        digest: of the experiment, hex.
+        run: name of a deployment's run, or "".
+    """
+    return hashlib.sha256(f"{digest}|{run}".encode()).digest()[:LABEL_BYTES]
+
+
+def pack_experiment(toml: str) -> bytes:
+    """Return the compressed text of an experiment."""
+    return zlib.compress(toml.encode(), 9)
+
+
+def unpack_experiment(data: bytes) -> str:
+    """Return the text of a received experiment, which is not trusted.
+
+    Raises:
+        ValueError: it is not compressed text of at most ``EXPERIMENT_BYTES`` bytes.
+    """
+    unpacker = zlib.decompressobj()
+    try:
+        text = unpacker.decompress(data, EXPERIMENT_BYTES)
+        if not unpacker.eof:  # more text than allowed, or a part is missing
+            raise ValueError
+        return text.decode()
+    except (zlib.error, ValueError):
+        raise ValueError(
+            f"the experiment is not a compressed text of at most {EXPERIMENT_BYTES} bytes"
+        ) from None

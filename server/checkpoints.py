@@ -1,0 +1,119 @@
+"""The checkpoints of a run: the states after its last two rounds.
+
+The last one decides which round is the last. If no round can succeed from there, because a client
+poisoned the vector, the run can continue from the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+
+from fedpeft.errors import RunFailed, UserError
+from fedpeft.files import sync, write_atomic
+from fedpeft.wire.codecs import encode
+
+CHECKPOINT = "checkpoint.safetensors"
+PREVIOUS = "checkpoint.previous.safetensors"
+
+
+@dataclass
+class Checkpoint:
+    """The stored state of a run.
+
+    Attributes:
+        round: number of rounds done.
+        vector: the task vector [P].
+        memory: arrays that strategy, reported privacy steps and adaptive clip need, by name.
+        seconds: duration of all rounds.
+    """
+
+    round: int
+    vector: np.ndarray
+    memory: dict[str, np.ndarray] = field(default_factory=dict)
+    seconds: float = 0.0
+
+
+def check_finite(
+    number: int, vector: np.ndarray, memory: Mapping[str, np.ndarray], codec: str
+) -> None:
+    """Check a state before it becomes the checkpoint: no round could succeed from a NaN.
+
+    Raises:
+        RunFailed: the task vector [P] as sent, or the strategy's memory, is not finite.
+    """
+    sent = np.frombuffer(encode(vector, codec), codec)
+    bad = max(np.count_nonzero(~np.isfinite(array)) for array in [sent, *memory.values()])
+    if bad:
+        raise RunFailed(
+            f"round {number}: {bad} of {vector.size} numbers of the aggregated vector, as {codec}, "
+            f"or of the strategy's memory are NaN or infinite; federation.max_update_norm limits "
+            f"what a client can add"
+        )
+
+
+def last_checkpoint(folder: Path) -> Path | None:
+    """Return the path of the last checkpoint, or None before the first round."""
+    # A crash in write_checkpoint may leave only the previous one.
+    paths = (folder / name for name in (CHECKPOINT, PREVIOUS))
+    return next((path for path in paths if path.exists()), None)
+
+
+def write_checkpoint(folder: Path, state: Checkpoint, settings: str) -> None:
+    """Store a state and keep the one before; a crash at any moment leaves a complete one.
+
+    Args:
+        folder: of the run.
+        state: the state.
+        settings: the run's experiment as TOML.
+    """
+    from safetensors.numpy import save
+
+    progress = {"round": state.round, "seconds": state.seconds, "experiment": settings}
+    data = save({"vector": state.vector, **state.memory}, {"state": json.dumps(progress)})
+    if (folder / CHECKPOINT).exists():
+        os.replace(folder / CHECKPOINT, folder / PREVIOUS)
+    write_atomic(folder / CHECKPOINT, data)
+
+
+def read_checkpoint(path: Path) -> tuple[Checkpoint, str]:
+    """Return a stored state and the experiment of its run as TOML.
+
+    Raises:
+        UserError: the file cannot be read.
+    """
+    from safetensors import SafetensorError, safe_open
+
+    try:
+        with safe_open(path, framework="numpy") as file:
+            meta = json.loads(file.metadata()["state"])
+            arrays = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
+        vector = arrays.pop("vector")
+        return Checkpoint(meta["round"], vector, arrays, meta["seconds"]), meta["experiment"]
+    except (SafetensorError, KeyError, TypeError, ValueError) as error:
+        raise UserError(f"'{path}' is damaged ({error}); start again in another --out") from None
+
+
+def rewind(folder: Path, number: int) -> None:
+    """Make the checkpoint after round ``number`` the last one.
+
+    Raises:
+        UserError: it is not kept.
+    """
+    kept: dict[int, str] = {}
+    for name in (PREVIOUS, CHECKPOINT):
+        with suppress(UserError, OSError):
+            kept[read_checkpoint(folder / name)[0].round] = name
+    if number not in kept:
+        rounds = " and ".join(str(each) for each in sorted(kept))
+        which = f"after round{'s' * (len(kept) > 1)} {rounds}" if kept else "after no round"
+        raise UserError(f"--from-round {number}: '{folder}' keeps the state {which} only")
+    if kept[number] == PREVIOUS:
+        os.replace(folder / PREVIOUS, folder / CHECKPOINT)
+        sync(folder)

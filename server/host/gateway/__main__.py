@@ -1,0 +1,97 @@
+"""``python -m server.host.gateway STATE``: run the gateway of a server; started by the server."""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import os
+import resource
+import signal
+import ssl
+import sys
+from contextlib import suppress
+from pathlib import Path
+
+from fedpeft.errors import UserError
+from server.host.folder import ServerFolder
+from server.host.gateway.admission import Admission
+from server.host.gateway.connection import Connection
+from server.host.gateway.counts import Counts
+from server.host.gateway.door import Door
+from server.host.gateway.fleet import Fleet
+from server.host.gateway.limits import Limits
+from server.host.gateway.mailbox import Mailbox
+from server.host.gateway.upstream import Upstream
+
+_FILES = 8192  # open files; asyncio needs one for each connection
+_BACKLOG = 1024
+
+
+def main() -> None:
+    """Run the gateway until SIGTERM."""
+    parser = argparse.ArgumentParser(prog="server.host.gateway", description=main.__doc__)
+    parser.add_argument("state", type=Path)
+    parser.add_argument("--max-body", type=int, default=Limits.body)
+    arguments = parser.parse_args()
+    os.umask(0o077)
+    _, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    files = _FILES if hard == resource.RLIM_INFINITY else min(_FILES, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (files, hard))
+    limits = Limits(
+        body=arguments.max_body,
+        # Without files to spare, nodes could not connect and the SuperLink not be reached.
+        connections=max(1, min(Limits.connections, files - 200)),
+        strangers=max(1, min(Limits.strangers, files // 4)),
+    )
+    try:
+        state = ServerFolder.read(arguments.state)
+        asyncio.run(serve(state, limits))
+    except (UserError, OSError) as error:
+        sys.exit(f"ERROR: {error}")
+
+
+async def serve(state: ServerFolder, limits: Limits) -> None:
+    """Serve nodes until SIGTERM or SIGINT.
+
+    Raises:
+        OSError: the port is taken, or the keys cannot be read.
+    """
+    upstream, mailbox = Upstream(state), Mailbox(state.path / "superlink.db")
+    counts = Counts(state.path)
+    fleet = Fleet(Admission(state.path), mailbox, upstream)
+    door = Door(tls_context(state), limits, counts, fleet.handle)
+    loop = asyncio.get_running_loop()
+    stopping = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, stopping.set)
+    server = await loop.create_server(
+        lambda: Connection(door), state.host, state.ports["public"], backlog=_BACKLOG
+    )
+    sweep = asyncio.create_task(door.sweep())
+    try:
+        await asyncio.wait(
+            [sweep, asyncio.create_task(stopping.wait())], return_when=asyncio.FIRST_COMPLETED
+        )
+        if sweep.done():
+            sweep.result()  # its error ends the process, and the supervisor starts another one
+    finally:
+        server.close()
+        await upstream.close()
+        mailbox.close()
+        with suppress(OSError):
+            counts.save()
+
+
+def tls_context(state: ServerFolder) -> ssl.SSLContext:
+    """Return the TLS settings of the public port."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.minimum_version = ssl.TLSVersion.TLSv1_2
+    context.load_cert_chain(state.certificate, state.key)
+    context.set_alpn_protocols(["h2", "http/1.1"])
+    context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
+    context.num_tickets = 0  # nodes keep their connection instead of resuming sessions
+    return context
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,112 @@
+"""The door of the server: who may connect, for how long, and how many bytes pass."""
+
+from __future__ import annotations
+
+import asyncio
+import ssl
+from collections import Counter
+from collections.abc import Awaitable, Callable
+from typing import TypeVar
+
+from server.host.gateway.connection import Connection, Http
+from server.host.gateway.counts import Counts
+from server.host.gateway.exchange import Exchange, Waiting
+from server.host.gateway.http1 import Http1
+from server.host.gateway.http2 import Http2
+from server.host.gateway.limits import Limits, Rate
+from server.host.gateway.refusals import Refusals
+
+_SWEEP = 0.5  # seconds between two checks of all deadlines
+_Key = TypeVar("_Key")
+Handler = Callable[[Connection, Exchange], Awaitable[None]]
+
+
+class Door:
+    """All connections.
+
+    A connection belongs to a stranger until a request on it was signed by a registered node. Too
+    many strangers push out those who came first, never a node.
+
+    Args:
+        context: for TLS.
+        limits: of all connections.
+        counts: of the bytes on the wire.
+        handle: answers a request.
+    """
+
+    def __init__(self, context: ssl.SSLContext, limits: Limits, counts: Counts, handle: Handler):
+        self.context, self.limits, self._handle = context, limits, handle
+        self.refusals = Refusals()
+        self.waiting = Waiting()
+        self._counts = counts
+        self._connections: set[Connection] = set()
+        self._strangers: dict[Connection, None] = {}  # in order of arrival
+        self._of_address: Counter[str] = Counter()
+        self._of_node: Counter[int] = Counter()
+        self._arrivals: Rate[str] = Rate(100.0, 1000.0)
+
+    def opened(self, connection: Connection) -> bool:
+        """Register a new connection; return False if there are too many."""
+        self._connections.add(connection)
+        self._strangers[connection] = None
+        self._of_address[connection.address] += 1
+        if len(self._strangers) > self.limits.strangers:
+            next(iter(self._strangers)).abort()
+        return (
+            len(self._connections) <= self.limits.connections
+            and self._of_address[connection.address] <= self.limits.per_address
+            and self._arrivals.allows(connection.address)
+        )
+
+    def closed(self, connection: Connection) -> None:
+        """Forget a connection."""
+        self._counts.add(connection)
+        self._connections.discard(connection)
+        self._strangers.pop(connection, None)
+        _decrease(self._of_address, connection.address)
+        if connection.node is not None:
+            _decrease(self._of_node, connection.node)
+
+    def verified(self, connection: Connection, node: int) -> bool:
+        """Attribute a connection to a node; return False if the node has too many."""
+        if connection.node == node:
+            return True
+        if self._of_node[node] >= self.limits.per_node:
+            return False
+        if connection.node is not None:
+            self._counts.add(connection)
+            _decrease(self._of_node, connection.node)
+        connection.node = node
+        self._of_node[node] += 1
+        self._strangers.pop(connection, None)
+        return True
+
+    def speak(self, connection: Connection, protocol: str | None) -> Http:
+        """Return the handler of a connection's bytes for the protocol that TLS agreed on."""
+        return Http2(connection) if protocol == "h2" else Http1(connection)
+
+    async def handle(self, connection: Connection, exchange: Exchange) -> None:
+        """Answer a request."""
+        await self._handle(connection, exchange)
+
+    async def sweep(self) -> None:
+        """Close connections at their deadlines and save the counts, for ever."""
+        while True:
+            await asyncio.sleep(_SWEEP)
+            now = asyncio.get_running_loop().time()
+            for connection in list(self._connections):
+                if connection.node is not None:  # a stranger's bytes may turn out to be a node's
+                    self._counts.add(connection)
+                if connection.deadline <= now:
+                    connection.abort()
+            try:
+                self._counts.save()
+            except OSError as error:  # a full disk must not keep nodes out
+                self.refusals.warn(f"bytes on the wire cannot be saved ({error.strerror})")
+
+
+def _decrease(counter: Counter[_Key], key: _Key) -> None:
+    """Subtract one; drop a key at zero, so that the counter stays small."""
+    counter[key] -= 1
+    if counter[key] <= 0:
+        del counter[key]

@@ -1,0 +1,126 @@
+"""The handling of requests: refuse, hold, or pass on to the SuperLink."""
+
+from __future__ import annotations
+
+import asyncio
+import re
+import sqlite3
+from collections import defaultdict
+
+from server.host.gateway.admission import Admission, Admitted, Refused
+from server.host.gateway.connection import Connection
+from server.host.gateway.exchange import BodyTooLarge, BodyTooSlow, Disconnected, Exchange
+from server.host.gateway.holding import Holding
+from server.host.gateway.limits import Rate
+from server.host.gateway.mailbox import Mailbox
+from server.host.gateway.upstream import Upstream
+
+PULL = "/v1/fleet/pull-messages"
+_OPEN = re.compile(r"/v1/fleet/[a-z-]{1,40}")
+_PULL_BYTES = 4096  # of the body of a pull; it has 11
+_SPARE = 5.0  # seconds of a signature's time left when a held pull reaches the SuperLink
+_EMPTY = [(b"content-type", b"application/protobuf"), (b"content-length", b"0")]
+_LARGE = "the message is too large (fedpeft server up --max-body)"
+_BUSY = "too many requests or connections"
+# Of answers of the SuperLink itself.
+_REASONS = {
+    401: "no signature of a node that the SuperLink knows, or its clock is wrong",
+    403: "the SuperLink forbids it, for example because the run is over; see the SuperLink's line",
+    412: "the SuperLink refuses this node, for example because it is online already; see the "
+    "SuperLink's line",
+}
+
+
+class Fleet:
+    """The nodes' part of the SuperLink.
+
+    Args:
+        admission: decides whose request it is.
+        mailbox: knows which nodes have messages.
+        upstream: the SuperLink.
+    """
+
+    def __init__(self, admission: Admission, mailbox: Mailbox, upstream: Upstream):
+        self._admission, self._mailbox, self._upstream = admission, mailbox, upstream
+        self._holding = Holding(mailbox)
+        self._pulls: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
+        # Ten times what 100 nodes behind one address send while a round ends.
+        self._of_address: Rate[str] = Rate(300.0, 3000.0)
+        self._of_strangers: Rate[str] = Rate(50.0, 500.0)  # each may cost a check of a signature
+        self._of_node: Rate[int] = Rate(100.0, 1000.0)
+
+    async def handle(self, connection: Connection, exchange: Exchange) -> None:
+        """Answer a request.
+
+        Raises:
+            ConnectionError: the response broke off.
+        """
+        try:
+            admitted = self._admit(connection, exchange)
+            if exchange.path == PULL:
+                status = await self._pull(connection, exchange, admitted)
+            else:
+                status = await self._upstream.forward(exchange, connection.address)
+            if not 200 <= status < 300:
+                reason = _REASONS.get(status, f"the SuperLink answered {status}")
+                self._log(connection, exchange, status, reason)
+        except Refused as refused:
+            await self._refuse(connection, exchange, refused)
+        except BodyTooLarge:
+            await self._refuse(connection, exchange, Refused(413, _LARGE))
+        except BodyTooSlow:
+            reason = "the request did not arrive in time"
+            await self._refuse(connection, exchange, Refused(408, reason))
+        except Disconnected:
+            pass
+
+    def _admit(self, connection: Connection, exchange: Exchange) -> Admitted:
+        """Decide from the head alone whether a request is read at all."""
+        if exchange.method != "POST" or not _OPEN.fullmatch(exchange.path):
+            raise Refused(403, "only POST /v1/fleet/NAME is open to the outside")
+        door, address = connection.door, connection.address
+        allowed = self._of_address.allows(address) and (
+            connection.node is not None or self._of_strangers.allows(address)
+        )
+        if not allowed:
+            raise Refused(503, _BUSY + " from this address")
+        admitted = self._admission.check(exchange.path, exchange.headers)
+        node = admitted.node.node_id
+        if not (door.verified(connection, node) and self._of_node.allows(node)):
+            raise Refused(503, f"{_BUSY} of node '{admitted.node.name}'")
+        if exchange.length is not None and not 0 <= exchange.length <= door.limits.body:
+            raise Refused(413, _LARGE)
+        if door.waiting.bytes > door.limits.waiting:
+            raise Refused(503, "too many messages arrive at once")
+        return admitted
+
+    async def _pull(self, connection: Connection, exchange: Exchange, admitted: Admitted) -> int:
+        body = await exchange.body.all(_PULL_BYTES)
+        node = admitted.node.node_id
+        async with self._pulls[node]:  # an earlier pull may be getting a message just now
+            try:
+                self._mailbox.deliver_again(node)
+            except sqlite3.Error as error:
+                connection.door.refusals.warn(f"the SuperLink's database cannot be used: {error}")
+        hold = min(connection.door.limits.hold, admitted.seconds - _SPARE)
+        if not await self._holding.message(node, hold):
+            await exchange.answer.start(200, _EMPTY)
+            await exchange.answer.end()
+            return 200
+        async with self._pulls[node]:
+            return await self._upstream.forward(exchange, connection.address, body)
+
+    async def _refuse(self, connection: Connection, exchange: Exchange, refused: Refused) -> None:
+        self._log(connection, exchange, refused.status, str(refused))
+        headers = [(b"content-length", b"%d" % len(refused.body))]
+        if refused.body:
+            headers.append((b"content-type", b"application/json"))
+        await exchange.answer.start(refused.status, headers)
+        if refused.body:
+            await exchange.answer.send(refused.body)
+        await exchange.answer.end()
+
+    def _log(self, connection: Connection, exchange: Exchange, status: int, reason: str) -> None:
+        connection.door.refusals.log(
+            connection.address, exchange.method, exchange.path, status, reason
+        )

@@ -1,0 +1,96 @@
+"""The way to the SuperLink on loopback."""
+
+from __future__ import annotations
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import httpx
+
+from server.host.folder import ServerFolder
+from server.host.gateway.admission import Refused
+from server.host.gateway.exchange import Exchange, Headers
+
+_CONNECTIONS = 64
+_SMALL = 1 << 16  # bytes of a body that is read before the SuperLink is asked
+# Only these headers pass, so that both sides agree where a request ends and whose it is.
+_REQUEST = {b"content-type", b"accept", b"accept-encoding"}
+_RESPONSE = {b"content-type", b"content-length", b"content-encoding"}
+_FLOWER = b"flwr-"
+
+
+class Upstream:
+    """A client of the SuperLink, which checks that it has the server's certificate."""
+
+    def __init__(self, state: ServerFolder):
+        self._client = httpx.AsyncClient(
+            base_url=f"https://127.0.0.1:{state.ports['control']}",
+            verify=ssl.create_default_context(cafile=state.ca),
+            timeout=httpx.Timeout(60.0, connect=5.0, read=120.0),
+            limits=httpx.Limits(
+                max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS
+            ),
+            trust_env=False,  # a site's proxy does not reach loopback
+        )
+
+    async def close(self) -> None:
+        """Close all connections."""
+        await self._client.aclose()
+
+    async def forward(self, exchange: Exchange, address: str, body: bytes | None = None) -> int:
+        """Pass a request on and its response back; return the status.
+
+        Args:
+            exchange: the request.
+            address: of the client.
+            body: of the request, if it was read already.
+
+        Raises:
+            Refused: 502 or 504, the SuperLink does not answer.
+            ConnectionError: it stopped in the middle of its response.
+        """
+        if body is None and exchange.length is not None and exchange.length <= _SMALL:
+            body = await exchange.body.all(_SMALL)
+        headers = _passing(exchange.headers.items(), _REQUEST)
+        headers.append((b"x-forwarded-for", address.encode()))
+        if exchange.length is not None:
+            headers.append((b"content-length", b"%d" % exchange.length))
+        request = self._client.build_request(
+            "POST",
+            exchange.path,
+            headers=headers,
+            content=exchange.body.pieces() if body is None else body,
+        )
+        async with self._sent(request) as response:
+            answer = exchange.answer
+            await answer.start(response.status_code, _passing(response.headers.raw, _RESPONSE))
+            try:
+                async for piece in response.aiter_raw():
+                    await answer.send(piece)
+            except httpx.HTTPError:
+                raise ConnectionError("the SuperLink's response broke off") from None
+            await answer.end()
+            return response.status_code
+
+    @asynccontextmanager
+    async def _sent(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
+        try:
+            response = await self._client.send(request, stream=True)
+        except httpx.TimeoutException:
+            raise Refused(504, "the SuperLink did not answer in time") from None
+        except httpx.HTTPError as error:
+            cause = " (certificate verify failed)" if "certificate" in str(error) else ""
+            raise Refused(502, f"the SuperLink does not answer{cause}") from None
+        try:
+            yield response
+        finally:
+            await response.aclose()
+
+
+def _passing(headers: object, names: set[bytes]) -> Headers:
+    return [
+        (name.lower(), value)
+        for name, value in headers  # type: ignore[attr-defined]
+        if name.lower() in names or name.lower().startswith(_FLOWER)
+    ]

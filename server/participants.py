@@ -1,0 +1,247 @@
+"""The participants of a run: clients whose nodes passed the handshake and have privacy budget."""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field
+
+from fedpeft.errors import RunFailed, printable
+from fedpeft.experiment.config import Experiment
+from fedpeft.privacy.ledger import BudgetSpent
+from fedpeft.tasks.metrics import MAX_EXAMPLES
+from server.byte_ledger import ByteLedger
+from server.exchange import LONGEST
+from server.handshake import (
+    Report,
+    differences,
+    read_report,
+    send_handshakes,
+    with_backbone,
+)
+from server.nodes import Node, Nodes
+from server.records import Kind
+from server.silence import PATIENCE, Silence
+
+log = logging.getLogger(__name__)
+_INTERVAL = 2.0  # seconds between two checks for missing nodes
+
+
+class Refused(ValueError):
+    """A node may not take part; the message says why."""
+
+
+@dataclass
+class Participants:
+    """The clients of a run and their nodes.
+
+    Attributes:
+        nodes: the connected nodes.
+        experiment: settings of the run.
+        identity: digests that all nodes must share. A server that loads no backbone takes the
+            backbone of most nodes.
+        numbers: node id -> client, for the whole run.
+        run: name of a deployment's run, sent to nodes.
+        note: called with a line for people on each node that is refused or does not answer.
+        clients: client -> its node, which is connected and passed the handshake.
+        spent: clients without privacy budget for another round.
+        refused: node id -> why it is refused as long as it stays connected.
+        silent: node id -> why its last handshake failed; the next round repeats it.
+        silence: clients without replies, by kind of message; for handshakes by node id.
+    """
+
+    nodes: Nodes
+    experiment: Experiment
+    identity: dict[str, str]
+    numbers: dict[int, int] = field(default_factory=dict)
+    run: str = ""
+    note: Callable[[str], None] = lambda line: None
+    clients: dict[int, Node] = field(default_factory=dict)
+    spent: set[int] = field(default_factory=set)
+    refused: dict[int, str] = field(default_factory=dict)
+    silent: dict[int, str] = field(default_factory=dict)
+    silence: dict[Kind, Silence] = field(
+        default_factory=lambda: {"train": Silence(), "evaluate": Silence(), "handshake": Silence()}
+    )
+
+    @property
+    def deployed(self) -> bool:
+        """Whether the nodes are registered sites; in a simulation they are part of this program."""
+        return self.nodes.registry is not None
+
+    @property
+    def with_budget(self) -> dict[int, Node]:
+        """The clients that can still be asked to train."""
+        return {c: node for c, node in self.clients.items() if c not in self.spent}
+
+    def to_train(self, number: int) -> dict[int, Node]:
+        """Return the clients that can be asked to train in round ``number``.
+
+        Those that did not reply in recent rounds are left out, unless the others are too few.
+        """
+        clients = self.with_budget
+        awake = {c: n for c, n in clients.items() if not self._rests(c, number)}
+        return awake if len(awake) >= self.experiment.federation.min_success else clients
+
+    def to_evaluate(self, number: int) -> dict[int, Node]:
+        """Return the clients to ask in round ``number``, after its training, to evaluate."""
+        silent = {c for c, last in self.silence["train"].last.items() if last == number}
+        awake = {
+            c: node
+            for c, node in self.clients.items()
+            if c not in silent and not self._rests(c, number)
+        }
+        return awake or self.clients
+
+    def hear(
+        self, kind: Kind, number: int, asked: Iterable[int], failed: Mapping[int, str]
+    ) -> None:
+        """Count the clients that did not reply, and note once those that are asked more rarely."""
+        for client in self.silence[kind].hear(number, asked, failed):
+            name = f" ({self.clients[client].name})" if self.clients[client].name else ""
+            self.note(
+                f"client {client}{name} sent no reply to {PATIENCE} {kind} messages in a row; it "
+                f"is asked again after growing pauses"
+            )
+
+    def _rests(self, client: int, number: int) -> bool:
+        return any(self.silence[kind].rests(client, number) for kind in ("train", "evaluate"))
+
+    def require_budget(self) -> None:
+        """Raise BudgetSpent if too few clients have privacy budget left for a round."""
+        needed, left = self.experiment.federation.min_success, len(self.with_budget)
+        if left < needed and self.spent:
+            raise BudgetSpent(
+                f"{left} clients have privacy budget left, federation.min_success is {needed}"
+            )
+
+    def retire(self, clients: Iterable[int]) -> None:
+        """Never ask these clients to train again, because their privacy budget is spent."""
+        self.spent.update(clients)
+
+    def forget(self, clients: Iterable[int]) -> None:
+        """Repeat the handshake with these clients before their next round."""
+        for client in clients:
+            self.clients.pop(client, None)
+
+    def refresh(self, ledger: ByteLedger, number: int = 1) -> None:
+        """Remove nodes that left and shake hands with new ones.
+
+        A deployment waits ``federation.node_wait`` seconds for missing nodes.
+
+        Args:
+            ledger: counts the bytes of the round.
+            number: of the round, from 1.
+
+        Raises:
+            RunFailed: fewer than ``federation.min_success`` clients can take part.
+        """
+        federation = self.experiment.federation
+        deadline = time.monotonic() + (federation.node_wait if self.deployed else 0.0)
+        while True:
+            self._update(ledger, number)
+            if len(self.clients) >= federation.min_success:
+                return
+            if time.monotonic() >= deadline:
+                break
+            time.sleep(_INTERVAL)
+        reasons = "; ".join([*self.refused.values(), *self.silent.values()]) or "none is connected"
+        raise RunFailed(
+            f"{len(self.clients)} clients can take part, federation.min_success is "
+            f"{federation.min_success}: {reasons}"
+        )
+
+    def _update(self, ledger: ByteLedger, number: int) -> None:
+        """Check once which nodes are connected, and shake hands with new ones."""
+        online = self.nodes.look()
+        self.refused = {node: why for node, why in self.refused.items() if node in online}
+        self.silent = {}
+        self.clients = {c: node for c, node in self.clients.items() if node.node_id in online}
+        known = {node.node_id for node in self.clients.values()} | self.refused.keys()
+        new, silence = online - known, self.silence["handshake"]
+        if len(self.clients) >= self.experiment.federation.min_success:
+            new = {node_id for node_id in new if not silence.rests(node_id, number)}
+        proposed = self._propose(new)
+        if not proposed:
+            return
+        by_node = ByteLedger()
+        replies, failed = send_handshakes(
+            self.nodes.grid, self.experiment, proposed, self.run, by_node, self.numbers
+        )
+        silence.hear(number, proposed, failed)
+        reports = {}
+        for node_id, reply in replies.items():
+            try:
+                reports[node_id] = read_report(reply)
+            except Exception as error:  # a reply may hold anything
+                name = self.nodes.name(node_id)
+                self._refuse(node_id, f"{name}: {type(error).__name__}: {error}")
+        self.identity = with_backbone(self.identity, reports.values())
+        accepted = {}
+        # A node that waits for its number, or keeps it, cannot lose it to another one.
+        awaited = {c for n, c in proposed.items() if n not in reports or reports[n].client == c}
+        for node_id, report in sorted(
+            reports.items(), key=lambda item: proposed[item[0]] not in (None, item[1].client)
+        ):
+            try:
+                if proposed[node_id] not in (None, report.client) and report.client in awaited:
+                    name = self.nodes.name(node_id)
+                    raise Refused(f"{name}: client {report.client} is another node's")
+                accepted[node_id] = self._accept(node_id, report)
+            except Refused as error:
+                self._refuse(node_id, str(error))
+        for node_id, reason in failed.items():
+            self.silent[node_id] = f"{self.nodes.name(node_id)}: {reason}"
+            log.warning("no handshake: %s", self.silent[node_id])
+            self.note(f"no handshake: {self.silent[node_id]}")
+        ledger.add_handshakes(by_node, accepted)
+
+    def _propose(self, new: set[int]) -> dict[int, int | None]:
+        """Return the client that each new node is to host, ordered by node id.
+
+        A node keeps its client for the whole run; other nodes get free clients in order of
+        registration. Nodes without a free client, or not yet registered, are left out. Simulated
+        nodes know their clients.
+        """
+        if not self.deployed:
+            return dict.fromkeys(sorted(new))
+        order = {node.node_id: place for place, node in enumerate(self.nodes.registered)}
+        proposed: dict[int, int | None] = {}
+        proposed |= {node: self.numbers[node] for node in new & self.numbers.keys()}
+        taken = set(self.numbers.values())
+        free = [c for c in range(self.experiment.federation.clients) if c not in taken]
+        others = sorted((new - proposed.keys()) & order.keys(), key=order.__getitem__)
+        return dict(sorted((proposed | dict(zip(others, free, strict=False))).items()))
+
+    def _accept(self, node_id: int, report: Report) -> int:
+        """Accept a node and return its client.
+
+        Raises:
+            Refused: the node may not take part.
+        """
+        client, examples = report.client, report.examples
+        deployed, name = self.deployed, self.nodes.name(node_id)
+        if differing := differences(self.identity, report.identity):
+            raise Refused(f"client {client}{f', {name}' if deployed else ''}: {differing}")
+        if client in self.clients or (deployed and self._is_taken(client, node_id)):
+            raise Refused(f"{name}: client {client} is already taken")
+        count = self.experiment.federation.clients
+        if not (0 <= client < count and 1 <= examples <= MAX_EXAMPLES):
+            raise Refused(
+                f"{name}: client {client} with {examples} examples does not belong here; expected "
+                f"client 0 to {count - 1} with 1 to {MAX_EXAMPLES} examples"
+            )
+        self.clients[client] = Node(node_id, examples, name if deployed else "")
+        self.numbers[node_id] = client
+        return client
+
+    def _is_taken(self, client: int, node_id: int) -> bool:
+        """Return whether the client has another node, or the node another client, in this run."""
+        nodes = {node for node, number in self.numbers.items() if number == client}
+        return self.numbers.get(node_id, client) != client or bool(nodes - {node_id})
+
+    def _refuse(self, node_id: int, reason: str) -> None:
+        self.refused[node_id] = printable(reason, LONGEST)
+        log.warning("refused %s", self.refused[node_id])
+        self.note(f"refused {self.refused[node_id]}")

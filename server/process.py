@@ -1,0 +1,27 @@
+"""The server's ``flwr-serverapp`` program: one process for each run."""
+
+from __future__ import annotations
+
+import sys
+
+from fedpeft.hosting.logs import start_log
+from server.flower import run_task
+from server.registry import STATE, state_folder
+
+
+def main() -> None:
+    """Run the ServerApp with Flower's arguments in ``sys.argv``; log to the server's log.
+
+    Raises:
+        SystemExit: always; the exit code is Flower's.
+    """
+    state = state_folder()
+    if state is None:
+        sys.exit(f"{STATE} is not set: start this program through 'fedpeft server up'")
+    log = state / "server.log"
+    start_log(log, "run")
+    run_task(lambda run: start_log(log, "run", run))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,129 @@
+"""Records in the files of a run: lines of rounds.jsonl and bytes.jsonl, ``bytes`` of result.json.
+
+The files hold exactly these keys. ``None`` is null in the files.
+"""
+
+from __future__ import annotations
+
+from typing import Any, Literal, NotRequired, TypedDict
+
+Kind = Literal["train", "evaluate", "handshake"]
+Way = Literal["up", "down"]
+KINDS: tuple[Kind, ...] = ("train", "evaluate", "handshake")
+WAYS: tuple[Way, ...] = ("up", "down")
+
+
+class Sizes(TypedDict):
+    """Bytes of encoded vectors (payload) and of the whole serialized messages."""
+
+    payload: int
+    message: int
+
+
+class BothWays(TypedDict):
+    """Bytes from the server to clients (down) and back (up)."""
+
+    down: Sizes
+    up: Sizes
+
+
+class Wire(TypedDict):
+    """Bytes on the network: TCP payload at the server's gateway, see ``server.wire_bytes``."""
+
+    down: int
+    up: int
+
+
+class RunBytes(BothWays):
+    """Bytes of one or all rounds; ``down`` and ``up`` are those of training.
+
+    ``wire`` is of all messages, handshakes and polling together; None in a simulation.
+    """
+
+    evaluate: BothWays
+    handshake: BothWays
+    wire: Wire | None
+
+
+class UpdateSizes(Sizes):
+    """Bytes of one client's update; the payload is the sum of method and head."""
+
+    method: int
+    head: int
+
+
+class ResultBytes(RunBytes):
+    """The ``bytes`` of result.json."""
+
+    per_client_round_up: UpdateSizes
+
+
+class Failure(TypedDict):
+    """A client that failed in a round."""
+
+    client: int
+    reason: str
+
+
+class Measured(TypedDict):
+    """The task vector after a round, evaluated on ``evaluated`` examples; None without evaluation.
+
+    An infinite ``eval_loss`` is None, too.
+    """
+
+    score: float | None
+    eval_loss: float | None
+    metrics: dict[str, float | None] | None
+    evaluated: int | None
+
+
+class RoundLine(Measured):
+    """A line of rounds.jsonl.
+
+    ``clients`` counts those that succeeded; ``privacy`` holds what all rounds so far spent, a
+    statement for each unit, see ``fedpeft.privacy.statement``.
+    """
+
+    round: int
+    clients: int
+    failed: list[Failure]
+    loss: float | None
+    seconds: float
+    bytes: RunBytes
+    epsilon: float | None
+    privacy: dict[str, Any] | None
+
+
+class ByteLine(TypedDict):
+    """A line of bytes.jsonl: one kind of message of one client in one round.
+
+    An evaluation after the early end of a run counts as a part of the round after the last one.
+
+    Nodes refused before the server knew their clients are the clients -1, -2, ..., numbered within
+    a round by ascending node id. ``up`` is missing if the client did not reply.
+    """
+
+    round: int
+    client: int
+    kind: Kind
+    down: NotRequired[Sizes]
+    up: NotRequired[Sizes]
+
+
+class WireLine(TypedDict):
+    """A line of bytes.jsonl in a deployment: bytes on the network of one client since the last.
+
+    All traffic of its node counts: messages, handshakes, polling, TLS. The gateway writes its
+    counts twice a second, so the end of a round may count to the next.
+    """
+
+    round: int
+    client: int
+    kind: Literal["wire"]
+    down: int
+    up: int
+
+
+def of_kind(sizes: RunBytes, kind: Kind) -> BothWays:
+    """Return the bytes of one kind of message."""
+    return sizes if kind == "train" else sizes[kind]

@@ -1,0 +1,67 @@
+"""A federated run: what stays the same in all rounds, and requests to its clients."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+import numpy as np
+from flwr.app import Message
+from flwr.serverapp import Grid
+
+from fedpeft.experiment.config import Experiment
+from fedpeft.runtime import Runtime
+from fedpeft.wire.codecs import encode
+from fedpeft.wire.messages import Request, label
+from server.byte_ledger import ByteLedger
+from server.exchange import exchange
+from server.nodes import Node
+from server.records import Kind
+from server.runfolder import RunFolder
+
+
+@dataclass(frozen=True)
+class Run:
+    """A federated run; ``name`` identifies it to the nodes of a deployment."""
+
+    grid: Grid
+    runtime: Runtime
+    folder: RunFolder
+    name: str = ""
+
+    @property
+    def experiment(self) -> Experiment:
+        """All settings."""
+        return self.runtime.experiment
+
+    def ask(
+        self,
+        kind: Kind,
+        number: int,
+        vector: np.ndarray,
+        clients: Mapping[int, Node],
+        ledger: ByteLedger,
+    ) -> tuple[dict[int, Message], dict[int, str]]:
+        """Send the task vector [P] to clients; return replies and reasons of failures, by client.
+
+        Args:
+            kind: train or evaluate.
+            number: of the round, from 1.
+            vector: the task vector.
+            clients: client -> its node.
+            ledger: counts the bytes of the round.
+        """
+        request = Request(
+            vector=encode(vector, self.experiment.wire.codec),
+            round=number,
+            label=label(self.runtime.digest, self.name),
+        )
+        return exchange(
+            self.grid,
+            kind,
+            lambda client: request,
+            {client: node.node_id for client, node in clients.items()},
+            ledger,
+            self.experiment.federation.timeout,
+            lambda done, total: self.folder.report(kind, number, done, total),
+        )

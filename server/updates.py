@@ -1,0 +1,132 @@
+"""Updates: the replies of clients to a training request, validated."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+from flwr.app import Message
+
+from fedpeft.experiment.settings import FederationSection
+from fedpeft.privacy.ledger import Unit
+from fedpeft.privacy.statement import read_statement
+from fedpeft.runtime import Runtime
+from fedpeft.wire.codecs import decode
+from fedpeft.wire.messages import RECORD, TrainReply, from_fields
+from server.nodes import Node
+from server.reported import max_loss, read_float
+
+#: Name of the reported privacy steps in the checkpoint.
+STEPS = "privacy.steps"
+#: Largest root mean square change of a parameter in an update at a deployed server, unless
+#: ``federation.max_update_norm`` is set. Parameters are of the order of 1; training that changes
+#: them by this much in a round has diverged.
+MAX_CHANGE = 1e4
+
+
+@dataclass(frozen=True)
+class Update:
+    """A client's validated reply.
+
+    Attributes:
+        vector: the task vector [P] the client trained.
+        loss: its mean training loss; None with privacy.
+        statements: the privacy it spent, one statement for each unit that it protects itself.
+    """
+
+    vector: np.ndarray
+    loss: float | None
+    statements: list[dict[str, Any]]
+
+
+def max_norm(federation: FederationSection, size: int, deployed: bool) -> float:
+    """Return the largest L2 norm of an update of ``size`` numbers; infinite without a limit."""
+    default = MAX_CHANGE * size**0.5 if deployed else np.inf
+    return federation.max_update_norm or default
+
+
+def check_update(
+    runtime: Runtime, reply: Message, start: np.ndarray, examples: int, limit: float = np.inf
+) -> Update:
+    """Return the content of a reply; its content is not trusted.
+
+    Args:
+        runtime: the run's runtime.
+        reply: the client's reply.
+        start: the task vector [P] the client started from.
+        examples: the client's number of examples, from the handshake.
+        limit: the largest norm of an update, see ``max_norm``.
+
+    Raises:
+        ValueError: a wrong field, length, a NaN, a loss or an update that is
+            too large.
+    """
+    experiment, sent = runtime.experiment, from_fields(TrainReply, reply.content.get(RECORD))
+    vector = decode(sent.vector, experiment.wire.codec, len(start), str(start.dtype))
+    if limit < np.inf:
+        # float64: in float32 the norm of millions of numbers comes out too small.
+        norm = float(np.linalg.norm(np.subtract(vector, start, dtype=np.float64)))
+        if norm > limit:
+            name = (
+                "federation.max_update_norm"
+                if experiment.federation.max_update_norm
+                else "the limit"
+            )
+            raise ValueError(f"update norm {norm:.4g} is above {name} = {limit:g}")
+    privacy = experiment.privacy
+    protected: dict[Unit, bool] = {"example": privacy.examples, "client": privacy.local}
+    statements = [
+        read_statement(getattr(sent, unit), unit, experiment, examples)
+        for unit, at_client in protected.items()
+        if at_client
+    ]
+    if privacy.unit != "none":
+        return Update(vector, None, statements)
+    loss = read_float(vars(sent), "loss", 0, max_loss(runtime.info.kind))
+    return Update(vector, loss, statements)
+
+
+def check_steps(
+    updates: Mapping[int, Update], failed: dict[int, str], steps: np.ndarray
+) -> tuple[dict[int, Update], np.ndarray]:
+    """Refuse updates of clients that report fewer privacy steps than before.
+
+    A privacy ledger only grows. A client that reports fewer steps lost its ledger or restored an
+    old copy, so the epsilon it reports is too small.
+
+    Args:
+        updates: by client.
+        failed: gets the reasons of refusals, by client.
+        steps: steps reported so far, shape [clients].
+
+    Returns:
+        The other updates, and the steps reported now.
+    """
+    good, reported = {}, steps.copy()
+    for client, update in updates.items():
+        now = sum(int(statement["steps"]) for statement in update.statements)
+        if now < steps[client]:
+            failed[client] = (
+                f"refused: its privacy ledger went back from {steps[client]} steps to {now}"
+            )
+        else:
+            reported[client], good[client] = now, update
+    return good, reported
+
+
+def weight(node: Node, weighting: str) -> float:
+    """Return the weight of a client in the average."""
+    return float(node.examples) if weighting == "examples" else 1.0
+
+
+def mean_loss(
+    updates: Mapping[int, Update], nodes: Mapping[int, Node], weighting: str
+) -> float | None:
+    """Return the weighted mean training loss of clients, or None if they do not report it."""
+    losses = [update.loss for update in updates.values() if update.loss is not None]
+    if not losses:
+        return None
+    mean = float(np.average(losses, weights=[weight(nodes[c], weighting) for c in updates]))
+    return mean if np.isfinite(mean) else None  # JSON has no infinity

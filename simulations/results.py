@@ -1,0 +1,92 @@
+"""The default folder of a run, and the text that commands print when it has ended."""
+
+from __future__ import annotations
+
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedpeft.experiment.config import Experiment
+from simulations.readable import readable_bytes, readable_epsilon, readable_seconds
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from server.records import BothWays, RoundLine
+    from server.runfolder import RunFolder
+
+_SHOWN = 3  # failed clients that are printed
+_LARGE_DELTA = 0.01  # one person in a hundred may be exposed completely
+
+
+def default_folder(experiment: Experiment) -> Path:
+    """Return ``runs/TASK-METHOD-TIME``."""
+    name = f"{experiment.task.name.replace('/', '-')}-{experiment.method.name}"
+    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def print_result(console: Console, result: dict[str, Any], folder: RunFolder, rounds: int) -> None:
+    """Print the score, bytes, failures, privacy, and folder of a finished run.
+
+    Args:
+        console: to print on.
+        result: content of result.json.
+        folder: of the run.
+        rounds: number of rounds in the settings.
+    """
+    score = "undefined" if result["score"] is None else f"{result['score']:.4f}"
+    up, evaluated = (result["bytes"][key] for key in ("per_client_round_up", "evaluate"))
+    lines = [
+        f"{result['metric']} {score} after {result['rounds']} rounds in "
+        f"{readable_seconds(result['seconds'])}; a client sent {up['payload']:,} bytes of numbers "
+        f"a round ({up['message']:,} as a message), training {_both_ways(result['bytes'])}, "
+        f"handshakes {_both_ways(result['bytes']['handshake'])}"
+        + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else ""),
+        *_failures(folder.rounds()),
+    ]
+    if result["rounds"] < rounds:
+        lines.append(f"ended before round {result['rounds'] + 1} of {rounds}: privacy is spent")
+    statements = (result["privacy"] or {}).values()
+    lines += [_privacy_line(statement) for statement in statements if statement]
+    for line in (*lines, f"results: {folder.path}"):
+        console.print(line, soft_wrap=True)
+
+
+def _both_ways(sizes: BothWays) -> str:
+    """Return the bytes of the messages in both directions as text."""
+    up, down = sizes["up"]["message"], sizes["down"]["message"]
+    return f"{readable_bytes(up)} up and {readable_bytes(down)} down"
+
+
+def _failures(rounds: list[RoundLine]) -> list[str]:
+    """Return a line for each of the clients that failed most often, at most three."""
+    failures: dict[int, list[str]] = {}
+    for line in rounds:
+        for failed in line["failed"]:
+            failures.setdefault(failed["client"], []).append(failed["reason"])
+    most = sorted(failures.items(), key=lambda failure: -len(failure[1]))
+    lines = [
+        f"client {client} failed in {len(reasons)} of {len(rounds)} rounds: {reasons[-1]}"
+        for client, reasons in most[:_SHOWN]
+    ]
+    more = len(most) - len(lines)
+    return [*lines, f"{more} more clients failed in some rounds"] if more else lines
+
+
+def _privacy_line(statement: dict[str, Any]) -> str:
+    """Return a privacy statement of result.json as text."""
+    unit, epsilon, delta = (statement[key] for key in ("unit", "epsilon", "delta"))
+    if epsilon is None:
+        return f"no privacy for any {unit}: some of it ran without noise"
+    runs = [
+        f"{steps:,} steps with noise multiplier {sigma:.4g} and q {rate:.4g}"
+        for sigma, rate, steps in statement["composition"]
+    ]
+    warnings = f"; a delta of {delta:.2g} promises little" if delta > _LARGE_DELTA else ""
+    if not statement["releasable"]:
+        warnings += "; NOT for release: the noise can be drawn again"
+    return (
+        f"({readable_epsilon(epsilon)}, {delta:.2g})-DP for every {unit} "
+        f"({statement['neighbouring']}): {statement['mechanism']}, {' and '.join(runs)}, "
+        f"{statement['accountant'].upper()} accountant{warnings}"
+    )

@@ -1,0 +1,289 @@
+"""The tunnel between the SuperNode and the server's gateway."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import signal
+import socket
+import ssl
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+
+import httpx
+import pytest
+from tunnels import Gateway, Running, gateway, tunnel
+from workers import eventually, logged, other_user
+
+from clients.folder import NodeFolder
+from fedpeft.hosting.keys import make_authority
+from fedpeft.hosting.ports import LOOPBACK
+from simulations.benchmarks.parts.relay import Relay
+
+PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
+SIGNED = {
+    "flwr-public-key": "key",
+    "flwr-signature": "signature 1",
+    "flwr-timestamp": "time 1",
+    "content-type": "application/protobuf",
+}
+
+
+@contextmanager
+def pair(folder: Path) -> Iterator[tuple[Gateway, Running, httpx.Client]]:
+    """Yield a gateway, a tunnel to it, and a client of the tunnel."""
+    with (
+        gateway(folder) as far,
+        tunnel(folder / "state", far.port, far.keys / "ca.crt") as near,
+        near.client() as client,
+    ):
+        yield far, near, client
+
+
+def state_of(near: Running) -> dict[str, object]:
+    path = NodeFolder(near.state).tunnel
+    return json.loads(path.read_text()) if path.exists() else {}
+
+
+def test_requests_arrive_unchanged_and_without_other_headers(tmp_path: Path) -> None:
+    with pair(tmp_path) as (far, near, client):
+        for number in range(3):
+            body = bytes([number]) * (number * 1_000_000)
+            signed = {**SIGNED, "flwr-signature": f"signature {number}"}
+            response = client.post(PUSH, content=body, headers=signed)
+            assert (response.status_code, response.content) == (200, body)
+            assert response.headers["content-type"] == "application/protobuf"
+            (arrived,) = far.received[number:]
+            assert (arrived.path, arrived.body, arrived.version) == (PUSH, body, "2")
+            assert arrived.headers == {"host": f"localhost:{far.port}", **signed}
+        assert state_of(near)["connected"]
+        assert NodeFolder(near.state).tunnel.stat().st_mode & 0o777 == 0o600
+        assert "signature" not in str(logged(near.state))
+
+
+@pytest.mark.parametrize(
+    ("method", "path", "status"),
+    [
+        ("GET", PUSH, 403),
+        ("POST", "/v1/control/start-run", 403),
+        ("POST", "/v1/fleet/../control/start-run", 403),
+        ("POST", "/v1/fleet/push-object?x=1", 403),
+    ],
+)
+def test_other_requests_are_not_forwarded(
+    tmp_path: Path, method: str, path: str, status: int
+) -> None:
+    with pair(tmp_path) as (far, near, _):
+        raw = f"{method} {path} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\n\r\n1".encode()
+        assert f" {status} ".encode() in ask(near, raw)
+        assert not far.received
+
+
+def test_a_body_without_a_length_or_too_large_is_refused(tmp_path: Path) -> None:
+    with pair(tmp_path) as (far, near, _):
+        line = f"POST {PUSH} HTTP/1.1\r\nHost: x\r\n"
+        chunked = f"{line}Transfer-Encoding: chunked\r\n\r\n1\r\nx\r\n0\r\n\r\n".encode()
+        assert b" 411 " in ask(near, chunked)
+        assert b" 413 " in ask(near, f"{line}Content-Length: {2 << 30}\r\n\r\n".encode())
+        assert ask(near, b"nonsense\r\n\r\n") == b""
+        assert not far.received
+
+
+def ask(near: Running, request: bytes) -> bytes:
+    """Return the answer to raw bytes."""
+    context = ssl.create_default_context(cafile=near.ca)
+    with (
+        socket.create_connection((LOOPBACK, near.port), 10) as plain,
+        context.wrap_socket(plain, server_hostname=LOOPBACK) as line,
+    ):
+        line.sendall(request)
+        answer = b""
+        while piece := line.recv(4096):
+            answer += piece
+        return answer
+
+
+def test_another_user_of_this_machine_is_refused(tmp_path: Path) -> None:
+    user = other_user()
+    program = (
+        "import os, socket, ssl, sys\n"
+        "context = ssl._create_unverified_context()\n"
+        "os.setuid(int(sys.argv[1]))\n"
+        "plain = socket.socket()\n"
+        "plain.connect((b'127.0.0.1', int(sys.argv[2])))\n"
+        "line = context.wrap_socket(plain)\n"
+        "try:\n"
+        "    line.sendall(b'GET / HTTP/1.1\\r\\nHost: x\\r\\n\\r\\n')\n"
+        "    print(line.recv(100))\n"
+        "except OSError: print(b'')\n"
+    )
+    with pair(tmp_path) as (far, near, _):
+        command = [sys.executable, "-c", program, str(user), str(near.port)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=30)
+        assert done.stdout.strip() == "b''"
+        assert not far.received
+        assert f"refused a connection of user {user}: expected this node's" in logged(near.state)
+
+
+def test_a_restarted_gateway_is_reached_again(tmp_path: Path) -> None:
+    with pair(tmp_path) as (far, near, client):
+        assert client.post(PUSH, content=b"1").status_code == 200
+        far.stop()
+        eventually(lambda: not state_of(near)["connected"], 30)
+        assert "no server answers" in str(logged(near.state)) or "closed" in str(logged(near.state))
+        late = threading.Timer(2, far.start)
+        late.start()
+        assert client.post(PUSH, content=b"2").status_code == 200  # it waited
+        late.join()
+        assert [each.body for each in far.received] == [b"1", b"2"]
+        assert sum("no server answers" in line for line in logged(near.state)) <= 1
+        eventually(lambda: bool(state_of(near)["connected"]))
+
+
+def test_a_heartbeat_does_not_wait_for_a_gateway_that_is_away(tmp_path: Path) -> None:
+    with pair(tmp_path) as (far, _, client):
+        far.stop()
+        begun = time.monotonic()
+        assert client.post("/v1/fleet/send-node-heartbeat", content=b"").status_code == 503
+        assert time.monotonic() - begun < 5
+        far.start()
+
+
+def test_a_request_is_repeated_once_when_its_connection_breaks(tmp_path: Path) -> None:
+    with gateway(tmp_path) as far, Relay(far.port) as line:
+        ca = far.keys / "ca.crt"
+        with tunnel(tmp_path / "state", line.port, ca) as near, near.client() as client:
+
+            async def broken_once(path: str, body: bytes) -> tuple[int, bytes]:
+                if len(far.received) in (1, 3, 4):
+                    line.cut()
+                    await asyncio.sleep(60)
+                return 200, b"answer"
+
+            far.answer = broken_once
+            assert client.post(PUSH, content=b"x").content == b"answer"
+            assert [each.body for each in far.received] == [b"x", b"x"]
+            # The second time, the SuperNode has to repeat it.
+            assert client.post(PUSH, content=b"y").status_code == 502
+            assert client.post(PUSH, content=b"y").content == b"answer"
+
+
+@pytest.mark.long
+def test_a_line_that_stalls_is_given_up_and_made_again(tmp_path: Path) -> None:
+    with gateway(tmp_path) as far, Relay(far.port) as line:
+        ca = far.keys / "ca.crt"
+        with tunnel(tmp_path / "state", line.port, ca) as near, near.client() as client:
+            assert client.post(PUSH, content=b"1").content == b"1"
+            line.stall()
+            late = threading.Timer(35, line.resume)
+            late.start()
+            assert client.post(PUSH, content=b"2").content == b"2"
+            late.join()
+            assert any("nothing arrived for 30 s" in text for text in logged(near.state))
+            assert line.accepted >= 2
+
+
+def test_an_empty_pull_is_repeated_until_there_is_a_message(tmp_path: Path) -> None:
+    with pair(tmp_path) as (far, _, client):
+
+        async def third(path: str, body: bytes) -> tuple[int, bytes]:
+            return 200, b"message" if len(far.received) == 3 else b""
+
+        far.answer = third
+        begun = time.monotonic()
+        assert client.post(PULL, content=b"node", headers=SIGNED).content == b"message"
+        assert 5.5 < time.monotonic() - begun < 9  # no faster than the SuperNode's own polls
+        assert [each.headers["flwr-signature"] for each in far.received] == ["signature 1"] * 3
+        far.answer = empty
+        assert client.post(PUSH, content=b"x").content == b""  # not a pull: sent once
+        assert len(far.received) == 4
+
+
+async def empty(path: str, body: bytes) -> tuple[int, bytes]:
+    return 200, b""
+
+
+def test_a_signature_that_grew_too_old_is_not_held_against_the_node(tmp_path: Path) -> None:
+    """On 401 the SuperNode ends; on 503 it signs again."""
+    with pair(tmp_path) as (far, _, client):
+
+        async def late(path: str, body: bytes) -> tuple[int, bytes]:
+            return (200, b"") if len(far.received) < 3 else (401, b"")
+
+        far.answer = late
+        assert client.post(PULL, content=b"node").status_code == 503
+        assert client.post(PULL, content=b"node").status_code == 401
+
+
+def test_a_supernode_that_leaves_takes_its_pull_along(tmp_path: Path) -> None:
+    with pair(tmp_path) as (far, near, _):
+        arrived = threading.Event()
+
+        async def held(path: str, body: bytes) -> tuple[int, bytes]:
+            arrived.set()
+            await asyncio.sleep(60)
+            return 200, b"lost"
+
+        far.answer = held
+        with near.client() as leaving, pytest.raises(httpx.ReadTimeout):
+            leaving.post(PULL, content=b"", timeout=1)
+        assert arrived.is_set()
+        eventually(lambda: far.cancelled == [PULL], 10)
+
+
+def test_a_slow_response_keeps_the_supernode_waiting(tmp_path: Path) -> None:
+    with pair(tmp_path) as (far, near, _):
+
+        async def slow(path: str, body: bytes) -> tuple[int, bytes]:
+            await asyncio.sleep(13)
+            return 200, b"late"
+
+        far.answer = slow
+        with near.client() as patient:
+            assert patient.post(PUSH, content=b"", timeout=11).content == b"late"
+
+
+def test_a_wrong_authority_and_a_server_without_http2_are_named(tmp_path: Path) -> None:
+    make_authority(tmp_path / "other")
+    wrong = tmp_path / "other" / "ca.crt"
+    with gateway(tmp_path) as far:
+        with tunnel(tmp_path / "a", far.port, wrong) as near:
+            eventually(lambda: "is refused" in str(state_of(near)))
+            problem = str(state_of(near)["problem"])
+            assert problem.startswith(f"localhost:{far.port}: its certificate is refused: ")
+            assert problem.endswith(f"; is {wrong} the right CA?")
+        with tunnel(tmp_path / "b", far.port, far.keys / "ca.crt", "127.0.0.2") as near:
+            eventually(lambda: "is refused" in str(state_of(near)))  # not in the certificate
+    with socket.socket() as silent:
+        silent.bind((LOOPBACK, 0))
+        silent.listen()
+        with tunnel(tmp_path / "c", silent.getsockname()[1], wrong) as near:
+            assert not state_of(near)
+
+
+def test_a_strangers_server_at_the_tunnels_port_gets_no_request(tmp_path: Path) -> None:
+    with pair(tmp_path) as (_, near, _client):
+        near.process.send_signal(signal.SIGKILL)
+        near.process.wait()
+        with gateway(tmp_path / "stranger") as stranger:
+            stranger.stop()
+            stranger.port = near.port
+            stranger.start()
+            with near.client() as client, pytest.raises(httpx.ConnectError, match="certificate"):
+                client.post(PUSH, content=b"secret", headers=SIGNED)
+            assert not stranger.received
+
+
+def test_a_taken_port_ends_the_tunnel_with_a_line(tmp_path: Path) -> None:
+    with pair(tmp_path) as (far, near, _):
+        command = [sys.executable, "-P", "-m", "clients.tunnel", str(near.state), str(near.port)]
+        done = subprocess.run([*command, "localhost", str(far.port), "x"], timeout=30)
+        assert done.returncode == 1
+        assert f"cannot listen at {LOOPBACK}:{near.port} (Address already in use)" in str(
+            logged(near.state)
+        )

@@ -1,0 +1,55 @@
+"""Committed tables and pictures of the documentation agree with the results that they show."""
+
+from __future__ import annotations
+
+import re
+import sys
+
+import pytest
+from pages import ROOT
+
+sys.path.insert(0, str(ROOT / "docs"))
+
+import generate
+
+
+@pytest.mark.parametrize("page", generate.COMMITTED, ids=lambda page: page.stem)
+def test_committed_page_has_the_tables_of_the_results(page) -> None:
+    text = page.read_text("utf-8")
+    assert text == generate.fill(text), "run `python docs/generate.py --update`"
+
+
+def test_rows_of_the_readmes_table_are_those_of_the_communication_study() -> None:
+    readme = (ROOT / "README.md").read_text("utf-8")
+    rows = re.findall(r"^\| .+ \| .+ [KM]B \| .+$", readme, re.M)
+    assert rows and set(rows) <= set(generate.results.communication().splitlines())
+
+
+def test_every_page_is_in_the_navigation() -> None:
+    navigation = (ROOT / "mkdocs.yml").read_text("utf-8")
+    pages = {str(path.relative_to(ROOT / "docs")) for path in (ROOT / "docs").rglob("*.md")}
+    assert pages == set(re.findall(r"[\w/.-]+\.md\b", navigation))
+
+
+def test_settings_reference_has_every_key_with_its_default() -> None:
+    table = generate.reference.settings()
+    assert "| `federation.clients` | `10` | integer |" in table
+    assert '| `engine.kind` | `"local"` |' in table
+    assert "| `privacy.epsilon` |  | number |" in table
+
+
+def test_command_reference_has_options_of_subcommands() -> None:
+    text = generate.reference.commands()
+    assert "## `fedpeft server add-node`" in text and "--state PATH" in text
+
+
+@pytest.mark.slow
+def test_run_folder_reference_describes_every_file_of_a_run() -> None:
+    assert "`rounds.jsonl`" in generate.reference.run_folder()
+
+
+def test_empty_parts_say_how_to_see_them_on_github() -> None:
+    for page in (ROOT / "docs").rglob("*.md"):
+        if page not in generate.COMMITTED:
+            for part in generate._PART.finditer(page.read_text("utf-8")):
+                assert "`make docs`" in part[0] and part[0].count("`") >= 4, page

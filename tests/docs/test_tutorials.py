@@ -1,0 +1,48 @@
+"""The commands of the tutorials work as written."""
+
+from __future__ import annotations
+
+import socket
+from pathlib import Path
+
+import pytest
+from pages import ROOT, Reader, blocks
+
+TUTORIALS = ROOT / "docs" / "tutorials"
+
+
+def read(name: str, folder: Path) -> list[str]:
+    """Run the commands of a tutorial in a folder; return what they printed."""
+    reader = Reader(folder)
+    reader.read(TUTORIALS / f"{name}.md")
+    return reader.outputs
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", ["first-run", "own-data", "private-run"])
+def test_commands_of_tutorial_succeed(name: str, tmp_path: Path) -> None:
+    assert read(name, tmp_path)
+
+
+@pytest.mark.slow
+def test_study_tutorial_draws_a_report_without_texts(tmp_path: Path) -> None:
+    outputs = "".join(read("study", tmp_path))
+    assert "[8/8]" in outputs and "slash: accuracy " in outputs and "over 2 seeds" in outputs
+    page = (tmp_path / "runs" / "studies" / "reviews" / "report.html").read_text("utf-8")
+    assert "Which method for my reviews?" in page and "bitfit" in page
+    assert "They called it" not in page
+
+
+@pytest.mark.long
+def test_deployment_tutorial_ends_with_two_online_nodes(tmp_path: Path) -> None:
+    with socket.socket() as server:
+        if server.connect_ex(("127.0.0.1", 9092)) == 0:
+            pytest.skip("port 9092, which the deployment tutorial uses, is taken")
+    status = read("deployment", tmp_path)[-1]
+    assert "north" in status and "south" in status and status.count("online") == 2
+    assert (tmp_path / "runs" / "first" / "result.json").exists()
+
+
+def test_study_of_the_readme_is_that_of_the_tutorial() -> None:
+    study = next(block for block in blocks(ROOT / "README.md") if block.language == "toml")
+    assert study.text in (TUTORIALS / "study.md").read_text("utf-8")

@@ -1,0 +1,79 @@
+"""Privacy settings that protect nothing, or less than they claim, are refused."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
+
+EXAMPLE = ["privacy.unit=example", "privacy.epsilon=3"]
+CLIENT = ["privacy.unit=client", "privacy.epsilon=3"]
+REFUSED = {
+    "epsilon and zero noise": ([*EXAMPLE, "privacy.noise_multiplier=0"], "expected one of the two"),
+    "negative noise": (["privacy.unit=example", "privacy.noise_multiplier=-1"], "greater than"),
+    "epsilon of zero": (["privacy.unit=example", "privacy.epsilon=0"], "greater than 0"),
+    "neither epsilon nor noise": (["privacy.unit=example"], "expected one of the two"),
+    "epsilon without unit": (["privacy.epsilon=3"], "set privacy.unit"),
+    "no clip of examples": ([*EXAMPLE, "privacy.clip=0"], "privacy.clip = 0"),
+    "no clip of clients": ([*CLIENT, "privacy.client_clip=0"], "privacy.client_clip = 0"),
+    "unused epsilon": (
+        [*CLIENT, "privacy.client_epsilon=9"],
+        "is not used with privacy.unit = 'client'",
+    ),
+    "unused clip": ([*CLIENT, "privacy.clip=5"], "is not used"),
+    "client key with unit example": (
+        [*EXAMPLE, "privacy.client_epsilon=2"],
+        "is about whole clients",
+    ),
+    "weights with central noise": ([*CLIENT, "federation.weighting=examples"], "uniform"),
+    "median with central noise": (
+        [*CLIENT, "federation.strategy=fedmedian"],
+        "strategies that",
+    ),
+    "krum with central noise": ([*CLIENT, "federation.strategy=krum"], "strategies that"),
+    "trimmed with central noise": (
+        [*CLIENT, "federation.strategy=fedtrimmedavg"],
+        "strategies that",
+    ),
+    "delta of clients": ([*CLIENT, "privacy.client_delta=0.1"], "less than 1 / federation.clients"),
+    "delta of clients without prefix": ([*CLIENT, "privacy.delta=0.1"], "less than 1 / federation"),
+    "adaptive clip at the clients": (
+        [*CLIENT, "privacy.client_noise=clients", "privacy.client_quantile=0.5"],
+        "only the server sees",
+    ),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_settings_that_protect_less_than_they_claim_are_refused(case: str) -> None:
+    overrides, message = REFUSED[case]
+    with pytest.raises(UserError, match=message):
+        Experiment.load("", overrides)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        [],
+        EXAMPLE,
+        CLIENT,
+        ["privacy.unit=both", "privacy.epsilon=3", "privacy.client_noise_multiplier=0.7"],
+        ["privacy.unit=example", "privacy.noise_multiplier=0", "privacy.clip=0"],
+        # Each client's own noise hides it however its update is weighed or picked.
+        [*CLIENT, "privacy.client_noise=clients", "federation.strategy=fedmedian"],
+        [*CLIENT, "privacy.client_noise=clients", "federation.weighting=examples"],
+    ],
+)
+def test_privacy_settings_survive_a_toml_round_trip(overrides: list[str]) -> None:
+    experiment = Experiment.load("", overrides)
+    assert Experiment.load(experiment.to_toml()) == experiment
+
+
+def test_client_keys_default_to_the_keys_without_prefix() -> None:
+    plain = Experiment.load("", ["privacy.unit=both", "privacy.epsilon=3", "privacy.delta=1e-3"])
+    assert plain.privacy.of_clients() == (3, None, 1e-3)
+    values = ["privacy.client_noise_multiplier=2", "privacy.client_delta=0.01"]
+    separate = Experiment.load("", ["privacy.unit=both", "privacy.epsilon=3", *values])
+    assert separate.privacy.of_clients() == (None, 2, 0.01)
+    assert separate.privacy.epsilon == 3

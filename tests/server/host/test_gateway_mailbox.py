@@ -1,0 +1,121 @@
+"""The mailbox against a real SuperLink state: the contract with Flower's tables."""
+
+from __future__ import annotations
+
+import sqlite3
+import time
+from pathlib import Path
+
+import pytest
+from superlinks import SuperLinkState
+
+from server.host.gateway.mailbox import Mailbox
+
+
+@pytest.fixture
+def state(tmp_path: Path) -> SuperLinkState:
+    made = SuperLinkState(tmp_path / "superlink.db")
+    made.start_run()
+    return made
+
+
+@pytest.fixture
+def mailbox(tmp_path: Path) -> Mailbox:
+    return Mailbox(tmp_path / "superlink.db")
+
+
+def two_nodes(state: SuperLinkState) -> list[int]:
+    """Return two nodes, one of them with a number above 2^63."""
+    numbers = [state.register(b"key %d" % number) for number in range(40)]
+    return [min(numbers), max(numbers)]
+
+
+def test_exactly_the_nodes_with_messages_wait(state: SuperLinkState, mailbox: Mailbox) -> None:
+    small, large = two_nodes(state)
+    assert small < 2**63 < large
+    assert mailbox.waiting() == set()
+    state.send(large)
+    assert mailbox.waiting() == {large}
+    state.send(small)
+    assert mailbox.waiting() == {small, large}
+    state.claim(large)
+    assert mailbox.waiting() == {small}
+    mailbox.close()
+
+
+def test_message_waits_only_when_all_its_objects_are_there(
+    state: SuperLinkState, mailbox: Mailbox
+) -> None:
+    """A node that fetches objects too early tries again after a second."""
+    node, other = two_nodes(state)
+    state.send(node, objects=2)
+    assert mailbox.waiting() == set()
+    state.send(other)
+    assert mailbox.waiting() == {other}
+    mailbox.close()
+
+
+def test_expired_message_is_not_waited_for(state: SuperLinkState, mailbox: Mailbox) -> None:
+    node, _ = two_nodes(state)
+    state.send(node, ttl=0.5)
+    time.sleep(0.6)
+    assert mailbox.waiting() == set()
+    mailbox.close()
+
+
+def test_unconfirmed_message_is_handed_out_again(state: SuperLinkState, mailbox: Mailbox) -> None:
+    node, other = two_nodes(state)
+    sent, others = state.send(node), state.send(other)
+    assert mailbox.deliver_again(node) == 0  # not handed out yet
+    assert state.claim(node) == [sent] and state.claim(other) == [others]
+    assert state.claim(node) == []  # Flower hands it out once
+    assert mailbox.deliver_again(node) == 1
+    assert mailbox.waiting() == {node}
+    assert state.claim(node) == [sent]
+    mailbox.close()
+
+
+def test_confirmed_message_is_not_handed_out_again(state: SuperLinkState, mailbox: Mailbox) -> None:
+    node, _ = two_nodes(state)
+    sent = state.send(node)
+    assert state.claim(node) == [sent]
+    state.confirm(sent)
+    assert mailbox.deliver_again(node) == 0
+    assert state.claim(node) == []
+    mailbox.close()
+
+
+def test_message_that_a_node_never_confirms_is_handed_out_five_times(
+    state: SuperLinkState, mailbox: Mailbox
+) -> None:
+    node, _ = two_nodes(state)
+    state.send(node)
+    for _ in range(4):
+        assert len(state.claim(node)) == 1
+        assert mailbox.deliver_again(node) == 1
+    assert len(state.claim(node)) == 1
+    assert mailbox.deliver_again(node) == 0
+    mailbox.close()
+
+
+def test_look_without_a_change_is_quick(state: SuperLinkState, mailbox: Mailbox) -> None:
+    node, _ = two_nodes(state)
+    state.send(node)
+    mailbox.waiting()
+    start = time.perf_counter()
+    for _ in range(1000):
+        mailbox.waiting()
+    assert time.perf_counter() - start < 0.5  # 10 looks a second cost 0.5 % of a core at most
+    mailbox.close()
+
+
+def test_missing_database_and_other_tables_are_errors(tmp_path: Path) -> None:
+    mailbox = Mailbox(tmp_path / "superlink.db")
+    for call in (mailbox.waiting, lambda: mailbox.deliver_again(1)):
+        with pytest.raises(sqlite3.Error):
+            call()
+    sqlite3.connect(tmp_path / "superlink.db").close()
+    for call in (mailbox.waiting, lambda: mailbox.deliver_again(1)):
+        with pytest.raises(sqlite3.Error):
+            call()
+    assert not list(tmp_path.glob("*.db-wal"))

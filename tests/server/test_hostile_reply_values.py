@@ -1,0 +1,80 @@
+"""Every value a site sends, at its extremes: the run ends, and its files can be read again.
+
+The walk covers each field of each reply, so a new field is attacked without a new test.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import fields
+from typing import Any
+
+import pytest
+from flwr.app import ConfigRecord, Message
+from messaging import changed
+
+from fedpeft.errors import RunFailed
+from fedpeft.experiment.config import Experiment
+from fedpeft.wire.messages import RECORD, EvaluateReply, HandshakeReply, TrainReply
+from server.runfolder import RunFolder
+
+Quick = Callable[..., Experiment]
+Federate = Callable[..., RunFolder]
+
+REPLIES = {"query.handshake": HandshakeReply, "train": TrainReply, "evaluate": EvaluateReply}
+INTEGERS = [0, -1, 2**62, -(2**62)]
+FLOATS = [float("nan"), float("inf"), -1.0, 1.7e308]
+EXTREMES: dict[type, list[Any]] = {
+    int: INTEGERS,
+    float: FLOATS,
+    str: ["", "\x1b[2J\n{}", "9" * 10_000, '{"epsilon": 0}'],
+    bytes: [b"", b"\xff" * 31, b"\xff" * 328, bytes(100_000)],
+    list: [[], [float("nan")], [1e308] * 3, [-1.0] * 300],
+}
+SITE_VALUES = [
+    pytest.param(kind, entry.metadata["key"], extreme, id=f"{reply.__name__}.{entry.name}-{number}")
+    for kind, reply in REPLIES.items()
+    for entry in fields(reply)
+    for number, extreme in enumerate(EXTREMES[entry.metadata["kind"]])
+]
+PRIVACY = ["privacy.unit=both", "privacy.client_noise=clients", "privacy.noise_multiplier=1"]
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), SITE_VALUES)
+def test_a_run_survives_any_value_of_a_site(
+    quick: Quick, federate: Federate, kind: str, key: str, value: Any
+) -> None:
+    private = PRIVACY if key in ("e", "c") and kind == "train" else []
+    experiment = quick("federation.evaluation=clients", *private)
+    folder = federate(experiment, lambda reply: changed(reply, **{key: value}), kind, client=1)
+    assert [line["round"] for line in folder.rounds()] == [1, 2]
+    assert all(line["clients"] >= 2 for line in folder.rounds())
+    result = json.loads((folder.path / "result.json").read_text())  # Python's json reads NaN, too
+    json.dumps(result, allow_nan=False)
+    for line in folder.noted():
+        assert line.isprintable() and len(line) < 1000
+    assert folder.checkpoint() is not None
+
+
+@pytest.mark.parametrize("kind", REPLIES)
+@pytest.mark.parametrize("field", [["deep"], {"x": 1}, None], ids=["list", "record", "nothing"])
+def test_a_run_survives_any_record_of_a_site(
+    quick: Quick, federate: Federate, kind: str, field: Any
+) -> None:
+    def spoil(reply: Message) -> Message:
+        del reply.content[RECORD]
+        if isinstance(field, list):
+            reply.content[RECORD] = ConfigRecord({"v": field, "l": field, "c": field})
+        if isinstance(field, dict):
+            reply.content["other"] = ConfigRecord(field)
+        return reply
+
+    experiment = quick("federation.evaluation=clients")
+    assert len(federate(experiment, spoil, kind, client=2).rounds()) == 2
+
+
+def test_a_run_without_honest_sites_ends_with_one_line(quick: Quick, federate: Federate) -> None:
+    with pytest.raises(RunFailed) as failed:
+        federate(quick(), lambda reply: changed(reply, v=b""), "train")
+    assert str(failed.value).isprintable()

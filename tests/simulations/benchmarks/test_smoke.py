@@ -1,0 +1,71 @@
+"""Each benchmark runs on a tiny case and records its tables."""
+
+from __future__ import annotations
+
+import json
+from importlib import import_module
+from pathlib import Path
+
+import pytest
+
+TINY = ["--backbone", "tiny"]
+FEW = ["--clients", "2", "--examples", "12", "--rounds", "2"]
+FAST = {
+    "autocast": [*TINY, "--examples", "16", "--methods", "bitfit"],
+    "overhead": [*TINY, *FEW, "--threads", "1"],
+    "privacy": [*TINY, "--batch", "6", "--parts", "time", "--methods", "linear"],
+    "scaling": ["--sizes", "3", "--vectors", "16"],
+}
+#: Each measures in processes of its own.
+SLOW = {
+    "aggregation": ["--clients", "40"],
+    "engines": [*TINY, *FEW, "--workers", "1"],
+    "memory": [*TINY, "--sizes", "2", "3", "--examples", "120"],
+    "methods": [
+        *TINY,
+        *("--task", "synthetic/sentiment", "--methods", "lora", "full"),
+        *("--examples", "40", "--epochs", "1", "--seeds", "1"),
+    ],
+    "orchestration": [*TINY, "--rounds", "1", "--examples", "40"],
+    "peers": [*TINY, *FEW],
+    "projections": [*TINY, "--d", "48", "--groups", "2", "--batch", "2", "--tokens", "8"],
+    "startup": TINY,
+    "table5": [
+        *("--sizes", "tiny", "--methods", "slash"),
+        *("--batch", "2", "--tokens", "8", "--threads", "1"),
+    ],
+}
+#: These need a task's files, a deployment or hours.
+NOT_RUN = ("constant", "deployment", "private_scores", "upper_half")
+CASES = [
+    *FAST.items(),
+    *(pytest.param(*case, marks=pytest.mark.long, id=case[0]) for case in SLOW.items()),
+]
+
+
+@pytest.mark.parametrize(("name", "options"), CASES)
+def test_benchmark_records_its_tables(
+    name: str, options: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if name in ("engines", "peers"):
+        pytest.importorskip("ray")
+    monkeypatch.chdir(tmp_path)  # some keep finished runs in the working directory
+    main = import_module(f"simulations.benchmarks.{name}").main
+    main([*options, "--repeats", "1", "--results", str(tmp_path)])
+    cases = json.loads((tmp_path / f"{name}.json").read_text())
+    assert cases and all(case["table"] and case["raw"] for case in cases.values())
+    page = (tmp_path / f"{name}.md").read_text()
+    assert all(f"## {title}" in page for title in cases)
+
+
+@pytest.mark.parametrize("name", NOT_RUN)
+def test_benchmark_explains_its_options(name: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit, match="0"):
+        import_module(f"simulations.benchmarks.{name}").main(["--help"])
+    assert f"python -m simulations.benchmarks.{name}" in capsys.readouterr().out
+
+
+def test_every_benchmark_has_a_smoke_test() -> None:
+    folder = Path(__file__).parents[3] / "simulations" / "benchmarks"
+    scripts = {path.stem for path in folder.glob("*.py")} - {"__init__", "common"}
+    assert scripts == {*FAST, *SLOW, *NOT_RUN}
