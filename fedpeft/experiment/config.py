@@ -16,7 +16,7 @@ from typing import Any, Self
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
 from fedpeft.errors import UserError
-from fedpeft.experiment import toml
+from fedpeft.experiment import toml, toml_writer
 from fedpeft.experiment.contradictions import in_engine, in_federation, in_privacy, in_task
 from fedpeft.experiment.mistakes import explain
 from fedpeft.experiment.overrides import apply_override
@@ -169,7 +169,7 @@ class Experiment(Section):
             derived: write the defaults that depend on other settings as values. Otherwise they
                 are comments, and follow when the text is edited.
         """
-        return toml.write(self, comments, {} if derived else self.derived())
+        return toml_writer.write(self, comments, {} if derived else self.derived())
 
 
 def differing_keys(one: Experiment, other: Experiment) -> list[str]:

@@ -5,7 +5,7 @@ resident worker and one without, run the same experiment alternately. Clients do
 examples, so the time is that of everything except training.
 
 Wire: two nodes reach the server over relays that count TCP payload: while idle, and in a run with
-messages of 0.7 KB of which the last round, with its evaluation, is left out.
+messages of 1 KB of which the last round, with its evaluation, is left out.
 
 Line: the server and the nodes are three hosts (network namespaces; root, Linux), connected by lines
 of 64 kbit/s with a delay of 300 ms each way and 1 % loss. Reports the bytes counted by the nodes'
@@ -49,7 +49,8 @@ NODES = ("north", "south")
 DATA = ("--labels", "negative,positive", "--data")
 ROUNDS = 4  # of a run; the first is warm-up
 WIRE_ROUNDS = 12  # of the run whose bytes are counted; the first and the last are left out
-WIRE_D = 64  # with the head of the tiny backbone: 130 numbers, 520 bytes
+#: With the head of the tiny backbone: 256 numbers, 1,024 bytes.
+WIRE_METHOD = ("method.name=jr_warp", "method.d=190")
 IDLE = 60.0  # seconds
 
 
@@ -163,7 +164,7 @@ def wire_report(options: argparse.Namespace) -> Report:
         idle = _mean(before, _counts(relays), IDLE)
         made.run("warm", settings_of("tiny", 1))
         marks = [_counts(relays)]
-        settings = [*settings_of("tiny", WIRE_ROUNDS), f"method.d={WIRE_D}"]
+        settings = [*settings_of("tiny", WIRE_ROUNDS), *WIRE_METHOD]
         process = made.submit("trial", settings)
         while process.poll() is None:
             if len(made.rounds("trial")) >= len(marks):
