@@ -17,7 +17,8 @@ from server.byte_ledger import ByteLedger
 from server.records import Kind
 
 _TYPES = {"train": "train", "evaluate": "evaluate", "handshake": "query.handshake"}
-_POLL = 0.05  # seconds between two polls for replies
+_POLLS = 0.05, 1.0  # least and most seconds between two polls for replies
+_DELAY = 0.02  # of the time waited so far, between these: polls of long rounds may be rare
 CLIENT_DIED = 8  # Flower's code for a ClientApp's process that was silent for a minute
 _SILENT = "no reply"
 LONGEST = 600  # characters kept of a node's text
@@ -55,7 +56,8 @@ def exchange(
     replies: dict[int, Message] = {}
     failed: dict[int, str] = {}
     repeated: set[int] = set()
-    deadline = time.monotonic() + timeout
+    begun = time.monotonic()
+    deadline = begun + timeout
     while pending and time.monotonic() < deadline:
         arrived = list(grid.pull_messages(list(pending)))
         if time.monotonic() >= deadline:  # a grid in this process computes replies in the pull
@@ -76,7 +78,7 @@ def exchange(
                 failed[client] = _reason(reply.error.code, reply.error.reason)
         progress(len(replies) + len(failed), len(nodes))
         if not arrived:
-            time.sleep(_POLL)
+            time.sleep(min(max(_POLLS[0], _DELAY * (time.monotonic() - begun)), _POLLS[1]))
     failed |= dict.fromkeys(pending.values(), f"{_SILENT} within {timeout:g} s")
     return dict(sorted(replies.items())), dict(sorted(failed.items()))
 

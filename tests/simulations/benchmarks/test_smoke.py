@@ -36,7 +36,7 @@ SLOW = {
     ],
 }
 #: These need a task's files, a deployment or hours.
-NOT_RUN = ("constant", "deployment", "private_scores", "upper_half")
+NOT_RUN = ("constant", "deployment", "fleet", "private_scores", "upper_half")
 CASES = [
     *FAST.items(),
     *(pytest.param(*case, marks=pytest.mark.long, id=case[0]) for case in SLOW.items()),
