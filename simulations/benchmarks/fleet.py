@@ -1,8 +1,8 @@
 """Many nodes on this machine: CPU and memory of the server's gateway and of Flower's SuperLink.
 
-Every node is a real one (tunnel, SuperNode, superexec), but one resident worker answers for all, as
-50 workers with PyTorch need more memory than this machine has. The nodes share the cores with the
-server, so seconds a round say nothing about a server of its own; CPU seconds and memory do.
+A node has a tunnel of its own, and sends the requests of a SuperNode from a thread of this process,
+see parts/light_node.py. The nodes share the cores with the server, so seconds a round say little
+about a server of its own; CPU seconds and memory do.
 
 Example:
     python -m simulations.benchmarks.fleet --nodes 50 --rounds 20
@@ -16,18 +16,18 @@ import sys
 import tempfile
 import time
 from collections.abc import Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from statistics import median
 
-from clients.folder import NodeFolder
+from clients.folder import NodeSettings
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
-from simulations.benchmarks.deployment import DATA, settings_of
-from simulations.loopback import Deployment, deployment, until
+from simulations.benchmarks.deployment import settings_of
+from simulations.benchmarks.parts.light_node import LightNode
+from simulations.loopback import Deployment, deployment
 
 PARTS = {"gateway": "server.host.gateway", "SuperLink": "flower-superlink"}
+LABELS = ("negative", "positive")
 IDLE = 60.0  # seconds
-_STARTED_AT_ONCE = 3  # nodes
 _TICK = os.sysconf("SC_CLK_TCK")
 
 
@@ -48,36 +48,41 @@ def measure(made: Deployment, options: argparse.Namespace) -> Report:
     """Start the nodes, wait with them, and run an experiment in which all take part."""
     pids = {part: made.pids("server", program)[0] for part, program in PARTS.items()}
     empty = {part: memory(pid) for part, pid in pids.items()}
-    start_nodes(made, [f"n{number}" for number in range(options.nodes)])
-    time.sleep(10)  # they activate themselves
+    nodes = start_nodes(made, [f"n{number}" for number in range(options.nodes)])
+    time.sleep(20)  # they activate themselves
     before, began = cpu(pids), time.monotonic()
     time.sleep(IDLE)
     waiting = share(before, cpu(pids), time.monotonic() - began)
     settings = [*settings_of("tiny", options.rounds), f"federation.clients={options.nodes}"]
-    before, began = cpu(pids), time.monotonic()
+    began, after_first = time.monotonic(), dict[str, float]()
     largest = {part: memory(pid) for part, pid in pids.items()}
     process = made.submit("trial", settings)
     while process.poll() is None:
         largest = {part: max(largest[part], memory(pid)) for part, pid in pids.items()}
-        time.sleep(0.5)
+        after_first = after_first or (cpu(pids) if made.rounds("trial") else {})
+        time.sleep(0.1)
     seconds, after = time.monotonic() - began, cpu(pids)
     made.finish("trial")
+    for node in nodes:
+        node.tunnel.terminate()
+        if node.failed:
+            raise node.failed
     rounds = made.rounds("trial")
+    used = {part: (after[part] - after_first[part]) / (len(rounds) - 1) for part in PARTS}
     table: list[Row] = [
         {
             "process": part,
             "MB before nodes": round(empty[part], 1),
             "largest MB": round(largest[part], 1),
             "CPU of a core, waiting": f"{waiting[part]:.1%}",
-            "CPU s a round": round((after[part] - before[part]) / len(rounds), 3),
-            "CPU ms a client and round": round(
-                1000 * (after[part] - before[part]) / len(rounds) / options.nodes, 2
-            ),
+            "CPU s a round": round(used[part], 3),
+            "CPU ms a client and round": round(1000 * used[part] / options.nodes, 2),
         }
         for part in PARTS
     ]
     facts = {
-        "the run": f"{len(rounds)} rounds in {seconds:.0f} s with start and evaluation, "
+        "a round": "mean of all but the first, with the evaluation at the end",
+        "the run": f"{len(rounds)} rounds in {seconds:.0f} s with its start and end, "
         f"median {median(line['seconds'] for line in rounds):.1f} s a round",
         "clients that failed": sum(len(line["failed"]) for line in rounds),
     }
@@ -85,27 +90,19 @@ def measure(made: Deployment, options: argparse.Namespace) -> Report:
     return Report(about, table, facts, {"rounds": [line["seconds"] for line in rounds]})
 
 
-def start_nodes(made: Deployment, names: Sequence[str]) -> None:
-    """Start the nodes; the first one's worker answers for all."""
+def start_nodes(made: Deployment, names: Sequence[str]) -> list[LightNode]:
+    """Start nodes that hold 40 examples each."""
     data = made.folder / "data.tsv"
-    lines = [
-        f"{'good' if k % 2 else 'bad'} film {k}\t{('negative', 'positive')[k % 2]}"
-        for k in range(40)
-    ]
+    lines = [f"film {number}\t{LABELS[number % 2]}" for number in range(40)]
     data.write_text("\n".join(["text\tlabel", *lines]) + "\n", encoding="utf-8")
-    options = (*DATA, str(data), "--backbone", "tiny")
-
-    def start(name: str) -> None:
+    settings = NodeSettings(str(data), labels=LABELS, allow=("tiny",))
+    nodes = []
+    for name in names:
         made.add_node(name)
-        made.start_node(name, *options, *(() if name == names[0] else ("--no-worker",)))
-
-    start(names[0])
-    worker = NodeFolder(made.node(names[0])).socket
-    until(worker.exists, "the worker")
-    with ThreadPoolExecutor(_STARTED_AT_ONCE) as pool:
-        list(pool.map(start, names[1:]))
-    for name in names[1:]:
-        NodeFolder(made.node(name)).socket.symlink_to(worker)
+        made.node(name).mkdir(mode=0o700)
+        key, ca = made.keys / name, made.keys / "ca.crt"
+        nodes.append(LightNode(made.node(name), settings, key, ca, made.port))
+    return nodes
 
 
 def cpu(pids: Mapping[str, int]) -> dict[str, float]:
