@@ -143,15 +143,36 @@ def check_data(settings: NodeSettings) -> None:
         UserError: they cannot, or an option is wrong; the text may quote a label.
     """
     from clients.described import check_described
-    from clients.files import files_of
-    from fedpeft.tasks import load_task
 
     check_described(settings)
     if settings.data:
         path = Path(settings.data)
         if not path.exists():
             raise UserError(f"--data {path}: does not exist; expected a table file, or a folder")
-        _check_characters(load_task(files_of(settings)))
+        task = _task(settings)
+        _check_characters(task)
+        _check_delta(settings, len(task.train))
+
+
+def _task(settings: NodeSettings) -> Task:
+    """Return the task with the node's data; an error names the option, not the setting."""
+    from clients.files import files_of
+    from fedpeft.tasks import load_task
+
+    try:
+        return load_task(files_of(settings))
+    except UserError as error:
+        raise UserError(str(error).replace("task.path = ", "--data ", 1)) from None
+
+
+def _check_delta(settings: NodeSettings, count: int) -> None:
+    """Check ``--delta`` as a run's delta is checked: above 1 / n it promises nothing."""
+    examples = settings.examples if isinstance(settings.examples, int) else count
+    if settings.delta is not None and settings.delta * examples >= 1:
+        raise UserError(
+            f"--delta {settings.delta:g}: expected less than 1 / {examples}, the number of "
+            "examples (--examples)"
+        )
 
 
 def _check_characters(task: Task) -> None:

@@ -65,7 +65,8 @@ MaxEpsilon = Annotated[
 Delta = Annotated[
     float | None,
     typer.Option(
-        rich_help_panel=_LIMITS, help="Delta of --max-epsilon; default: 1 / n^1.1 for n examples."
+        rich_help_panel=_LIMITS,
+        help="Delta of --max-epsilon, below 1 / n for n examples; default: 1 / n^1.1.",
     ),
 ]
 Count = Annotated[

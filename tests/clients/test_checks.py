@@ -174,7 +174,7 @@ def test_data_must_exist_and_be_read_as_described(tmp_path: Path) -> None:
     glue.mkdir(parents=True)
     with pytest.raises(UserError, match="holds no train"):
         check_data(table(tmp_path))
-    with pytest.raises(UserError, match="no file for task 'sst2'"):
+    with pytest.raises(UserError, match=f"^--data '{glue}': no file for task 'sst2'"):
         check_data(NodeSettings(str(glue), task="sst2"))
     for split in ("train", "dev"):
         (glue / f"{split}.tsv").write_text("sentence\tlabel\ngood\t1\n")
@@ -193,6 +193,16 @@ def test_data_must_exist_and_be_read_as_described(tmp_path: Path) -> None:
     with pytest.raises(UserError) as refused:
         check_data(table(mine))
     assert "secret" not in str(refused.value)
+
+
+@pytest.mark.parametrize("examples", ["exact", 40])
+def test_a_delta_that_promises_nothing_is_refused(tmp_path: Path, examples: str | int) -> None:
+    mine, count = tmp_path / "mine.csv", 20 if examples == "exact" else examples
+    mine.write_text("text,label\n" + "fine,1\nsad,0\n" * 10)
+    limits = {"max_epsilon": 1.0, "examples": examples}
+    check_data(table(mine, **limits, delta=0.024))
+    with pytest.raises(UserError, match=f"^--delta 0.05: expected less than 1 / {count}, "):
+        check_data(table(mine, **limits, delta=0.05))
 
 
 def test_a_text_that_no_tokenizer_reads_is_refused(tmp_path: Path) -> None:
