@@ -50,7 +50,7 @@ HOLD = 120.0
 _OLD = 5.0  # seconds after which a refused signature may only be too old: Flower signs again
 _HANDSHAKE = 10.0  # seconds for a TLS handshake on loopback
 _BETWEEN = 3.0  # seconds between two pulls, in case that the server does not hold them
-log = logging.getLogger(__name__)
+log = logging.getLogger("clients.tunnel")  # also where this module is __main__
 Result = TypeVar("Result")
 
 

@@ -143,6 +143,7 @@ def test_a_restarted_gateway_is_reached_again(tmp_path: Path) -> None:
         assert [each.body for each in far.received] == [b"1", b"2"]
         assert sum("no server answers" in line for line in logged(near.state)) <= 1
         eventually(lambda: bool(state_of(near)["connected"]))
+        assert logged(near.state).count("connected to the server") == 2
 
 
 def test_a_heartbeat_does_not_wait_for_a_gateway_that_is_away(tmp_path: Path) -> None:
