@@ -116,7 +116,7 @@ def _command(block: Block) -> str:
 
 def _environment() -> dict[str, str]:
     """Return the environment of an activated installation of this checkout, offline."""
-    programs = [str(Path(sys.executable).parent), os.environ["PATH"], "/usr/sbin"]
+    programs = [str(Path(sys.executable).parent), os.environ["PATH"]]
     return {
         **os.environ,
         "PATH": os.pathsep.join(programs),
