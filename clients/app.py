@@ -164,7 +164,7 @@ def _trained_reply(
     """
     experiment = assignment.experiment
     reply = TrainReply(
-        vector=encode(shared, experiment.wire.codec),
+        vector=assignment.encode(shared),
         loss=loss if experiment.privacy.unit == "none" else None,
         **{unit: composition.to_bytes() for unit, composition in protection.statements},
     )

@@ -14,7 +14,7 @@ from clients.personal import completed
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import Attempt
 from fedpeft.runtime import Runtime
-from fedpeft.wire.codecs import decode
+from fedpeft.transfer import decode_down, encode_up
 from fedpeft.wire.messages import RECORD, Request, from_fields
 
 
@@ -46,14 +46,12 @@ class Assignment:
         """
         request = from_fields(Request, message.content.get(RECORD))
         data = recall(context, request.label)
-        parameters, codec = data.runtime.parameters, data.runtime.experiment.wire.codec
-        shared = decode(request.vector, codec, parameters.shared.size, parameters.numpy_dtype)
         number, trains = request.round, message.metadata.message_type == MessageType.TRAIN
         rounds = data.runtime.experiment.federation.rounds
         if not trains <= number <= rounds:
             raise ClientError(f"round {number}: expected {int(trains)} to {rounds}")
-        # A copy: torch warns about the read-only memory of the message.
-        start = completed(data, shared.copy(), number - 1 if trains else number)
+        shared = decode_down(data.runtime, number, request.vector)
+        start = completed(data, shared, number - 1 if trains else number)
         return cls(message, data, number, start, attempt)
 
     @property
@@ -70,3 +68,8 @@ class Assignment:
     def client(self) -> int:
         """Number of the client."""
         return self.data.client
+
+    def encode(self, shared: np.ndarray) -> bytes:
+        """Return the bytes of the shared part [S] of the trained vector, for the reply."""
+        start = self.start[~self.runtime.parameters.personal]
+        return encode_up(self.runtime, self.round, self.client, start, shared)

@@ -92,3 +92,7 @@ class TaskParameters:
         draw = generator(seed, "init")
         parameters = {**self.method.initial(draw), **self.head.initial(draw)}
         return self.layout.pack(parameters).astype(self.numpy_dtype)
+
+    def initial_shared(self, seed: int) -> np.ndarray:
+        """Return the part of the initial task vector that is sent, [S]."""
+        return self.initial(seed)[~self.personal]

@@ -22,6 +22,8 @@ from fedpeft.privacy.statement import so_far
 from fedpeft.randomness import generator
 from fedpeft.runtime import COMMON, Runtime, parsed, runtime_of
 from fedpeft.trained import describe_vector
+from fedpeft.transfer import decode_down, encode_down
+from fedpeft.wire.eden import rate_of
 from server.byte_ledger import ByteLedger
 from server.central_privacy import CentralPrivacy
 from server.checkpoints import Checkpoint, check_finite
@@ -91,7 +93,7 @@ def start(run: Run) -> ServerState:
     """Return the state of the checkpoint, or of a new run, once enough nodes are connected."""
     experiment, folder, parameters = run.experiment, run.folder, run.runtime.parameters
     central = CentralPrivacy.of(experiment, folder.path)
-    initial = parameters.initial(experiment.seed)[~parameters.personal]
+    initial = parameters.initial_shared(experiment.seed)
     saved = folder.checkpoint() or Checkpoint(0, initial)
     if central:
         central.restore(saved.memory, saved.round)
@@ -132,12 +134,14 @@ def play_round(run: Run, state: ServerState) -> ServerState:
         return replace(state, ended=str(error))
 
     sampled = choose(run, state)
-    updates, failed, steps = train(run, state, sampled, ledger)
+    sent = encode_down(run.runtime, number, state.vector)
+    received = decode_down(run.runtime, number, sent)
+    updates, failed, steps = train(run, state, sent, received, sampled, ledger)
     participants.retire(without_budget(run, failed))
     if not updates and not participants.with_budget:
         return replace(state, ended=failed[min(failed)])
 
-    vector, memory = combine(run, state, updates, sampled)
+    vector, memory = combine(run, state, received, updates, sampled)
     measured = measure(run, number, vector, participants, ledger)
     statements += [spent for update in updates.values() for spent in update.statements]
     privacy = so_far(state.privacy, statements)
@@ -188,9 +192,22 @@ def sample(clients: Mapping[int, Node], seed: int, number: int, count: int) -> d
 
 
 def train(
-    run: Run, state: ServerState, sampled: Mapping[int, Node], ledger: ByteLedger
+    run: Run,
+    state: ServerState,
+    sent: bytes,
+    received: np.ndarray,
+    sampled: Mapping[int, Node],
+    ledger: ByteLedger,
 ) -> tuple[dict[int, Update], dict[int, str], np.ndarray]:
     """Request training from clients and check their updates.
+
+    Args:
+        run: the run.
+        state: the state before the round.
+        sent: the task vector as sent to the clients.
+        received: the task vector [P] as they decode it.
+        sampled: the clients of the round.
+        ledger: counts the bytes of the round.
 
     Returns:
         Valid updates and reasons of failures, both by client, and the privacy steps that each
@@ -200,12 +217,13 @@ def train(
         RunFailed: fewer valid updates than ``federation.min_success``.
     """
     number, federation = state.round + 1, run.experiment.federation
-    replies, failed = run.ask("train", number, state.vector, sampled, ledger)
+    replies, failed = run.ask("train", number, sent, sampled, ledger)
     state.participants.hear("train", number, sampled, failed)
     limit = max_norm(federation, state.vector.size, state.participants.deployed)
 
     def check(client: int, reply: Message) -> Update:
-        return check_update(run.runtime, reply, state.vector, sampled[client].examples, limit)
+        examples = sampled[client].examples
+        return check_update(run.runtime, number, client, reply, received, examples, limit)
 
     updates = check_replies(replies, failed, check)
     steps = state.memory.get(STEPS, np.zeros(federation.clients, dtype=np.int64))
@@ -233,14 +251,22 @@ def without_budget(run: Run, failed: Mapping[int, str]) -> list[int]:
 
 
 def combine(
-    run: Run, state: ServerState, updates: Mapping[int, Update], sampled: Mapping[int, Node]
+    run: Run,
+    state: ServerState,
+    received: np.ndarray,
+    updates: Mapping[int, Update],
+    sampled: Mapping[int, Node],
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the next task vector [P] and the strategy's memory, from updates in client order.
+
+    The updates are changes of the vector that the clients ``received``. With a quantized downlink
+    the round continues from it, otherwise its error would count as part of every update.
 
     Raises:
         RunFailed: see ``check_finite``.
     """
-    number, current, federation = state.round + 1, state.vector, run.experiment.federation
+    number, federation = state.round + 1, run.experiment.federation
+    current = received if rate_of(run.experiment.wire.down) is not None else state.vector
     strategy = build_strategy(federation)
     restore_strategy(strategy, state.memory)
     weighted = [(updates[c].vector, weight(sampled[c], federation.weighting)) for c in updates]
@@ -248,11 +274,11 @@ def combine(
         mean = state.central.mean_update([vector - current for vector, _ in weighted])
         weighted = [((current + mean).astype(current.dtype), 1.0)]
     if not weighted:  # all sampled clients have spent their budgets
-        return current, strategy_state(strategy)
+        return state.vector, strategy_state(strategy)
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
         vector = aggregate(strategy, number, current, weighted)
     memory = strategy_state(strategy)
-    check_finite(number, vector, memory, run.experiment.wire.codec)
+    check_finite(run.runtime, number, vector, memory)
     return vector, memory
 
 

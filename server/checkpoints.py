@@ -17,7 +17,8 @@ import numpy as np
 
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.files import sync, write_atomic
-from fedpeft.wire.codecs import encode
+from fedpeft.runtime import Runtime
+from fedpeft.transfer import decode_down, encode_down
 
 CHECKPOINT = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
@@ -41,20 +42,26 @@ class Checkpoint:
 
 
 def check_finite(
-    number: int, vector: np.ndarray, memory: Mapping[str, np.ndarray], codec: str
+    runtime: Runtime, number: int, vector: np.ndarray, memory: Mapping[str, np.ndarray]
 ) -> None:
     """Check a state before it becomes the checkpoint: no round could succeed from a NaN.
 
     Raises:
         RunFailed: the task vector [P] as sent, or the strategy's memory, is not finite.
     """
-    sent = np.frombuffer(encode(vector, codec), codec)
-    bad = max(np.count_nonzero(~np.isfinite(array)) for array in [sent, *memory.values()])
+    advice = "federation.max_update_norm limits what a client can add"
+    try:
+        decode_down(runtime, number, encode_down(runtime, number, vector))
+    except ValueError as error:
+        codec = runtime.experiment.wire.down
+        raise RunFailed(
+            f"round {number}: {error} in the aggregated vector, as {codec}; {advice}"
+        ) from None
+    bad = max((np.count_nonzero(~np.isfinite(array)) for array in memory.values()), default=0)
     if bad:
         raise RunFailed(
-            f"round {number}: {bad} of {vector.size} numbers of the aggregated vector, as {codec}, "
-            f"or of the strategy's memory are NaN or infinite; federation.max_update_norm limits "
-            f"what a client can add"
+            f"round {number}: {bad} of {vector.size} numbers of the strategy's memory are NaN or "
+            f"infinite; {advice}"
         )
 
 

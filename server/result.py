@@ -11,6 +11,7 @@ import numpy as np
 
 from fedpeft.runtime import Runtime
 from fedpeft.vectorfile import vector_digest
+from fedpeft.wire.codecs import encoded_size
 from server.byte_ledger import total_bytes
 from server.checkpoints import Checkpoint
 from server.records import ResultBytes, RoundLine, RunBytes
@@ -38,14 +39,14 @@ def describe_result(
     experiment, layout, rounds = runtime.experiment, runtime.parameters.shared, folder.rounds()
     updates = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
     messages = [up["message"] for up in updates if up["payload"]]  # an error reply has none
-    itemsize = np.dtype(experiment.wire.codec).itemsize
-    head = layout.head_size * itemsize
+    payload = encoded_size(layout.size, experiment.wire.up)
+    head = round(payload * layout.head_size / layout.size)  # its share of the numbers
     sizes: ResultBytes = {
         **total_bytes([*(line["bytes"] for line in rounds), after]),
         "per_client_round_up": {
-            "payload": layout.size * itemsize,
+            "payload": payload,
             "message": round(np.mean(messages)) if messages else 0,
-            "method": layout.size * itemsize - head,
+            "method": payload - head,
             "head": head,
         },
     }

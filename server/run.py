@@ -5,13 +5,11 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
-import numpy as np
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import Runtime
-from fedpeft.wire.codecs import encode
 from fedpeft.wire.messages import Request, label
 from server.byte_ledger import ByteLedger
 from server.exchange import exchange
@@ -38,21 +36,21 @@ class Run:
         self,
         kind: Kind,
         number: int,
-        vector: np.ndarray,
+        vector: bytes,
         clients: Mapping[int, Node],
         ledger: ByteLedger,
     ) -> tuple[dict[int, Message], dict[int, str]]:
-        """Send the task vector [P] to clients; return replies and reasons of failures, by client.
+        """Send a task vector to clients; return replies and reasons of failures, by client.
 
         Args:
             kind: train or evaluate.
             number: of the round, from 1.
-            vector: the task vector.
+            vector: the encoded task vector, see ``encode_down``.
             clients: client -> its node.
             ledger: counts the bytes of the round.
         """
         request = Request(
-            vector=encode(vector, self.experiment.wire.codec),
+            vector=vector,
             round=number,
             label=label(self.runtime.digest, self.name),
         )

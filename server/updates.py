@@ -13,7 +13,7 @@ from fedpeft.experiment.settings import FederationSection
 from fedpeft.privacy.ledger import Unit
 from fedpeft.privacy.statement import read_statement
 from fedpeft.runtime import Runtime
-from fedpeft.wire.codecs import decode
+from fedpeft.transfer import decode_up
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
 from server.nodes import Node
 from server.reported import max_loss, read_float
@@ -48,14 +48,22 @@ def max_norm(federation: FederationSection, size: int, deployed: bool) -> float:
 
 
 def check_update(
-    runtime: Runtime, reply: Message, start: np.ndarray, examples: int, limit: float = np.inf
+    runtime: Runtime,
+    number: int,
+    client: int,
+    reply: Message,
+    start: np.ndarray,
+    examples: int,
+    limit: float = np.inf,
 ) -> Update:
     """Return the content of a reply; its content is not trusted.
 
     Args:
         runtime: the run's runtime.
+        number: of the round, from 1.
+        client: number of the client.
         reply: the client's reply.
-        start: the task vector [P] the client started from.
+        start: the task vector [P] the client started from, as it decoded it.
         examples: the client's number of examples, from the handshake.
         limit: the largest norm of an update, see ``max_norm``.
 
@@ -64,7 +72,7 @@ def check_update(
             too large.
     """
     experiment, sent = runtime.experiment, from_fields(TrainReply, reply.content.get(RECORD))
-    vector = decode(sent.vector, experiment.wire.codec, len(start), str(start.dtype))
+    vector = decode_up(runtime, number, client, start, sent.vector)
     if limit < np.inf:
         # float64: in float32 the norm of millions of numbers comes out too small.
         norm = float(np.linalg.norm(np.subtract(vector, start, dtype=np.float64)))

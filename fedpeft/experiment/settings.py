@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Literal, get_args
 
-from pydantic import BeforeValidator, Field
+from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedpeft.methods.settings import MOST, Section, listed
+from fedpeft.wire.codecs import check_codec
 
 Representation = Literal["mask", "cls", "mean"]
 Strategy = Literal[
@@ -15,6 +16,8 @@ Strategy = Literal[
 
 #: Strings, also accepted as ``"a,b"``.
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
+#: Name of a codec, see ``fedpeft.wire.codecs``.
+Codec = Annotated[str, AfterValidator(check_codec)]
 #: Default server learning rate; the strategies that select or trim clients do not have one.
 SERVER_LR = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
 
@@ -176,9 +179,12 @@ class HeadSection(Section):
 class WireSection(Section):
     """Encoding of task vectors in messages."""
 
-    codec: Literal["float32", "float16", "float64"] = Field(
-        "float32", description="number format of a task vector in a message"
+    up: Codec = Field(
+        "float32",
+        description="a client's update: float32 | float16 | bfloat16 | float64 | eden1 ... eden8 "
+        "(bits per number) | eden0.02 ... eden0.99 (a share of the numbers at one bit)",
     )
+    down: Codec = Field("float32", description="the server's task vector: as wire.up")
 
 
 def _renamed_engine(kind: object) -> object:

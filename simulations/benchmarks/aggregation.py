@@ -62,6 +62,7 @@ from simulations.benchmarks.memory import resident
 from simulations.benchmarks.parts.answering import Answering
 
 CLIENTS, SIZE = 10_000, 4_099
+HEAD = 66  # numbers of the head: two classes on the tiny backbone of width 32
 TARGETS = {"aggregation s": 1.0, "memory MB": 400.0}
 SAME = 1e-5  # largest relative difference of both vectors (rounding)
 
@@ -78,7 +79,8 @@ def server_process(arguments: Sequence[str]) -> None:
     """Run one round in this process; save its vector, print the seconds and MB as JSON."""
     clients, size, out = int(arguments[0]), int(arguments[1]), Path(arguments[2])
     logging.getLogger("flwr").setLevel(logging.ERROR)  # as fedpeft.cli does
-    experiment = Experiment.load("", ["backbone=tiny", f"federation.clients={clients}"])
+    settings = ["backbone=tiny", f"federation.clients={clients}", f"method.d={size - HEAD}"]
+    experiment = Experiment.load("", settings)
     runtime = runtime_of(experiment)
     grid = Answering(vectors_of(clients, size))
     folder = RunFolder.create(out / "run", experiment)
@@ -88,14 +90,14 @@ def server_process(arguments: Sequence[str]) -> None:
     state = ServerState(0, start, privacy={}, participants=participants, wire=WireMeter(None))
     asked = {client: Node(client, 1) for client in range(clients)}
     loaded, began = resident("VmRSS"), time.perf_counter()
-    replies, failed = run.ask("train", 1, start, asked, ByteLedger())
+    replies, failed = run.ask("train", 1, start.tobytes(), asked, ByteLedger())
     asking = time.perf_counter() - began
     checking, good = timed(
         lambda: check_replies(
-            replies, failed, lambda client, reply: check_update(runtime, reply, start, 1)
+            replies, failed, lambda client, reply: check_update(runtime, 1, client, reply, start, 1)
         )
     )
-    strategic, (vector, _) = timed(lambda: combine(run, state, good, asked))
+    strategic, (vector, _) = timed(lambda: combine(run, state, start, good, asked))
     assert len(good) == clients, failed
     question = grid.first_look - began
     counting = asking - question - grid.making - grid.parsing

@@ -49,7 +49,7 @@ def handshake_request(experiment: Experiment | str, client: int | None = None) -
 def request(experiment: Experiment, vector: np.ndarray, round_number: int = 1) -> Request:
     """Return a request to train or evaluate a task vector."""
     name = label(experiment.digest, "")
-    sent = encode(vector, experiment.wire.codec)
+    sent = encode(vector, experiment.wire.down)
     return Request(vector=sent, round=round_number, label=name)
 
 

@@ -86,7 +86,7 @@ def test_repeated_handshakes_add_up_and_refused_nodes_have_negative_clients(
 def test_the_payload_of_a_run_is_the_vector_in_its_codec(
     quick: Quick, federate: Federate, read_lines: ReadLines, codec: str, width: int
 ) -> None:
-    folder = federate(quick(f"wire.codec={codec}", "federation.rounds=1"))
+    folder = federate(quick(f"wire.up={codec}", f"wire.down={codec}", "federation.rounds=1"))
     size, head = 16 + 2 * 32 + 2, 2 * 32 + 2  # d + head
     for line in read_lines(folder.path / "bytes.jsonl"):
         expected = size * width if line["kind"] == "train" else 0

@@ -34,7 +34,7 @@ def test_evaluation_at_clients_gives_exactly_the_servers_metrics(
 def test_clients_measure_pearson_and_only_the_server_spearman(
     quick: Quick, federate: Federate
 ) -> None:
-    exact = ("engine.dtype=float64", "wire.codec=float64")
+    exact = ("engine.dtype=float64", "wire.up=float64", "wire.down=float64")
     settings = ("task.name=synthetic/similarity", "local.lr=0.01", *exact)
     there = federate(quick(*settings, "federation.evaluation=clients"), out="there").rounds()
     here = federate(quick(*settings), out="here").rounds()

@@ -36,7 +36,12 @@ def test_a_vector_that_its_codec_cannot_hold_is_not_stored(
     quick: Quick, federate: Federate
 ) -> None:
     """The mean of 65504 is 21835; with a learning rate of 4 the next vector is beyond float16."""
-    settings = ["federation.strategy=fedavgm", "federation.server_lr=4", "wire.codec=float16"]
+    settings = [
+        "federation.strategy=fedavgm",
+        "federation.server_lr=4",
+        "wire.up=float16",
+        "wire.down=float16",
+    ]
     experiment = quick(*settings, "federation.rounds=3")
     whole = federate(experiment, out="whole")
     with pytest.raises(RunFailed, match=r"^round 2: 82 of 82 numbers .* float16.*max_update_norm"):
@@ -58,7 +63,7 @@ def test_a_memory_of_a_strategy_that_is_infinite_is_not_stored(
 
 
 def test_an_update_that_the_engine_cannot_hold_is_refused(quick: Quick, federate: Federate) -> None:
-    folder = federate(quick("wire.codec=float64"), sending(1e300, "float64"), client=1, rounds=[1])
+    folder = federate(quick("wire.up=float64"), sending(1e300, "float64"), client=1, rounds=[1])
     first, second = folder.rounds()
     [failed] = first["failed"]
     assert failed["client"] == 1

@@ -17,7 +17,7 @@ from simulations.simulation import prepare, simulate
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
 Final = Callable[[Path], np.ndarray]
-EXACT = ("engine.dtype=float64", "wire.codec=float64")
+EXACT = ("engine.dtype=float64", "wire.up=float64", "wire.down=float64")
 RAGGED = ("federation.clients=10", "partition.kind=quantity", "partition.alpha=1")
 
 

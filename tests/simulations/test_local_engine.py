@@ -115,7 +115,8 @@ def test_a_round_averages_the_vectors_of_single_clients(
         f"federation.weighting={weighting}",
         "engine.cohort=1",
         "engine.dtype=float64",
-        "wire.codec=float64",
+        "wire.up=float64",
+        "wire.down=float64",
     )
     folder, _ = run(experiment)
     runtime = runtime_of(experiment)
