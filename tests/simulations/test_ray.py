@@ -25,6 +25,7 @@ Final = Callable[[Path], np.ndarray]
 BUSY = "ray::ClientActor.answer"  # title of an actor that trains
 RAY = ("engine.kind=ray", "engine.workers=2")
 PRIVATE = ("privacy.unit=both", "privacy.noise_multiplier=1", "privacy.reproducible=true")
+EDEN = ("wire.up=eden1", "wire.down=eden8")
 UNEVEN = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
 
 pytestmark = [
@@ -150,7 +151,9 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
     assert reply.content["count"]["asked"] == 1
 
 
-@pytest.mark.parametrize("settings", [UNEVEN, (*UNEVEN, "federation.evaluation=clients", *PRIVATE)])
+@pytest.mark.parametrize(
+    "settings", [(*UNEVEN, *EDEN), (*UNEVEN, "federation.evaluation=clients", *PRIVATE)]
+)
 def test_ray_and_local_engine_end_in_the_same_bits(
     quick: Quick,
     run: Run,

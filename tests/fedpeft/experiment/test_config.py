@@ -122,6 +122,10 @@ def test_differing_keys_give_both_values() -> None:
             "engine.kind=actors",
             "expected 'local' or 'ray' (the engine 'actors' is now called 'ray')",
         ),
+        ("wire.codec=float16", "write wire.up = 'float16', wire.down = 'float16'"),
+        ("wire.up=eden9", "wire.up = 'eden9': expected float32, float16, bfloat16, float64, eden1"),
+        ("wire.down=eden0.01", "wire.down = 'eden0.01': expected float32"),
+        ("wire.up=4", "wire.up = 4: expected"),
     ],
 )
 def test_mistake_is_explained_in_one_line(override: str, words: str) -> None:
