@@ -79,8 +79,8 @@ def server_process(arguments: Sequence[str]) -> None:
     """Run one round in this process; save its vector, print the seconds and MB as JSON."""
     clients, size, out = int(arguments[0]), int(arguments[1]), Path(arguments[2])
     logging.getLogger("flwr").setLevel(logging.ERROR)  # as fedpeft.cli does
-    settings = ["backbone=tiny", f"federation.clients={clients}", f"method.d={size - HEAD}"]
-    experiment = Experiment.load("", settings)
+    settings = ["backbone=tiny", "method.name=said", f"method.d={size - HEAD}"]
+    experiment = Experiment.load("", [*settings, f"federation.clients={clients}"])
     runtime = runtime_of(experiment)
     grid = Answering(vectors_of(clients, size))
     folder = RunFolder.create(out / "run", experiment)

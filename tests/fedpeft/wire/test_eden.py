@@ -7,14 +7,11 @@ import sys
 
 import numpy as np
 import pytest
+from quantization import LEAST_ERROR
 
 from fedpeft.randomness import generator
-from fedpeft.wire.eden import BLOCK, LEAST_KEPT, decode, encode, encoded_size, quantizer, rate_of
+from fedpeft.wire.eden import BLOCK, LEAST_KEPT, decode, encode, encoded_size, rate_of
 
-#: Mean square error of the best quantizer of a standard normal number, by bits: Max 1960, table I
-#: (1 to 5 bits). Those of 6 to 8 bits are from 30,000 steps of Lloyd's method.
-ERROR = {1: 0.3634, 2: 0.1175, 3: 0.03454, 4: 0.009497, 5: 0.002499}
-ERROR |= {6: 6.442e-4, 7: 1.635e-4, 8: 4.119e-5}
 INPUTS = {
     "spikes": np.bincount([7, 50], [3.0, -5.0], 98),
     "constant": np.full(98, 0.25),
@@ -38,20 +35,8 @@ def error(vector: np.ndarray, codec: str, draws: int) -> float:
 
 def theory(rate: float) -> float:
     """Return the error of EDEN for long vectors (theorem 2.3, and a share of the numbers)."""
-    kept = 1 - ERROR[max(1, int(rate))]
+    kept = 1 - LEAST_ERROR[max(1, int(rate))]
     return 1 / (min(1, rate) * kept) - 1
-
-
-@pytest.mark.parametrize("bits", range(1, 9))
-def test_levels_are_the_means_of_their_cells_and_have_the_published_error(bits: int) -> None:
-    from scipy.stats import norm
-
-    levels, thresholds = quantizer(bits)
-    edges = np.concatenate([[-np.inf], thresholds, [np.inf]])
-    share = np.diff(norm.cdf(edges))
-    means = -np.diff(norm.pdf(edges)) / share
-    np.testing.assert_allclose(levels, means, rtol=0, atol=2e-6)
-    assert 1 - share @ levels**2 == pytest.approx(ERROR[bits], rel=4e-3 if bits < 6 else 4e-4)
 
 
 @pytest.mark.slow
