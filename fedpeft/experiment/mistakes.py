@@ -15,7 +15,7 @@ def explain(error: ErrorDetails, root: type[Section]) -> str:
     key = ".".join(str(part) for part in error["loc"])
     value: Any = error["input"]
     if key == "wire.codec":
-        return f"wire.codec is now two settings: write wire.up = '{value}', wire.down = '{value}'"
+        return f"wire.codec is now two settings: write wire.up = {value!r}, wire.down = {value!r}"
     if error["type"] == "extra_forbidden":
         return f"unknown key '{key}'{nearest(key, _keys_beside(error['loc'], root))}"
     if error["type"] in ("model_type", "model_attributes_type"):
