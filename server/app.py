@@ -259,14 +259,16 @@ def combine(
 ) -> tuple[np.ndarray, dict[str, np.ndarray]]:
     """Return the next task vector [P] and the strategy's memory, from updates in client order.
 
-    The updates are changes of the vector that the clients ``received``. With a quantized downlink
-    the round continues from it, otherwise its error would count as part of every update.
+    The updates are changes of the vector that the clients ``received``; the next vector is the
+    server's own, changed by what the strategy makes of them. The error of a quantized downlink thus
+    ends with its round.
 
     Raises:
         RunFailed: see ``check_finite``.
     """
     number, federation = state.round + 1, run.experiment.federation
-    current = received if rate_of(run.experiment.wire.down) is not None else state.vector
+    quantized = rate_of(run.experiment.wire.down) is not None
+    current = received if quantized else state.vector
     strategy = build_strategy(federation)
     restore_strategy(strategy, state.memory)
     weighted = [(updates[c].vector, weight(sampled[c], federation.weighting)) for c in updates]
@@ -277,6 +279,8 @@ def combine(
         return state.vector, strategy_state(strategy)
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
         vector = aggregate(strategy, number, current, weighted)
+        if quantized:  # all strategies move with the vector that they start from
+            vector = vector + (state.vector - received)
     memory = strategy_state(strategy)
     check_finite(run.runtime, number, vector, memory)
     return vector, memory
