@@ -18,7 +18,7 @@ from typing import Any
 
 import pytest
 
-from fedpeft.hosting.keys import make_authority, make_node, make_server
+from fedpeft.hosting.keys import make_node
 from fedpeft.hosting.ports import free_port
 from server.host.folder import ServerFolder
 from server.host.health import ask_health, superlink_answers
@@ -79,14 +79,6 @@ def end(process: subprocess.Popen[str]) -> None:
         process.wait(timeout=20)
     finally:
         process.kill()
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    make_authority(folder)
-    make_server(folder, ["fl.example.org"], folder)
-    return folder
 
 
 @pytest.fixture(scope="module")

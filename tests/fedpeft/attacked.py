@@ -1,0 +1,177 @@
+"""A real gateway and SuperLink under attack, while a registered node works."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import socket
+import ssl
+import threading
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from gateways import Client, Lines, Node, make_nodes, register, resident
+from servers import server_folder, superlink
+from superlinks import SuperLinkState
+
+from fedpeft.hosting.processes import Supervisor
+from server.host import up
+from server.host.folder import ServerFolder
+
+HEARTBEAT = "/v1/fleet/send-node-heartbeat"
+PUSH = "/v1/fleet/push-object"
+#: Attackers have an address of their own, as in reality; all of 127.0.0.0/8 is this machine.
+ATTACKER = "127.0.0.66"
+
+
+@dataclass
+class Running(Client):
+    """A gateway and a SuperLink with one registered node."""
+
+    node: Node
+    stranger: Node
+    lines: list[str]
+    supervisor: Supervisor = field(repr=False)
+
+    @property
+    def pid(self) -> int:
+        return self.supervisor.pids["gateway"]
+
+    def tcp(self) -> socket.socket:
+        return socket.create_connection(self.address, 20, source_address=(ATTACKER, 0))
+
+    def tls(self, *alpn: str) -> ssl.SSLSocket:
+        context = ssl.create_default_context(cafile=self.state.ca)
+        context.set_alpn_protocols(list(alpn) or ["http/1.1"])
+        return context.wrap_socket(self.tcp(), server_hostname="localhost")
+
+    def head(self, node: Node, length: int, path: str = PUSH) -> bytes:
+        """Return the signed head of a request."""
+        signed = "".join(f"{name}: {value}\r\n" for name, value in node.headers().items())
+        return (
+            f"POST {path} HTTP/1.1\r\nHost: a\r\n{signed}Content-Length: {length}\r\n\r\n".encode()
+        )
+
+    def check_log(self) -> None:
+        """Check that attacks left neither a traceback nor headers in the log."""
+        text = "\n".join(self.lines)
+        assert "Traceback" not in text, text[text.index("Traceback") :][:2000]
+        for name in ("flwr-signature", "flwr-public-key", "BEGIN PUBLIC"):
+            assert name not in text
+        assert Path(f"/proc/{self.pid}").exists()
+
+
+@contextlib.contextmanager
+def attacked(folder: Path) -> Iterator[Running]:
+    """Run a gateway and a SuperLink in a folder."""
+    state: ServerFolder = server_folder(folder)
+    link = SuperLinkState(state.path / "superlink.db")
+    node, stranger = make_nodes(folder, "north", "stranger")
+    node.node_id = link.register(node.pem)
+    register(state.path, [node])
+    log, lines = logging.Logger("gateway"), Lines()
+    log.addHandler(lines)
+    supervisor = Supervisor([up.gateway(state, 64)], log)
+    ready = threading.Event()
+    thread = threading.Thread(target=supervisor.run, args=(ready.set,))
+    with superlink(state):
+        thread.start()
+        try:
+            assert ready.wait(20)
+            yield Running(state, node, stranger, lines.texts, supervisor)
+        finally:
+            supervisor.stop()
+            thread.join(20)
+
+
+@contextlib.contextmanager
+def working_node(running: Running) -> Iterator[list[float]]:
+    """Send requests as the node all the time; yield the seconds that each took."""
+    took: list[float] = []
+    failed: list[str] = []
+    stopping = threading.Event()
+
+    def work(http2: bool) -> None:
+        from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
+        from flwr.proto.node_pb2 import Node as ProtoNode
+
+        node = ProtoNode(node_id=running.node.node_id)
+        request = SendNodeHeartbeatRequest(node=node, heartbeat_interval=30)
+        body = request.SerializeToString()
+        with running.http(http2) as client:
+            while not stopping.is_set():
+                start = time.monotonic()
+                try:
+                    answer = client.post(HEARTBEAT, content=body, headers=running.node.headers())
+                    if answer.status_code != 200:
+                        failed.append(f"{answer.status_code} {answer.text}")
+                except Exception as error:
+                    failed.append(repr(error))
+                took.append(time.monotonic() - start)
+                time.sleep(0.1)
+
+    workers = [threading.Thread(target=work, args=(http2,)) for http2 in (False, True)]
+    for worker in workers:
+        worker.start()
+    try:
+        yield took
+        while len(took) <= 10:
+            time.sleep(0.1)
+    finally:
+        stopping.set()
+        for worker in workers:
+            worker.join(40)
+    assert failed == []
+    print(f"{len(took)} requests of the node, the slowest {max(took):.2f} s")
+
+
+@contextlib.contextmanager
+def bounded_memory(running: Running, most: float = 200.0) -> Iterator[None]:
+    """Check that the gateway needs at most ``most`` MB more than before."""
+    idle, peak, stopping = resident(running.pid), 0.0, threading.Event()
+
+    def watch() -> None:
+        nonlocal peak
+        while not stopping.wait(0.1):
+            peak = max(peak, resident(running.pid))
+
+    watcher = threading.Thread(target=watch)
+    watcher.start()
+    try:
+        yield
+    finally:
+        stopping.set()
+        watcher.join()
+    print(f"memory: {idle:.0f} MB before, {peak:.0f} MB at most")
+    assert peak - idle < most
+
+
+def until_closed(line: socket.socket, drip: bytes = b"", limit: float = 100.0) -> float:
+    """Return the seconds until the gateway closes a connection; send ``drip`` every second."""
+    start = time.monotonic()
+    line.settimeout(1.0)
+    while time.monotonic() - start < limit:
+        try:
+            if not line.recv(65536):
+                break
+        except TimeoutError:
+            try:
+                line.sendall(drip)
+            except OSError:
+                break
+        except OSError:
+            break
+    line.close()
+    return time.monotonic() - start
+
+
+def in_threads(calls: list[Callable[[], float]]) -> list[float]:
+    results: list[float] = []
+    threads = [threading.Thread(target=lambda call=call: results.append(call())) for call in calls]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    return sorted(results)
