@@ -8,50 +8,32 @@ open, so that no test depends on speed.
 from __future__ import annotations
 
 import json
-import os
 import random
 import shutil
 import signal
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterator
 
+import disturbed
 import pytest
+from disturbed import PARTS, held, pid_of, seen, start, two_nodes
 from ledgerwatch import LedgerWatch, steps_held, steps_reported
 from replay import Trained, simulated, trained
 
-from simulations.loopback import Deployment, deployment, until
+from simulations.loopback import Deployment, until
 from simulations.processes import kill
 
 pytestmark = pytest.mark.long
-PARTS = {"north": 0, "south": 1}
-SETTINGS = [
-    "backbone=tiny",
-    "method.d=16",
-    "task.train_limit=80",
-    "task.eval_limit=20",
-    "federation.clients=2",
-    "federation.rounds=2",
-    "federation.node_wait=240",
-    "local.steps=200",  # some seconds, to be hit in the middle
-    "engine.cohort=1",  # as at a node, to the bit
-    "engine.threads=1",
-    "output.eval_every=9",
-    "output.plots=false",
-]
-PRIVATE = ["privacy.unit=example", "privacy.noise_multiplier=1", "federation.rounds=3"]
+SETTINGS = [*disturbed.SETTINGS, "federation.rounds=2", "local.steps=200"]  # hit in the middle
+PRIVATE = [*disturbed.PRIVATE, "federation.rounds=3"]
 EVERYBODY: set[Trained] = {(1, 0), (1, 1), (2, 0), (2, 1)}
 DIED = "stopped: the server app died; the same command with --resume continues after its last round"
-Seen = dict[str, int]
 
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Start a server and two nodes for all tests of this file."""
-    with deployment(tmp_path_factory.mktemp("kills")) as made:
-        for name in PARTS:
-            made.add_node(name)
-            start(made, name)
+    with two_nodes(tmp_path_factory.mktemp("kills")) as made:
         yield made
 
 
@@ -66,58 +48,6 @@ def without_north(tmp_path_factory: pytest.TempPathFactory) -> str:
     """Return the digest of the vector of a run in which north misses the first round."""
     folder = tmp_path_factory.mktemp("without_north") / "run"
     return simulated(SETTINGS, folder, EVERYBODY - {(1, 0)})
-
-
-def start(deployed: Deployment, name: str) -> None:
-    deployed.start_node(name, "--partition", str(PARTS[name]), "--backbone", "tiny")
-
-
-def seen(deployed: Deployment) -> Seen:
-    """Return the present lengths of the logs."""
-    return {name: len(deployed.log(name)) for name in ("server", *PARTS)}
-
-
-def pid_of(deployed: Deployment, name: str, program: str) -> int:
-    """Wait until one process of a server or node runs a program; return its pid."""
-
-    def only() -> int:
-        pids = deployed.pids(name, program)
-        return pids[0] if len(pids) == 1 else 0
-
-    return int(until(only, f"one {program} of {name}"))
-
-
-@contextmanager
-def held(
-    deployed: Deployment, run: str, number: int, before: Seen, *names: str, times: int = 1
-) -> Iterator[Callable[[str], None]]:
-    """Stop nodes' workers while they train for the ``times``-th time in a round.
-
-    Yield a function that continues the worker of a node; the others continue at the end.
-    """
-    stopped: dict[str, int] = {}
-
-    def go_on(name: str) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(stopped.pop(name), signal.SIGCONT)
-
-    def all_stopped() -> bool:
-        assert deployed.processes[f"run-{run}"].poll() is None, deployed.output(f"run-{run}")
-        for name in set(names) - set(stopped):
-            if len(deployed.logged(name, f"^train, round {number}: begun", before[name])) == times:
-                stopped[name] = pid_of(deployed, name, "clients.worker")
-                os.kill(stopped[name], signal.SIGSTOP)
-        return len(stopped) == len(names)
-
-    try:
-        until(all_stopped, f"round {number} at {' and '.join(names)}")
-        for name in names:
-            ended = deployed.logged(name, f"^train, round {number}: done", before[name])
-            assert len(ended) < times, f"{name} was too quick"
-        yield go_on
-    finally:
-        for name in [*stopped]:
-            go_on(name)
 
 
 def test_killing_worker_and_superlink_does_not_change_the_bits(

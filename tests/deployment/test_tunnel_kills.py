@@ -8,39 +8,24 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import disturbed
 import pytest
+from disturbed import PARTS, two_nodes
 from ledgerwatch import steps_held, steps_reported
 from replay import simulated, trained
 
-from simulations.loopback import Deployment, deployment, until
+from simulations.loopback import Deployment, until
 from simulations.processes import kill
 
 pytestmark = pytest.mark.long
-NODES = ("north", "south")
 ROUNDS = 4
-SETTINGS = [
-    "backbone=tiny",
-    "method.d=16",
-    "task.train_limit=80",
-    "task.eval_limit=20",
-    "federation.clients=2",
-    f"federation.rounds={ROUNDS}",
-    "federation.node_wait=240",
-    "local.steps=20",
-    "engine.cohort=1",  # as at a node, to the bit
-    "engine.threads=1",
-    "output.eval_every=9",
-    "output.plots=false",
-]
-EVERYBODY = {(number, client) for number in range(1, ROUNDS + 1) for client in range(len(NODES))}
+SETTINGS = [*disturbed.SETTINGS, f"federation.rounds={ROUNDS}", "local.steps=20"]
+EVERYBODY = {(number, client) for number in range(1, ROUNDS + 1) for client in range(len(PARTS))}
 
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with deployment(tmp_path_factory.mktemp("tunnels")) as made:
-        for client, name in enumerate(NODES):
-            made.add_node(name)
-            made.start_node(name, "--partition", str(client), "--backbone", "tiny")
+    with two_nodes(tmp_path_factory.mktemp("tunnels")) as made:
         yield made
 
 
@@ -54,7 +39,7 @@ def killing(deployed: Deployment, seed: int) -> Iterator[list[str]]:
     draw, over, killed = random.Random(seed), threading.Event(), []
 
     def strike() -> None:
-        for place in draw.sample(("server", *NODES), 1 + len(NODES)):
+        for place in draw.sample(("server", *PARTS), 1 + len(PARTS)):
             if over.wait(draw.uniform(0.5, 6)):
                 return
             program = "server.host.gateway" if place == "server" else "clients.tunnel"
@@ -87,14 +72,14 @@ def test_killing_tunnels_and_gateway_does_not_change_the_bits(
 
 
 def test_killing_tunnels_and_gateway_charges_each_step_once(deployed: Deployment) -> None:
-    deployed.submit("private", [*SETTINGS, "privacy.unit=example", "privacy.noise_multiplier=1"])
+    deployed.submit("private", [*SETTINGS, *disturbed.PRIVATE])
     with killing(deployed, seed=2) as killed:
         until(lambda: len(deployed.rounds("private")) >= ROUNDS - 1, "the round before the last")
     deployed.finish("private")
     run = deployed.state / "runs" / "private"
     assert set(killed) and trained(run) == EVERYBODY
-    held = [steps_held(deployed.node(name)) for name in NODES]
-    assert steps_reported(run, len(NODES)) == held == [20 * ROUNDS] * len(NODES)
+    held = [steps_held(deployed.node(name)) for name in PARTS]
+    assert steps_reported(run, len(PARTS)) == held == [20 * ROUNDS] * len(PARTS)
 
 
 def test_status_shows_a_connection_again_after_a_kill(deployed: Deployment) -> None:
