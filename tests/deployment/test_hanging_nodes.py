@@ -1,0 +1,114 @@
+"""Real nodes that take a train message and never reply: the replies of the others count."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterator
+from pathlib import Path
+
+import disturbed
+import pytest
+from cryptography.hazmat.primitives import serialization
+from disturbed import held, seen, two_nodes
+from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.common.serde import message_to_proto
+from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
+from flwr.proto.node_pb2 import Node as ProtoNode
+from flwr.supercore.inflatable.inflatable_object import get_object_tree, no_object_id_recompute
+from gateways import Client, Node
+
+from clients.status import describe_node
+from server.flower import new_run
+from server.host.folder import ServerFolder
+from simulations.loopback import Deployment, until
+
+pytestmark = pytest.mark.long
+TIMEOUT = 15  # seconds; the other node trains in two, also on a busy machine
+SETTINGS = [*disturbed.SETTINGS, f"federation.timeout={TIMEOUT}", "federation.min_success=1"]
+
+
+@pytest.fixture(scope="module")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    with two_nodes(tmp_path_factory.mktemp("hanging")) as made:
+        yield made
+
+
+def silent(client: int) -> dict[str, object]:
+    """Return the entry of a round's record on a client that did not reply."""
+    return {"client": client, "reason": f"no reply within {TIMEOUT} s"}
+
+
+def test_a_node_that_hangs_delays_few_rounds_by_the_timeout(deployed: Deployment) -> None:
+    """One train message and three handshakes; once it answers again, it takes part."""
+    before = seen(deployed)
+    deployed.submit("hangs", [*SETTINGS, "federation.rounds=7", "local.steps=200"])
+    with held(deployed, "hangs", 1, before, "north"):
+        until(lambda: len(deployed.rounds("hangs")) == 5, "five rounds")
+        status = describe_node(deployed.node("north"))
+    deployed.finish("hangs")
+    lines = deployed.rounds("hangs")
+    assert [line["failed"] for line in lines] == [[silent(0)]] + [[]] * 6
+    assert [line["clients"] for line in lines] == [1] * 6 + [2]
+    slow = [line["seconds"] > TIMEOUT for line in lines[:6]]
+    assert slow == [True] * 4 + [False] * 2, [line["seconds"] for line in lines]
+    assert max(line["seconds"] for line in lines) < TIMEOUT + 30
+    assert f"no handshake: north: no reply within {TIMEOUT} s" in deployed.output("run-hangs")
+    # The node's operator sees that the last message it answered is an old one.
+    assert status["last_message"]["message"].startswith("query.handshake: done")
+    assert deployed.logged("north", "^train, round 1: begun", before["north"])
+
+
+def waiting_message(database: Path, node_id: int) -> Message:
+    """Return the last train message to a node, without its content, from the SuperLink's tables."""
+    signed = node_id - 2**64 if node_id >= 2**63 else node_id
+    query = (
+        "SELECT message_id, run_id FROM message_ins WHERE dst_node_id = ? "
+        "AND message_type = 'train' ORDER BY created_at DESC"
+    )
+    connection = sqlite3.connect(database)
+    message_id, run_id = connection.execute(query, (signed,)).fetchone()
+    connection.close()
+    new_run()  # without a run, Flower makes no messages
+    message = Message(RecordDict(), dst_node_id=node_id, message_type="train", ttl=600)
+    values = {"_message_id": message_id, "_run_id": run_id % 2**64, "_src_node_id": 1}
+    message.metadata.__dict__.update(values)
+    return message
+
+
+def announce_reply(deployed: Deployment, name: str) -> PushMessagesResponse:
+    """Announce a reply to a node's train message with the node's key; never send its objects."""
+    entries = json.loads((deployed.state / "nodes.json").read_text())
+    node_id = next(entry["node_id"] for entry in entries if entry["name"] == name)
+    asked = waiting_message(deployed.state / "superlink.db", node_id)
+    reply = Message(RecordDict({"m": ConfigRecord({"l": 0.5})}), reply_to=asked)
+    with no_object_id_recompute():
+        reply.metadata.__dict__["_message_id"] = reply.object_id
+        tree = get_object_tree(reply)
+    sent = message_to_proto(reply)
+    sent.content.Clear()  # it travels in objects
+    sent.content.SetInParent()
+    request = PushMessagesRequest(
+        node=ProtoNode(node_id=node_id), messages_list=[sent], message_object_trees=[tree]
+    )
+    private = serialization.load_ssh_private_key((deployed.keys / name).read_bytes(), None)
+    headers = Node(private, node_id).headers()  # type: ignore[arg-type]
+    with Client(ServerFolder.read(deployed.state)).http() as client:
+        content = request.SerializeToString()
+        answer = client.post("/v1/fleet/push-messages", content=content, headers=headers)
+    assert answer.status_code == 200, answer.text
+    return PushMessagesResponse.FromString(answer.content)
+
+
+def test_a_reply_that_is_announced_and_never_sent_costs_no_more_than_the_timeout(
+    deployed: Deployment,
+) -> None:
+    """Flower itself waits three minutes for its objects, and so would the replies of others."""
+    before = seen(deployed)
+    deployed.submit("announced", [*SETTINGS, "federation.rounds=1", "local.steps=200"])
+    with held(deployed, "announced", 1, before, "south"):
+        assert len(announce_reply(deployed, "south").objects_to_push) == 3
+        deployed.finish("announced")
+    [line] = deployed.rounds("announced")
+    assert (line["clients"], line["failed"]) == (1, [silent(1)])
+    assert line["seconds"] < TIMEOUT + 30
