@@ -3,8 +3,8 @@
 A number format sends a vector itself. EDEN sends a change: down, the difference to the initial
 vector, which every site makes from the seed; up, the difference to the vector that the client
 received. The latter is the vector as decoded at both sides, so the error of the downlink is no
-part of what a client reports. Nothing is remembered between rounds: a client that missed some
-decodes all the same.
+part of what a client reports, and the server adds the changes to its own exact vector. Nothing is
+remembered between rounds: a client that missed some decodes all the same.
 
 Server and clients call the same functions and draw rotations from the seed: one for a round down,
 which all clients share, and one for each client and round up. On different machines the last bits

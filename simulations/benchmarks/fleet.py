@@ -63,6 +63,7 @@ def measure(made: Deployment, options: argparse.Namespace) -> Report:
         time.sleep(0.1)
     seconds, after = time.monotonic() - began, cpu(pids)
     made.finish("trial")
+    ended = sum(node.ended for node in nodes)
     for node in nodes:
         node.tunnel.terminate()
         if node.failed:
@@ -85,6 +86,7 @@ def measure(made: Deployment, options: argparse.Namespace) -> Report:
         "the run": f"{len(rounds)} rounds in {seconds:.0f} s with its start and end, "
         f"median {median(line['seconds'] for line in rounds):.1f} s a round",
         "clients that failed": sum(len(line["failed"]) for line in rounds),
+        "nodes that ended before the run": ended,
     }
     about = {"nodes": options.nodes, "rounds": options.rounds, "backbone": "tiny"}
     return Report(about, table, facts, {"rounds": [line["seconds"] for line in rounds]})

@@ -28,10 +28,17 @@ class Upstream(BaseHTTPRequestHandler):
         answer = f"upstream got {len(body)}".encode()
         if self.path.endswith("/pull-object"):
             answer = b"x" * 5_000_000
-        self.send_response(401 if self.path.endswith("/unknown-node") else 200)
+        self.send_response(self._status())
         self.send_header("Content-Length", str(len(answer)))
         self.end_headers()
         self.wfile.write(answer)
+
+    def _status(self) -> int:
+        if self.path.endswith("/unknown-node"):
+            return 401
+        first = [path for path, _ in self.seen].count(self.path) == 1
+        busy = self.path.endswith("/busy") and first
+        return 500 if busy or self.path.endswith("/broken") else 200
 
     do_GET = do_POST
 

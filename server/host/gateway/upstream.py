@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ssl
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -14,6 +15,9 @@ from server.host.gateway.exchange import Exchange, Headers
 
 _CONNECTIONS = 64
 _SMALL = 1 << 16  # bytes of a body that is read before the SuperLink is asked
+#: Seconds until a request is passed on again after a 500. With many nodes, a writer sometimes waits
+#: longer for SQLite's lock than the SuperLink allows; a SuperNode would end, or lose its reply.
+_AGAIN = (0.2, 1.0)
 # Only these headers pass, so that both sides agree where a request ends and whose it is.
 _REQUEST = {b"content-type", b"accept", b"accept-encoding"}
 _RESPONSE = {b"content-type", b"content-length", b"content-encoding"}
@@ -56,22 +60,17 @@ class Upstream:
         headers.append((b"x-forwarded-for", address.encode()))
         if exchange.length is not None:
             headers.append((b"content-length", b"%d" % exchange.length))
-        request = self._client.build_request(
-            "POST",
-            exchange.path,
-            headers=headers,
-            content=exchange.body.pieces() if body is None else body,
-        )
-        async with self._sent(request) as response:
-            answer = exchange.answer
-            await answer.start(response.status_code, _passing(response.headers.raw, _RESPONSE))
-            try:
-                async for piece in response.aiter_raw():
-                    await answer.send(piece)
-            except httpx.HTTPError:
-                raise ConnectionError("the SuperLink's response broke off") from None
-            await answer.end()
-            return response.status_code
+        pauses = iter(() if body is None else _AGAIN)
+        while True:
+            content = exchange.body.pieces() if body is None else body
+            request = self._client.build_request(
+                "POST", exchange.path, headers=headers, content=content
+            )
+            async with self._sent(request) as response:
+                pause = next(pauses, None) if response.status_code == 500 else None
+                if pause is None:
+                    return await _answer(exchange, response)
+            await asyncio.sleep(pause)
 
     @asynccontextmanager
     async def _sent(self, request: httpx.Request) -> AsyncIterator[httpx.Response]:
@@ -86,6 +85,19 @@ class Upstream:
             yield response
         finally:
             await response.aclose()
+
+
+async def _answer(exchange: Exchange, response: httpx.Response) -> int:
+    """Pass a response back; return its status."""
+    answer = exchange.answer
+    await answer.start(response.status_code, _passing(response.headers.raw, _RESPONSE))
+    try:
+        async for piece in response.aiter_raw():
+            await answer.send(piece)
+    except httpx.HTTPError:
+        raise ConnectionError("the SuperLink's response broke off") from None
+    await answer.end()
+    return response.status_code
 
 
 def _passing(headers: object, names: set[bytes]) -> Headers:

@@ -98,6 +98,17 @@ def test_refusal_by_the_server_behind_is_logged(front: Front) -> None:
     assert "no signature of a node" in front.line_with("refused 127.0.0.1 POST /v1/fleet/unknown-n")
 
 
+def test_request_is_passed_on_again_while_the_server_behind_is_busy(front: Front) -> None:
+    """SQLite's lock can keep a writer of the SuperLink waiting for too long."""
+    assert front.ask("/v1/fleet/busy", front.node.headers()) == 200
+    assert [path for path, _ in front.seen].count("/v1/fleet/busy") == 2
+
+
+def test_error_of_the_server_behind_is_passed_back_in_the_end(front: Front) -> None:
+    assert front.ask("/v1/fleet/broken", front.node.headers()) == 500
+    assert [path for path, _ in front.seen].count("/v1/fleet/broken") == 3
+
+
 @pytest.mark.parametrize("stranger", [False, True])
 def test_missing_or_foreign_server_behind_gives_502(
     front: Front, keys: Path, tmp_path: Path, stranger: bool, upstream: ThreadingHTTPServer
