@@ -22,13 +22,14 @@ from clients.charging import Protection, charge, hide
 from clients.data import STATE, local_data
 from clients.errors import ClientError, error_reply, withheld
 from clients.folder import NodeFolder
+from clients.kept import keep_personal
 from clients.memory import kept_experiment, remember
-from clients.personal import keep
+from clients.reference import held
 from clients.rules import require_open, require_rules
 from fedpeft import training
 from fedpeft.privacy.ledger import Attempt
 from fedpeft.version import __version__
-from fedpeft.wire.codecs import encode
+from fedpeft.wire.formats import encode
 from fedpeft.wire.messages import (
     RECORD,
     EvaluateReply,
@@ -84,7 +85,13 @@ def handshake(message: Message, context: Context) -> Message:
     }
     client, examples = data.client, data.examples
     remember(context, toml, data, request.run)
-    reply = HandshakeReply(version=__version__, client=client, examples=examples, **digests)
+    reply = HandshakeReply(
+        version=__version__,
+        client=client,
+        examples=examples,
+        reference=held(data),
+        **digests,
+    )
     return _reply(reply, message)
 
 
@@ -145,7 +152,7 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
         [protection.dpsgd for _, protection in charged if protection.dpsgd] or None,
     )
     for assignment, vector in zip(assignments, trained.vectors, strict=True):
-        keep(assignment.data, assignment.round, vector)
+        keep_personal(assignment.data, assignment.round, vector)
     return [
         _trained_reply(assignment, hide(protection, assignment, vector), float(loss), protection)
         for (assignment, protection), vector, loss in zip(

@@ -9,12 +9,14 @@ from flwr.app import Context, Message, MessageType
 
 from clients.data import LocalData
 from clients.errors import ClientError
+from clients.kept import completed, keep, kept
 from clients.memory import recall
-from clients.personal import completed
+from clients.reference import follow, has_reference
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import Attempt
 from fedpeft.runtime import Runtime
-from fedpeft.transfer import decode_down, encode_up
+from fedpeft.transfer import decode_down, decode_up, encode_up
+from fedpeft.wire.codecs import rate_of
 from fedpeft.wire.messages import RECORD, Request, from_fields
 
 
@@ -50,7 +52,10 @@ class Assignment:
         rounds = data.runtime.experiment.federation.rounds
         if not trains <= number <= rounds:
             raise ClientError(f"round {number}: expected {int(trains)} to {rounds}")
-        shared = decode_down(data.runtime, number, request.vector)
+        if trains and has_reference(data):
+            shared = follow(data, number, request.vector)
+        else:
+            shared = decode_down(data.runtime, number, request.vector)
         start = completed(data, shared, number - 1 if trains else number)
         return cls(message, data, number, start, attempt)
 
@@ -70,6 +75,16 @@ class Assignment:
         return self.data.client
 
     def encode(self, shared: np.ndarray) -> bytes:
-        """Return the bytes of the shared part [S] of the trained vector, for the reply."""
+        """Return the bytes of the shared part [S] of the trained vector, for the reply.
+
+        What ``topk`` leaves out is kept, and added to the change of the client's next round.
+        """
         start = self.start[~self.runtime.parameters.personal]
-        return encode_up(self.runtime, self.round, self.client, start, shared)
+        if rate_of(self.experiment.wire.up, "topk") is None:
+            return encode_up(self.runtime, self.round, self.client, start, shared)
+        _, arrays = kept(self.data, "unsent", len(start), self.round - 1)
+        whole = shared + arrays["vector"] if arrays else shared
+        code = encode_up(self.runtime, self.round, self.client, start, whole)
+        unsent = whole - decode_up(self.runtime, self.round, self.client, start, code)
+        keep(self.data, "unsent", len(start), self.round, {"vector": unsent})
+        return code

@@ -28,9 +28,9 @@ from fedpeft.runtime import Runtime, parsed, runtime_of
 from fedpeft.tasks import described
 
 #: Keys of a simulated node's config: the partition's file, and the folders of the clients'
-#: ledgers and personal parameters.
+#: ledgers and of the vectors that they keep.
 PARTITION_FILE, LEDGER_FOLDER = "partition-file", "privacy-folder"
-PERSONAL_FOLDER = "personal-folder"
+KEPT_FOLDER = "kept-folder"
 #: Key of a deployed node's config: its state folder.
 STATE = "state"
 
@@ -59,7 +59,8 @@ class LocalData:
         client: number of the client in the run, from 0; -1 before the server has given it one.
         read: reads the rows.
         ledger: file of the client's privacy ledger.
-        personal: file of the client's personal parameters.
+        keeps: folder of the vectors that the client keeps, see ``clients/kept.py``.
+        name: of their files.
         owner: name of the ledger's owner.
         settings: those of the node; None in a simulation.
     """
@@ -68,7 +69,8 @@ class LocalData:
     client: int
     read: Callable[[], Rows]
     ledger: Path
-    personal: Path
+    keeps: Path
+    name: str
     owner: str
     settings: NodeSettings | None = None
 
@@ -82,6 +84,10 @@ class LocalData:
         """
         with withheld(self.limited):
             return self.read()
+
+    def kept(self, what: str) -> Path:
+        """Return the file of vectors that the client keeps between rounds."""
+        return self.keeps / what / f"{self.name}.safetensors"
 
     @property
     def max_epsilon(self) -> float | None:
@@ -156,7 +162,8 @@ def _simulated(experiment: Experiment, context: Context) -> LocalData:
         client,
         read,
         ledger=simulated_ledger(Path(str(config[LEDGER_FOLDER])), client),
-        personal=Path(str(config[PERSONAL_FOLDER])) / f"client-{client:05d}.safetensors",
+        keeps=Path(str(config[KEPT_FOLDER])),
+        name=f"client-{client:05d}",
         owner=f"client {client}",
     )
 
@@ -185,7 +192,8 @@ def _deployed(experiment: Experiment, folder: NodeFolder, client: int, run: str)
         client,
         lambda: _read(experiment, settings),
         ledger=folder.ledger,
-        personal=folder.personal / f"{experiment.digest}{run}.safetensors",
+        keeps=folder.kept,
+        name=f"{experiment.digest}{run}",
         owner=owner,
         settings=settings,
     )

@@ -155,9 +155,9 @@ class NodeFolder:
         return self.path / "attempts"
 
     @property
-    def personal(self) -> Path:
-        """The folder of the personal parameters, one file for each experiment."""
-        return self.path / "personal"
+    def kept(self) -> Path:
+        """The folder of the vectors that the client keeps between rounds."""
+        return self.path / "kept"
 
     def prepare(self) -> None:
         """Make the state folder, or take over an existing one, with mode 0700.

@@ -20,7 +20,7 @@ from fedpeft.model import TaskModel
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import Kind, TaskInfo
 from fedpeft.vectorfile import EXPERIMENT, VECTOR, read_vector
-from fedpeft.wire.codecs import decode
+from fedpeft.wire.formats import decode
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,18 +1,24 @@
 """Task vectors between server and clients, in the codecs ``wire.down`` and ``wire.up``.
 
-A number format sends a vector itself. EDEN sends a change: down, the difference to the initial
-vector, which every site makes from the seed; up, the difference to the vector that the client
-received. The latter is the vector as decoded at both sides, so the error of the downlink is no
-part of what a client reports, and the server adds the changes to its own exact vector. Nothing is
-remembered between rounds: a client that missed some decodes all the same.
+A number format sends a vector itself. The other codecs send a change:
+
+- up, the difference to the vector that the client received. That is the vector as decoded at both
+  sides, so the error of the downlink is no part of what a client reports, and the server adds the
+  changes to its own exact vector;
+- down, ``eden`` sends the difference to the initial vector, which every site makes from the seed.
+  Nothing is remembered between rounds: a client that missed some decodes all the same;
+- down, ``delta`` sends the difference to the *reference*, the vector that clients hold since the
+  round before. The next step corrects the errors of this one, so one bit per number suffices.
+  ``server/downlink.py`` and ``clients/reference.py`` let clients catch up that missed rounds.
 
 Server and clients call the same functions and draw rotations from the seed: one for a round down,
 which all clients share, and one for each client and round up. On different machines the last bits
 of decoded numbers may differ; no check depends on them.
 
-Privacy: a code is computed from what may be sent, and reveals no more. A decoded change is longer
-than the change, by 1 / sqrt(1 - D) for a quantizer of mean square error D (1.25 times at one bit).
-All norms are therefore those of decoded changes, and a server that protects clients clips them.
+Privacy: a code is computed from what may be sent, and reveals no more. An unbiased decoded change
+is longer than the change, by 1 / sqrt(1 - D) for a quantizer of mean square error D (1.25 times at
+one bit). All norms are therefore those of decoded changes, and a server that protects clients
+clips them.
 """
 
 from __future__ import annotations
@@ -21,15 +27,22 @@ import numpy as np
 
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime
-from fedpeft.wire import codecs, eden
+from fedpeft.wire import eden, formats, topk
+from fedpeft.wire.codecs import bits_of, rate_of
+
+#: Sends vectors to evaluate where ``wire.down`` is a ``delta``, as they are no steps of it.
+_EVALUATED = "eden8"
 
 
 def encode_down(runtime: Runtime, number: int, vector: np.ndarray) -> bytes:
-    """Return the bytes of the server's task vector [S] in round ``number``."""
-    codec = runtime.experiment.wire.down
-    if eden.rate_of(codec) is None:
-        return codecs.encode(vector, codec)
-    return _encode_change(vector, _initial(runtime), codec, _draw(runtime, "down", number))
+    """Return the bytes of the server's task vector [S] in round ``number``, for any client.
+
+    With ``delta``, the difference to the initial vector at 8 bits; see ``encode_step``.
+    """
+    codec = _down(runtime)
+    if codec in formats.FORMATS:
+        return formats.encode(vector, codec)
+    return _encode(vector, _initial(runtime), codec, _draw(runtime, "down", number))
 
 
 def decode_down(runtime: Runtime, number: int, data: bytes) -> np.ndarray:
@@ -38,10 +51,22 @@ def decode_down(runtime: Runtime, number: int, data: bytes) -> np.ndarray:
     Raises:
         ValueError: wrong length, or a number that is not finite.
     """
-    codec, parameters = runtime.experiment.wire.down, runtime.parameters
-    if eden.rate_of(codec) is None:
-        return codecs.decode(data, codec, parameters.shared.size, parameters.numpy_dtype)
-    return _decode_change(data, _initial(runtime), codec, _draw(runtime, "down", number))
+    codec, parameters = _down(runtime), runtime.parameters
+    if codec in formats.FORMATS:
+        return formats.decode(data, codec, parameters.shared.size, parameters.numpy_dtype)
+    return _decode(data, _initial(runtime), codec, _draw(runtime, "down", number))
+
+
+def encode_step(runtime: Runtime, number: int, vector: np.ndarray, reference: np.ndarray) -> bytes:
+    """Return the step of round ``number`` from the ``reference`` [S] towards ``vector`` [S]."""
+    codec = runtime.experiment.wire.down
+    return _encode(vector, reference, codec, _draw(runtime, "step", number))
+
+
+def decode_step(runtime: Runtime, number: int, reference: np.ndarray, data: bytes) -> np.ndarray:
+    """Return the reference [S] after the step of round ``number``, see ``decode_down``."""
+    codec = runtime.experiment.wire.down
+    return _decode(data, reference, codec, _draw(runtime, "step", number))
 
 
 def encode_up(
@@ -52,9 +77,9 @@ def encode_up(
     A number that is not finite is sent as such, and refused by the server.
     """
     codec = runtime.experiment.wire.up
-    if eden.rate_of(codec) is None:
-        return codecs.encode(vector, codec)
-    return _encode_change(vector, start, codec, _draw(runtime, "up", number, client))
+    if codec in formats.FORMATS:
+        return formats.encode(vector, codec)
+    return _encode(vector, start, codec, _draw(runtime, "up", number, client))
 
 
 def decode_up(
@@ -62,9 +87,14 @@ def decode_up(
 ) -> np.ndarray:
     """Return the task vector [S] that a client trained from ``start`` [S], see ``decode_down``."""
     codec = runtime.experiment.wire.up
-    if eden.rate_of(codec) is None:
-        return codecs.decode(data, codec, len(start), str(start.dtype))
-    return _decode_change(data, start, codec, _draw(runtime, "up", number, client))
+    if codec in formats.FORMATS:
+        return formats.decode(data, codec, len(start), str(start.dtype))
+    return _decode(data, start, codec, _draw(runtime, "up", number, client))
+
+
+def _down(runtime: Runtime) -> str:
+    codec = runtime.experiment.wire.down
+    return _EVALUATED if rate_of(codec, "delta") else codec
 
 
 def _initial(runtime: Runtime) -> np.ndarray:
@@ -75,16 +105,22 @@ def _draw(runtime: Runtime, way: str, number: int, client: int = 0) -> np.random
     return generator(runtime.experiment.seed, f"wire-{way}", number, client)
 
 
-def _encode_change(
+def _encode(
     vector: np.ndarray, reference: np.ndarray, codec: str, draw: np.random.Generator
 ) -> bytes:
     with np.errstate(invalid="ignore"):  # infinity minus infinity: refused by the decoder
         change = np.subtract(vector, reference, dtype=np.float64)
-    return eden.encode(change, codec, draw)
+    if share := rate_of(codec, "topk"):
+        return topk.encode(change, share)
+    unbiased = rate_of(codec, "delta") is None
+    return eden.encode(change, bits_of(codec), draw, unbiased)
 
 
-def _decode_change(
+def _decode(
     data: bytes, reference: np.ndarray, codec: str, draw: np.random.Generator
 ) -> np.ndarray:
-    change = eden.decode(data, len(reference), codec, draw)
-    return codecs.finite(reference + change, str(reference.dtype))
+    if share := rate_of(codec, "topk"):
+        change = topk.decode(data, len(reference), share)
+    else:
+        change = eden.decode(data, len(reference), bits_of(codec), draw)
+    return formats.finite(reference + change, str(reference.dtype))

@@ -22,12 +22,12 @@ from fedpeft.privacy.statement import so_far
 from fedpeft.randomness import generator
 from fedpeft.runtime import COMMON, Runtime, parsed, runtime_of
 from fedpeft.trained import describe_vector
-from fedpeft.transfer import decode_down, encode_down
-from fedpeft.wire.eden import rate_of
+from fedpeft.wire.formats import FORMATS
 from server.byte_ledger import ByteLedger
 from server.central_privacy import CentralPrivacy
 from server.checkpoints import Checkpoint, check_finite
 from server.deployed import opened, registry, run_name, state_folder
+from server.downlink import Broadcast, broadcast
 from server.evaluation import measure
 from server.exchange import budget_spent, check_replies
 from server.nodes import Node, Nodes
@@ -134,14 +134,13 @@ def play_round(run: Run, state: ServerState) -> ServerState:
         return replace(state, ended=str(error))
 
     sampled = choose(run, state)
-    sent = encode_down(run.runtime, number, state.vector)
-    received = decode_down(run.runtime, number, sent)
-    updates, failed, steps = train(run, state, sent, received, sampled, ledger)
+    sent = broadcast(run.runtime, state.memory, number, state.vector)
+    updates, failed, steps = train(run, state, sent, sampled, ledger)
     participants.retire(without_budget(run, failed))
     if not updates and not participants.with_budget:
         return replace(state, ended=failed[min(failed)])
 
-    vector, memory = combine(run, state, received, updates, sampled)
+    vector, memory = combine(run, state, sent.received, updates, sampled)
     measured = measure(run, number, vector, participants, ledger)
     statements += [spent for update in updates.values() for spent in update.statements]
     privacy = so_far(state.privacy, statements)
@@ -162,7 +161,7 @@ def play_round(run: Run, state: ServerState) -> ServerState:
         "privacy": privacy["privacy"],
     }
     memory |= {STEPS: steps} if steps.any() else {}
-    memory |= central.state() if central else {}
+    memory |= sent.memory() | (central.state() if central else {})
     total = state.seconds + seconds
     after = replace(
         state, round=number, vector=vector, memory=memory, seconds=total, privacy=privacy
@@ -194,8 +193,7 @@ def sample(clients: Mapping[int, Node], seed: int, number: int, count: int) -> d
 def train(
     run: Run,
     state: ServerState,
-    sent: bytes,
-    received: np.ndarray,
+    sent: Broadcast,
     sampled: Mapping[int, Node],
     ledger: ByteLedger,
 ) -> tuple[dict[int, Update], dict[int, str], np.ndarray]:
@@ -205,7 +203,6 @@ def train(
         run: the run.
         state: the state before the round.
         sent: the task vector as sent to the clients.
-        received: the task vector [P] as they decode it.
         sampled: the clients of the round.
         ledger: counts the bytes of the round.
 
@@ -217,13 +214,15 @@ def train(
         RunFailed: fewer valid updates than ``federation.min_success``.
     """
     number, federation = state.round + 1, run.experiment.federation
-    replies, failed = run.ask("train", number, sent, sampled, ledger)
+    vectors = {client: sent.payload(node.reference) for client, node in sampled.items()}
+    replies, failed = run.ask("train", number, vectors, sampled, ledger)
+    state.participants.hold(replies, sent.name)
     state.participants.hear("train", number, sampled, failed)
     limit = max_norm(federation, state.vector.size, state.participants.deployed)
 
     def check(client: int, reply: Message) -> Update:
         examples = sampled[client].examples
-        return check_update(run.runtime, number, client, reply, received, examples, limit)
+        return check_update(run.runtime, number, client, reply, sent.received, examples, limit)
 
     updates = check_replies(replies, failed, check)
     steps = state.memory.get(STEPS, np.zeros(federation.clients, dtype=np.int64))
@@ -267,7 +266,7 @@ def combine(
         RunFailed: see ``check_finite``.
     """
     number, federation = state.round + 1, run.experiment.federation
-    quantized = rate_of(run.experiment.wire.down) is not None
+    quantized = run.experiment.wire.down not in FORMATS
     current = received if quantized else state.vector
     strategy = build_strategy(federation)
     restore_strategy(strategy, state.memory)

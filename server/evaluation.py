@@ -12,7 +12,7 @@ from fedpeft.errors import RunFailed
 from fedpeft.tasks import TaskInfo, metrics
 from fedpeft.training import evaluate
 from fedpeft.transfer import encode_down
-from fedpeft.wire.codecs import decode
+from fedpeft.wire.formats import decode
 from fedpeft.wire.messages import RECORD, EvaluateReply, from_fields
 from server.byte_ledger import ByteLedger
 from server.exchange import check_replies
@@ -81,7 +81,7 @@ def measure_at_clients(
         RunFailed: no client replied.
     """
     info, clients = run.runtime.info, participants.to_evaluate(number)
-    sent = encode_down(run.runtime, number, vector)
+    sent = dict.fromkeys(clients, encode_down(run.runtime, number, vector))
     replies, failed = run.ask("evaluate", number, sent, clients, ledger)
     participants.hear("evaluate", number, clients, failed)
     longest = run.experiment.task.max_length

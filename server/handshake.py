@@ -89,12 +89,14 @@ class Report:
         examples: number of training examples.
         identity: the reported keys of ``Runtime.identity``; digests as hexadecimal text.
         unknown: whether the node needs the experiment.
+        reference: name of the vector that the client holds.
     """
 
     client: int
     examples: int
     identity: dict[str, str]
     unknown: bool
+    reference: bytes
 
 
 def read_report(reply: Message) -> Report:
@@ -108,7 +110,7 @@ def read_report(reply: Message) -> Report:
     digests = {name: getattr(sent, name).hex() for name in COMMON if name != "version"}
     reported = {"version": sent.version, **digests}
     identity = {name: value for name, value in reported.items() if value}
-    return Report(sent.client, sent.examples, identity, bool(sent.unknown))
+    return Report(sent.client, sent.examples, identity, bool(sent.unknown), sent.reference)
 
 
 def with_backbone(identity: Mapping[str, str], reports: Collection[Report]) -> dict[str, str]:

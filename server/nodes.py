@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.settings import FederationSection
+from fedpeft.wire.messages import INITIAL_REFERENCE
 from server.registry import Registered
 
 _INTERVAL = 0.1  # seconds between two checks for nodes
@@ -17,11 +18,19 @@ _INTERVAL = 0.1  # seconds between two checks for nodes
 
 @dataclass(frozen=True)
 class Node:
-    """A node that takes part in a run; ``name`` is empty in a simulation."""
+    """A node that takes part in a run.
+
+    Attributes:
+        node_id: Flower's.
+        examples: number of its training examples.
+        name: under which it is registered; empty in a simulation.
+        reference: name of the vector that its client holds, see ``server/downlink.py``.
+    """
 
     node_id: int
     examples: int
     name: str = ""
+    reference: bytes = INITIAL_REFERENCE
 
 
 @dataclass

@@ -5,7 +5,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from fedpeft.errors import RunFailed, printable
 from fedpeft.experiment.config import Experiment
@@ -120,6 +120,11 @@ class Participants:
         """Never ask these clients to train again, because their privacy budget is spent."""
         self.spent.update(clients)
 
+    def hold(self, clients: Iterable[int], reference: bytes) -> None:
+        """Note that these clients hold the vector with this name, as they have answered it."""
+        for client in clients:
+            self.clients[client] = replace(self.clients[client], reference=reference)
+
     def forget(self, clients: Iterable[int]) -> None:
         """Repeat the handshake with these clients before their next round."""
         for client in clients:
@@ -232,7 +237,7 @@ class Participants:
                 f"{name}: client {client} with {examples} examples does not belong here; expected "
                 f"client 0 to {count - 1} with 1 to {MAX_EXAMPLES} examples"
             )
-        self.clients[client] = Node(node_id, examples, name if deployed else "")
+        self.clients[client] = Node(node_id, examples, name if deployed else "", report.reference)
         self.numbers[node_id] = client
         return client
 

@@ -36,7 +36,7 @@ class Run:
         self,
         kind: Kind,
         number: int,
-        vector: bytes,
+        vectors: Mapping[int, bytes],
         clients: Mapping[int, Node],
         ledger: ByteLedger,
     ) -> tuple[dict[int, Message], dict[int, str]]:
@@ -45,19 +45,15 @@ class Run:
         Args:
             kind: train or evaluate.
             number: of the round, from 1.
-            vector: the encoded task vector, see ``encode_down``.
+            vectors: the encoded task vector for each client, see ``server/downlink.py``.
             clients: client -> its node.
             ledger: counts the bytes of the round.
         """
-        request = Request(
-            vector=vector,
-            round=number,
-            label=label(self.runtime.digest, self.name),
-        )
+        name = label(self.runtime.digest, self.name)
         return exchange(
             self.grid,
             kind,
-            lambda client: request,
+            lambda client: Request(vector=vectors[client], round=number, label=name),
             {client: node.node_id for client, node in clients.items()},
             ledger,
             self.experiment.federation.timeout,

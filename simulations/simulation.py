@@ -12,7 +12,7 @@ from typing import Any
 from clients import partitioning
 from clients.app import app as client_app
 from clients.app import train_together
-from clients.data import LEDGER_FOLDER, PARTITION_FILE, PERSONAL_FOLDER
+from clients.data import KEPT_FOLDER, LEDGER_FOLDER, PARTITION_FILE
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runtime import Runtime, runtime_of
@@ -133,6 +133,6 @@ def node_config(path: Path, experiment: Experiment) -> NodeConfig:
     return {
         PARTITION_FILE: str((path / PARTITION).resolve()),
         LEDGER_FOLDER: str(ledgers.resolve()),
-        PERSONAL_FOLDER: str((path / "personal").resolve()),
+        KEPT_FOLDER: str((path / "kept").resolve()),
         "num-partitions": experiment.federation.clients,
     }

@@ -230,7 +230,7 @@ _FILES = {
     "run.lock": "Held by the process that runs in this folder.",
     "plots/": "Score and loss against rounds and bytes; the partition.",
     "privacy/": "Simulation with privacy: the ledger of each client.",
-    "personal/": "Simulation with `federation.personal`: the parameters each client keeps.",
+    "kept/": "Simulation: vectors that a client keeps between rounds, such as personal parameters.",
     "roster.json": "Deployment: the node, rounds and epsilon of each client.",
     "refused.jsonl": "Nodes that do not take part, or not in everything, with the reason.",
     "profile.json": "With `--profile`: time per stage.",

@@ -16,8 +16,9 @@ Strategy = Literal[
 
 #: Strings, also accepted as ``"a,b"``.
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
-#: Name of a codec, see ``fedpeft.wire.codecs``.
-Codec = Annotated[str, AfterValidator(check_codec)]
+#: Names of codecs, see ``fedpeft.wire.codecs``.
+Up = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden", "topk"))]
+Down = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden", "delta"))]
 #: Default server learning rate; the strategies that select or trim clients do not have one.
 SERVER_LR = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
 
@@ -179,12 +180,17 @@ class HeadSection(Section):
 class WireSection(Section):
     """Encoding of task vectors in messages."""
 
-    up: Codec = Field(
+    up: Up = Field(
         "float32",
         description="a client's update: float32 | float16 | bfloat16 | float64 | eden1 ... eden8 "
-        "(bits per number) | eden0.02 ... eden0.99 (a share of the numbers at one bit)",
+        "(bits per number) | eden0.02 ... eden0.99 (a share of the numbers at one bit) | "
+        "topk0.001 ... topk1 (the largest numbers; a biased baseline)",
     )
-    down: Codec = Field("float32", description="the server's task vector: as wire.up")
+    down: Down = Field(
+        "float32",
+        description="the server's task vector: a number format | eden1 ... eden8 (difference to "
+        "the initial vector) | delta0.02 ... delta8 (to what was sent before)",
+    )
 
 
 def _renamed_engine(kind: object) -> object:

@@ -1,86 +1,70 @@
-"""Codecs of task vectors: the bytes in which a vector is sent.
+"""The names of codecs of task vectors.
 
-A number format sends the vector itself. EDEN (``fedpeft.wire.eden``) sends a change in a few bits
-per number; ``fedpeft.transfer`` chooses between them.
+A number format (``fedpeft.wire.formats``) sends the vector itself. The others send a change in a
+few bits per number: ``fedpeft.wire.eden``, also as ``delta`` (see ``fedpeft.transfer``), and
+``fedpeft.wire.topk``.
 """
 
 from __future__ import annotations
 
-import numpy as np
+import re
+from typing import Literal
 
-from fedpeft.wire import eden
+from fedpeft.wire import eden, topk
+from fedpeft.wire.formats import FORMATS
 
-#: Bytes per number of each number format.
-FORMATS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
-_EXPECTED = f"{', '.join(FORMATS)}, eden1 to eden8 (bits per number), or eden0.02 to eden0.99"
+Coder = Literal["eden", "delta", "topk"]
+
+_EXPECTED = {
+    "eden": "eden1 to eden8 (bits per number), eden0.02 to eden0.99",
+    "delta": "delta1 to delta8, delta0.02 to delta0.99",
+    "topk": "topk0.001 to topk1 (the share of numbers)",
+}
+_NAME = re.compile(r"(eden|delta|topk)([0-9](?:\.[0-9]{1,6})?)")
 
 
-def check_codec(name: str) -> str:
+def rate_of(codec: str, *coders: Coder) -> float | None:
+    """Return the number in a codec's name, if it is one of ``coders``.
+
+    Returns:
+        The bits per number of "eden0.5" or "delta1", the share of numbers of "topk0.01", or None.
+    """
+    match = _NAME.fullmatch(codec)
+    if match is None or match[1] not in coders:
+        return None
+    rate = float(match[2])
+    valid = topk.LEAST_SHARE <= rate <= 1 if match[1] == "topk" else eden.is_rate(rate)
+    return rate if valid else None
+
+
+def check_codec(name: str, *coders: Coder) -> str:
     """Return the name of a codec in its shortest form, such as "eden0.5" for "eden0.50".
 
     Raises:
-        ValueError: there is no such codec.
+        ValueError: it is neither a number format nor one of ``coders``.
     """
-    rate = eden.rate_of(name)
-    if rate is None and name not in FORMATS:
-        raise ValueError(_EXPECTED)
-    return name if rate is None else f"eden{rate:g}"
+    if name in FORMATS:
+        return name
+    rate = rate_of(name, *coders)
+    if rate is None:
+        raise ValueError(", ".join([*FORMATS, *(_EXPECTED[coder] for coder in coders)]))
+    return f"{name.rstrip('0123456789.')}{rate:g}"
 
 
 def encoded_size(size: int, codec: str) -> int:
-    """Return the number of bytes of an encoded vector of ``size`` numbers."""
-    return size * FORMATS[codec] if codec in FORMATS else eden.encoded_size(size, codec)
+    """Return the number of bytes of an encoded vector of ``size`` numbers.
 
-
-def encode(vector: np.ndarray, codec: str) -> bytes:
-    """Return the bytes of a vector [P]: its numbers in the format ``codec``, little-endian.
-
-    Numbers beyond the range of ``codec`` become infinite.
+    For ``delta`` it is that of one step.
     """
-    with np.errstate(over="ignore"):
-        if codec == "bfloat16":
-            return _to_bfloat16(vector.astype("<f4")).tobytes()
-        return vector.astype(np.dtype(codec).newbyteorder("<"), copy=False).tobytes()
+    if codec in FORMATS:
+        return size * FORMATS[codec]
+    if share := rate_of(codec, "topk"):
+        return topk.encoded_size(size, share)
+    return eden.encoded_size(size, bits_of(codec))
 
 
-def decode(data: bytes, codec: str, size: int, dtype: str = "float32") -> np.ndarray:
-    """Return the vector [P] of received bytes in ``dtype``; it may share their memory.
-
-    Args:
-        data: the received bytes, which are not trusted.
-        codec: format in which the numbers were sent.
-        size: expected length P.
-        dtype: of the result.
-
-    Raises:
-        ValueError: wrong length, or a number that is not finite.
-    """
-    expected = encoded_size(size, codec)
-    if len(data) != expected:
-        raise ValueError(f"vector has {len(data)} bytes, expected {expected} ({size} x {codec})")
-    if codec == "bfloat16":
-        numbers = (np.frombuffer(data, "<u2").astype("<u4") << 16).view("<f4")
-    else:
-        numbers = np.frombuffer(data, np.dtype(codec).newbyteorder("<"))
-    return finite(numbers, dtype)
-
-
-def finite(numbers: np.ndarray, dtype: str) -> np.ndarray:
-    """Return numbers [P] in another dtype, as a copy: torch wants writable memory.
-
-    Raises:
-        ValueError: a number is not finite in ``dtype``.
-    """
-    with np.errstate(over="ignore"):  # a float64 may be beyond float32
-        vector = numbers.astype(dtype)
-    bad = np.count_nonzero(~np.isfinite(vector))
-    if bad:
-        raise ValueError(f"{bad} of {len(vector)} numbers are NaN or infinite")
-    return vector
-
-
-def _to_bfloat16(numbers: np.ndarray) -> np.ndarray:
-    """Return the upper halves of float32 numbers, rounded to nearest, ties to even, uint16."""
-    bits = numbers.view("<u4")
-    rounded = (bits + (0x7FFF + ((bits >> 16) & 1)).astype("<u4")) >> 16
-    return np.where(np.isnan(numbers), 0x7FC0, rounded).astype("<u2")
+def bits_of(codec: str) -> float:
+    """Return the bits per number of a codec that is EDEN."""
+    rate = rate_of(codec, "eden", "delta")
+    assert rate is not None, f"'{codec}' is not EDEN; check_codec refuses other names"
+    return rate

@@ -6,6 +6,11 @@ vector and q the levels, the decoder returns R^T (S q), where S = |x|^2 / <z, q>
 (section 3). S is the only other number sent. Both sides draw the rotation from a generator with the
 same seed, so nothing has to be remembered between rounds.
 
+Where the next code corrects the errors of this one, as in a ``delta`` downlink, the decoded vector
+is better near x than correct on average: S = <z, q> / |q|^2 then has the smallest error, which is
+always smaller than x. With the unbiased scale, below one bit, the error is larger than x, and would
+grow from round to round.
+
 The rotation is two orthonormal cosine transforms, each after random signs. It is not uniform over
 all rotations, so the bias is not exactly zero, but it is too small to measure. With one transform
 it is large for vectors with few nonzero numbers. A cosine transform has any length: no padding.
@@ -15,7 +20,6 @@ With a rate below 1, only a random share of the rotated numbers is sent, at one 
 
 from __future__ import annotations
 
-import re
 from collections.abc import Iterator
 
 import numpy as np
@@ -32,40 +36,32 @@ BLOCK = 1 << 15
 #: close to zero, and the variance of S has no bound.
 LEAST_KEPT = 32
 
-_NAME = re.compile(r"eden([0-9](?:\.[0-9]{1,6})?)")
+
+def is_rate(rate: float) -> bool:
+    """Return whether a vector can be sent in ``rate`` bits per number: 0.02 to 1, or 2 to 8."""
+    return LEAST_RATE <= rate <= 1 or (float(rate).is_integer() and 1 < rate <= MOST_BITS)
 
 
-def rate_of(codec: str) -> float | None:
-    """Return the bits per number of a codec "eden1" ... "eden8" or "eden0.02" ... "eden1".
-
-    Returns:
-        The rate, or None for any other name.
-    """
-    match = _NAME.fullmatch(codec)
-    rate = float(match[1]) if match else 0.0
-    valid = LEAST_RATE <= rate <= 1 or (rate.is_integer() and 1 < rate <= MOST_BITS)
-    return rate if valid else None
-
-
-def encoded_size(size: int, codec: str) -> int:
+def encoded_size(size: int, rate: float) -> int:
     """Return the number of bytes of an encoded vector of ``size`` numbers."""
-    rate = _rate(codec)
     lengths = _lengths(size)
     sent = sum(_kept_count(length, rate) for length in lengths)
     return 4 * len(lengths) + (sent * _bits(rate) + 7) // 8
 
 
-def encode(vector: np.ndarray, codec: str, generator: np.random.Generator) -> bytes:
+def encode(
+    vector: np.ndarray, rate: float, generator: np.random.Generator, unbiased: bool = True
+) -> bytes:
     """Return the code of a vector [n]: a float32 scale per block, then the packed levels.
 
     A block that is not finite gets a scale that ``decode`` refuses.
 
     Args:
         vector: float32 or float64.
-        codec: see ``rate_of``.
+        rate: bits per number, see ``is_rate``.
         generator: draws the rotation; ``decode`` needs one in the same state.
+        unbiased: whether the mean over rotations is the vector; else the error is the smallest.
     """
-    rate = _rate(codec)
     levels, _ = quantizer(_bits(rate))
     scales, codes = [], []
     for block in _split(vector.astype(np.float64), _lengths(len(vector))):
@@ -78,29 +74,32 @@ def encode(vector: np.ndarray, codec: str, generator: np.random.Generator) -> by
         rotated = rotation.apply(block) * (np.sqrt(len(block)) / norm)
         code = nearest(rotated, _bits(rate))
         # Sums of numpy: those of BLAS depend on its number of threads.
-        scales.append(norm * np.sqrt(len(block)) / np.sum(levels[code] * rotated))
+        product, chosen = np.sum(levels[code] * rotated), np.sum(np.square(levels[code]))
+        scale = len(block) / product if unbiased else product / chosen
+        scales.append(scale * norm / np.sqrt(len(block)))
         codes.append(code)
     with np.errstate(over="ignore"):  # infinite, see above
         sent = np.array(scales).astype("<f4")
     return sent.tobytes() + _pack(np.concatenate(codes), _bits(rate))
 
 
-def decode(data: bytes, size: int, codec: str, generator: np.random.Generator) -> np.ndarray:
+def decode(data: bytes, size: int, rate: float, generator: np.random.Generator) -> np.ndarray:
     """Return the vector [n] of received bytes, float64.
 
     Args:
         data: the received bytes, which are not trusted.
         size: expected length n.
-        codec: see ``rate_of``.
+        rate: bits per number, see ``is_rate``.
         generator: in the state that the encoder's generator had.
 
     Raises:
         ValueError: wrong length, or a scale that is negative or not finite.
     """
-    expected = encoded_size(size, codec)
+    expected, lengths = encoded_size(size, rate), _lengths(size)
     if len(data) != expected:
-        raise ValueError(f"vector has {len(data)} bytes, expected {expected} ({size} x {codec})")
-    rate, lengths = _rate(codec), _lengths(size)
+        raise ValueError(
+            f"vector has {len(data)} bytes, expected {expected} ({size} numbers at {rate:g} bits)"
+        )
     scales = np.frombuffer(data, "<f4", len(lengths)).astype(np.float64)
     bad = np.count_nonzero(~(np.isfinite(scales) & (scales >= 0)))
     if bad:
@@ -156,12 +155,6 @@ class _Rotation:
 def _norm(block: np.ndarray) -> float:
     with np.errstate(over="ignore"):  # infinite
         return float(np.sqrt(np.sum(np.square(block))))
-
-
-def _rate(codec: str) -> float:
-    rate = rate_of(codec)
-    assert rate is not None, "refused by fedpeft.wire.codecs.check_codec"
-    return rate
 
 
 def _bits(rate: float) -> int:

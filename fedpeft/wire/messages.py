@@ -15,6 +15,8 @@ from typing import Any, TypeVar
 RECORD = "m"
 PAYLOAD = "v"  # key of the encoded vector in all messages that have one
 LABEL_BYTES = 8
+REFERENCE_BYTES = 8
+INITIAL_REFERENCE = bytes(REFERENCE_BYTES)  # name of the initial vector
 EXPERIMENT_BYTES = 1 << 16  # largest text of an experiment
 
 Fields = dict[str, int | float | str | bytes]
@@ -53,6 +55,7 @@ class HandshakeReply:
         unknown: 1 if the node does not have the experiment, which the server then sends.
         client: number of the client.
         examples: number of training examples.
+        reference: name of the vector that the client holds, see ``server/downlink.py``.
         experiment: SHA-256 digests, here and below.
     """
 
@@ -60,6 +63,7 @@ class HandshakeReply:
     unknown: int = _field("u", int, 0)
     client: int = _field("c", int, -1)
     examples: int = _field("x", int, 0)
+    reference: bytes = _field("r", bytes, INITIAL_REFERENCE)
     experiment: bytes = _field("d", bytes, b"")
     projection: bytes = _field("p", bytes, b"")
     layout: bytes = _field("l", bytes, b"")
@@ -156,6 +160,11 @@ def label(digest: str, run: str) -> bytes:
         run: name of a deployment's run, or "".
     """
     return hashlib.sha256(f"{digest}|{run}".encode()).digest()[:LABEL_BYTES]
+
+
+def next_reference(reference: bytes, step: bytes) -> bytes:
+    """Return the name of the vector that a ``delta`` step leads to from another one."""
+    return hashlib.sha256(reference + step).digest()[:REFERENCE_BYTES]
 
 
 def pack_experiment(toml: str) -> bytes:

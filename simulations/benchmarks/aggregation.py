@@ -90,7 +90,9 @@ def server_process(arguments: Sequence[str]) -> None:
     state = ServerState(0, start, privacy={}, participants=participants, wire=WireMeter(None))
     asked = {client: Node(client, 1) for client in range(clients)}
     loaded, began = resident("VmRSS"), time.perf_counter()
-    replies, failed = run.ask("train", 1, start.tobytes(), asked, ByteLedger())
+    replies, failed = run.ask(
+        "train", 1, dict.fromkeys(asked, start.tobytes()), asked, ByteLedger()
+    )
     asking = time.perf_counter() - began
     checking, good = timed(
         lambda: check_replies(

@@ -38,7 +38,7 @@ def contexts(tmp_path: Path) -> list[Context]:
         "num-partitions": 3,
         "partition-file": str(path),
         "privacy-folder": str(tmp_path / "privacy"),
-        "personal-folder": str(tmp_path / "personal"),
+        "kept-folder": str(tmp_path / "kept"),
     }
     new_run()
     return [

@@ -15,7 +15,7 @@ from flwr.app import Context, Message, RecordDict
 from messaging import arriving, content_of, handshake_request, request
 
 from clients.app import app
-from clients.data import LEDGER_FOLDER, PARTITION_FILE, PERSONAL_FOLDER, simulated_ledger
+from clients.data import KEPT_FOLDER, LEDGER_FOLDER, PARTITION_FILE, simulated_ledger
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.ledger import PrivacyLedger, read_ledger
@@ -37,7 +37,7 @@ def node(folder: Path, ledgers: str) -> Context:
     files = {
         PARTITION_FILE: str(folder / "partition.json"),
         LEDGER_FOLDER: str(folder / ledgers),
-        PERSONAL_FOLDER: str(folder / "personal"),
+        KEPT_FOLDER: str(folder / "kept"),
     }
     return Context(1, 1000, {**shared, **files}, RecordDict(), {})
 

@@ -167,8 +167,8 @@ def test_a_vector_that_is_not_finite_is_refused(state: Path, quick: Quick, value
 
 def test_personal_parameters_of_old_runs_are_removed(state: Path, quick: Quick) -> None:
     """A server could otherwise fill a node's disk with runs."""
-    kept = NodeFolder(state).personal
-    kept.mkdir()
+    kept = NodeFolder(state).kept / "personal"
+    kept.mkdir(parents=True)
     for number in range(120):
         (kept / f"{number:03d}.safetensors").write_text("")
         os.utime(kept / f"{number:03d}.safetensors", (number, number))

@@ -79,7 +79,13 @@ def test_clients_with_files_of_rows_give_the_bits_of_the_simulation(
     ]
 
 
+@pytest.mark.parametrize(
+    "codecs",
+    [[], ["wire.up=eden0.5", "wire.down=eden8"], ["wire.up=topk0.1", "wire.down=delta1"]],
+    ids=["float32", "eden", "delta"],
+)
 def test_parts_of_a_public_task_give_the_bits_of_the_simulation(
+    codecs: list[str],
     tmp_path: Path,
     node_state: NodeState,
     server_folder: Callable[[list[int]], Path],
@@ -94,7 +100,8 @@ def test_parts_of_a_public_task_give_the_bits_of_the_simulation(
         "engine.cohort=1",
         "engine.threads=1",
     ]
-    experiment = Experiment.load("", [*quick, "federation.clients=2", "federation.rounds=2"])
+    federation = ["federation.clients=2", "federation.rounds=2"]
+    experiment = Experiment.load("", [*quick, *federation, *codecs])
     # Registered the other way round: the part's number is the client's.
     deploy(experiment, [node_state("b", partition=1), node_state("a", partition=0)])
     expected = simulated(experiment, tmp_path, monkeypatch)
@@ -300,4 +307,4 @@ def test_two_runs_of_one_experiment_share_no_personal_parameters(
     results = [read(server / "runs" / name / "result.json") for name in ("first", "second")]
     assert results[0]["digests"]["vector"] == results[1]["digests"]["vector"]
     assert results[0]["score"] == results[1]["score"]
-    assert len([*(states[0] / "personal").iterdir()]) == 2
+    assert len([*(states[0] / "kept" / "personal").iterdir()]) == 2

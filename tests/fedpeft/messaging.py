@@ -9,7 +9,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.version import __version__
-from fedpeft.wire.codecs import encode
+from fedpeft.wire.formats import encode
 from fedpeft.wire.messages import (
     RECORD,
     HandshakeRequest,

@@ -46,7 +46,7 @@ def test_a_run_survives_any_value_of_a_site(
     quick: Quick, federate: Federate, kind: str, key: str, value: Any
 ) -> None:
     private = PRIVACY if key in ("e", "c") and kind == "train" else []
-    experiment = quick("federation.evaluation=clients", *private)
+    experiment = quick("federation.evaluation=clients", "wire.down=delta1", *private)
     folder = federate(experiment, lambda reply: changed(reply, **{key: value}), kind, client=1)
     assert [line["round"] for line in folder.rounds()] == [1, 2]
     assert all(line["clients"] >= 2 for line in folder.rounds())

@@ -29,8 +29,8 @@ def shares(folder: RunFolder) -> list[np.ndarray]:
 
 
 def own(folder: RunFolder, client: int) -> dict[int, np.ndarray]:
-    found = load_file(folder.path / "personal" / f"client-{client:05d}.safetensors")
-    return {int(number): values for number, values in found.items()}
+    found = load_file(folder.path / "kept" / "personal" / f"client-{client:05d}.safetensors")
+    return {int(key.split("/")[0]): values for key, values in found.items()}
 
 
 def test_personal_parameters_are_trained_and_kept_and_never_sent(

@@ -128,7 +128,10 @@ def test_central_privacy_clips_decoded_updates(
         (scaled(np.nan), "refused: 1 of 1 scales are NaN, infinite or negative"),
         (scaled(-1), "refused: 1 of 1 scales"),
         (scaled(np.inf), "refused: 1 of 1 scales"),
-        (lambda reply: changed(reply, v=bytes(UP + 1)), "has 16 bytes, expected 15 (82 x eden1)"),
+        (
+            lambda reply: changed(reply, v=bytes(UP + 1)),
+            "has 16 bytes, expected 15 (82 numbers at 1 bits)",
+        ),
         (lambda reply: changed(reply, v=bytes(4 * SIZE)), "has 328 bytes, expected 15"),
         (lambda reply: changed(reply, v=None), "has 0 bytes, expected 15"),
     ],

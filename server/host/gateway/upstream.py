@@ -18,6 +18,9 @@ _SMALL = 1 << 16  # bytes of a body that is read before the SuperLink is asked
 #: Seconds until a request is passed on again after a 500. With many nodes, a writer sometimes waits
 #: longer for SQLite's lock than the SuperLink allows; a SuperNode would end, or lose its reply.
 _AGAIN = (0.2, 1.0)
+#: Seconds after which an unused connection is closed. The SuperLink closes it after 5; a request
+#: sent at that moment would be lost.
+_UNUSED = 2.0
 # Only these headers pass, so that both sides agree where a request ends and whose it is.
 _REQUEST = {b"content-type", b"accept", b"accept-encoding"}
 _RESPONSE = {b"content-type", b"content-length", b"content-encoding"}
@@ -33,7 +36,9 @@ class Upstream:
             verify=ssl.create_default_context(cafile=state.ca),
             timeout=httpx.Timeout(60.0, connect=5.0, read=120.0),
             limits=httpx.Limits(
-                max_connections=_CONNECTIONS, max_keepalive_connections=_CONNECTIONS
+                max_connections=_CONNECTIONS,
+                max_keepalive_connections=_CONNECTIONS,
+                keepalive_expiry=_UNUSED,
             ),
             trust_env=False,  # a site's proxy does not reach loopback
         )

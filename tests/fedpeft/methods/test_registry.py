@@ -17,7 +17,7 @@ from fedpeft.batches.batch import Batch
 from fedpeft.methods import REGISTRY, method_class
 from fedpeft.model import TaskModel
 from fedpeft.modifications.hooks import applied
-from fedpeft.wire.codecs import decode, encode
+from fedpeft.wire.formats import decode, encode
 
 
 def named(name: str, settings: dict[str, object]) -> str:

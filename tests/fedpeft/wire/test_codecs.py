@@ -1,68 +1,55 @@
-"""Codecs: what is sent, and what is refused."""
+"""Names of codecs: which there are in each direction, and the numbers in them."""
 
 from __future__ import annotations
 
-import numpy as np
 import pytest
-import torch
 
-from fedpeft.wire.codecs import check_codec, decode, encode
-
-PRECISION = {"float16": 2**-11, "bfloat16": 2**-8}  # half of the space between two numbers
+from fedpeft.wire.codecs import Coder, check_codec, encoded_size, rate_of
 
 
 @pytest.mark.parametrize(
-    ("codec", "bytes_each"), [("float32", 4), ("float16", 2), ("bfloat16", 2), ("float64", 8)]
-)
-def test_a_decoded_vector_is_the_encoded_one_in_the_codecs_precision(
-    codec: str, bytes_each: int
-) -> None:
-    vector = np.random.default_rng(0).normal(size=50).astype(np.float32)
-    sent = encode(vector, codec)
-    assert len(sent) == 50 * bytes_each
-    back = decode(sent, codec, 50)
-    assert back.dtype == np.float32
-    np.testing.assert_allclose(back, vector, rtol=PRECISION.get(codec, 0))
-
-
-def test_numbers_are_sent_little_endian() -> None:
-    assert encode(np.array([1.0], ">f4"), "float32") == b"\x00\x00\x80\x3f"
-    assert decode(b"\x00\x00\x80\x3f", "float32", 1).tolist() == [1.0]
-
-
-@pytest.mark.parametrize(
-    ("array", "words"),
+    ("name", "rate"),
     [
-        (np.zeros(3, np.float32), r"12 bytes, expected 16 \(4 x float32\)"),
-        (np.zeros(4, np.float64), "32 bytes, expected 16"),
-        (np.array([0, np.nan, np.inf, 1], np.float32), "2 of 4 numbers are NaN or infinite"),
+        ("eden1", 1), ("eden8", 8), ("eden0.5", 0.5), ("eden0.02", 0.02), ("eden1.0", 1),
+        ("delta1", 1), ("delta0.2", 0.2), ("topk0.001", 0.001), ("topk1", 1),
+        ("eden0", None), ("eden9", None), ("eden1.5", None), ("eden0.01", None), ("eden", None),
+        ("eden-1", None), ("eden1e0", None), ("edenx", None), ("float32", None),
+        ("eden½", None), ("eden１", None), ("delta1.5", None), ("topk0", None), ("topk2", None),
+    ],
+)  # fmt: skip
+def test_rates(name: str, rate: float | None) -> None:
+    assert rate_of(name, "eden", "delta", "topk") == rate
+
+
+def test_only_the_asked_codecs_have_a_rate() -> None:
+    assert rate_of("delta1", "eden", "topk") is None
+
+
+def test_names_are_shortened() -> None:
+    names = ("float16", "eden3", "eden0.50", "eden1.0", "topk0.010")
+    short = ["float16", "eden3", "eden0.5", "eden1", "topk0.01"]
+    assert [check_codec(name, "eden", "topk") for name in names] == short
+
+
+@pytest.mark.parametrize(
+    ("coders", "names", "words"),
+    [
+        (
+            ("eden", "topk"),
+            ("delta1", "eden9", "topk2"),
+            r"eden0\.02 .*, topk0\.001 to topk1",
+        ),
+        (("eden", "delta"), ("topk0.1", "delta0.01", "float8", ""), r"eden8 .*delta1 to delta8"),
     ],
 )
-def test_decoding_refuses_wrong_lengths_and_numbers_that_are_not_finite(
-    array: np.ndarray, words: str
+def test_other_names_are_refused(
+    coders: tuple[Coder, ...], names: tuple[str, ...], words: str
 ) -> None:
-    with pytest.raises(ValueError, match=words):
-        decode(array.tobytes(), "float32", 4)
+    for name in names:
+        with pytest.raises(ValueError, match=words):
+            check_codec(name, *coders)
 
 
-def test_bfloat16_is_that_of_torch() -> None:
-    """All ties, both zeros, subnormal numbers, overflow, infinity and NaN."""
-    bits = np.random.default_rng(0).integers(0, 2**32, 100_000, dtype=np.uint32)
-    bits[:6] = 0x3F808000, 0x3F818000, 0x80000000, 0x7F7FFFFF, 0x7F800000, 0x00000001
-    vector = bits.view(np.float32)
-    sent = np.frombuffer(encode(vector, "bfloat16"), "<i2")
-    expected = torch.from_numpy(vector).to(torch.bfloat16)
-    nan = np.isnan(vector)
-    assert (sent[~nan] == expected.view(torch.int16).numpy()[~nan]).all()
-    assert torch.from_numpy(sent[nan].copy()).view(torch.bfloat16).isnan().all()
-    with pytest.raises(ValueError, match="1 of 2 numbers are NaN or infinite"):
-        decode(encode(np.array([1.0, 3.4e38], np.float32), "bfloat16"), "bfloat16", 2)
-
-
-def test_names_of_codecs_are_shortened_or_refused() -> None:
-    assert [check_codec(name) for name in ("float16", "eden3", "eden0.50", "eden1.0")] == [
-        *("float16", "eden3", "eden0.5", "eden1")
-    ]
-    for name in ("float8", "eden9", "eden0.01", "eden2.5", "", "EDEN1"):
-        with pytest.raises(ValueError, match=r"eden1 to eden8 .*, or eden0\.02 to eden0\.99"):
-            check_codec(name)
+def test_sizes() -> None:
+    sizes = {"float16": 200, "eden1": 4 + 13, "delta2": 4 + 25, "topk0.1": 20 + 9}
+    assert {name: encoded_size(100, name) for name in sizes} == sizes

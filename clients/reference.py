@@ -1,0 +1,70 @@
+"""The reference of a ``delta`` downlink: the vector that a client holds since its last training.
+
+See ``server/downlink.py`` for the server's side.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from clients.data import LocalData
+from clients.errors import ClientError
+from clients.kept import keep, kept
+from fedpeft.transfer import decode_step
+from fedpeft.wire import formats
+from fedpeft.wire.codecs import encoded_size, rate_of
+from fedpeft.wire.messages import INITIAL_REFERENCE, REFERENCE_BYTES, next_reference
+
+
+def has_reference(data: LocalData) -> bool:
+    """Return whether the run's downlink continues from what clients hold."""
+    return rate_of(data.runtime.experiment.wire.down, "delta") is not None
+
+
+def held(data: LocalData) -> bytes:
+    """Return the name of the client's reference; without one, that of the initial vector."""
+    return _read(data)[1] if has_reference(data) else INITIAL_REFERENCE
+
+
+def follow(data: LocalData, number: int, payload: bytes) -> np.ndarray:
+    """Return the vector [S] of a train message, and keep it as the new reference.
+
+    Args:
+        data: the client's.
+        number: of the round.
+        payload: the steps of the last rounds, or a name and a vector. It is not trusted.
+
+    Raises:
+        ClientError: the steps do not continue from the reference that the client holds.
+        ValueError: a step or the vector is malformed.
+    """
+    last, name, vector = _read(data)
+    runtime, dtype, size = data.runtime, str(vector.dtype), len(vector)
+    if len(payload) == REFERENCE_BYTES + size * formats.FORMATS[dtype]:
+        name = payload[:REFERENCE_BYTES]
+        vector = formats.decode(payload[REFERENCE_BYTES:], dtype, size, dtype)
+    else:
+        length = encoded_size(size, runtime.experiment.wire.down)
+        steps = [payload[at : at + length] for at in range(0, len(payload), length)]
+        if not number - len(steps) <= last <= number:
+            raise ClientError(
+                f"the message has the steps to round {number} from round {number - len(steps)}, "
+                f"and this client is at round {last}"
+            )
+        for each in range(last + 1, number + 1):
+            step = steps[each - number - 1]
+            vector = decode_step(runtime, each, vector, step)
+            name = next_reference(name, step)
+    arrays = {"vector": vector, "name": np.frombuffer(name, np.uint8)}
+    keep(data, "reference", size, number, arrays)
+    return vector
+
+
+def _read(data: LocalData) -> tuple[int, bytes, np.ndarray]:
+    """Return round, name and vector [S] of the reference."""
+    parameters, rounds = data.runtime.parameters, data.runtime.experiment.federation.rounds
+    last, arrays = kept(data, "reference", int(parameters.shared.size), rounds)
+    if arrays:
+        return last, arrays["name"].tobytes(), arrays["vector"]
+    initial = parameters.initial_shared(data.runtime.experiment.seed)
+    return 0, INITIAL_REFERENCE, initial

@@ -1,0 +1,134 @@
+"""The reference of a ``delta`` downlink at a node: it survives a process, and hostile messages."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from flwr.app import Context, Message
+from messaging import arriving, content_of, handshake_request
+from workers import node_context, state_folder
+
+from clients import relay
+from clients.folder import NodeFolder
+from fedpeft.experiment.config import Experiment
+from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.transfer import encode_step
+from fedpeft.wire.messages import (
+    INITIAL_REFERENCE,
+    HandshakeReply,
+    HandshakeRequest,
+    Request,
+    label,
+    next_reference,
+)
+
+Quick = Callable[..., Experiment]
+STEP, WHOLE = 4 + 11, 8 + 4 * 82
+
+
+@pytest.fixture
+def experiment(quick: Quick) -> Experiment:
+    return quick("wire.down=delta1", "local.steps=1", "federation.rounds=9")
+
+
+@pytest.fixture
+def context(tmp_path: Path) -> Context:
+    return node_context(state_folder(tmp_path / "state"))
+
+
+def named(experiment: Experiment, context: Context) -> bytes:
+    """Shake hands, and return the name of the reference that the node holds."""
+    request: HandshakeRequest = handshake_request(experiment, 0)
+    reply = relay.app(arriving("query.handshake", request), context)
+    return content_of(reply, HandshakeReply).reference
+
+
+def train(experiment: Experiment, context: Context, number: int, payload: bytes) -> Message:
+    request = Request(vector=payload, round=number, label=label(experiment.digest, ""))
+    return relay.app(arriving("train", request), context)
+
+
+def steps(runtime: Runtime, count: int) -> list[bytes]:
+    """Return the steps of some rounds; they do not lead anywhere in particular."""
+    start = runtime.parameters.initial_shared(0)
+    return [encode_step(runtime, n, start + np.float32(n), start) for n in range(1, count + 1)]
+
+
+def test_a_node_names_the_reference_it_holds(experiment: Experiment, context: Context) -> None:
+    one, two, three = steps(runtime_of(experiment), 3)
+    assert named(experiment, context) == INITIAL_REFERENCE
+    assert train(experiment, context, 1, one).has_content()
+    first = next_reference(INITIAL_REFERENCE, one)
+    assert named(experiment, context) == first
+    assert train(experiment, context, 3, two + three).has_content()
+    last = next_reference(next_reference(first, two), three)
+    assert named(experiment, context) == last
+    assert train(experiment, context, 3, b"").has_content()  # a repeated round
+    assert train(experiment, context, 3, one + two + three).has_content()  # more than it needs
+    assert named(experiment, context) == last
+
+
+def test_a_whole_vector_replaces_the_reference(experiment: Experiment, context: Context) -> None:
+    one, two, _ = steps(runtime_of(experiment), 3)
+    assert named(experiment, context) == INITIAL_REFERENCE
+    assert train(experiment, context, 1, one).has_content()
+    vector = runtime_of(experiment).parameters.initial_shared(0)
+    assert train(experiment, context, 5, b"the name" + vector.tobytes()).has_content()
+    assert named(experiment, context) == b"the name"
+    assert train(experiment, context, 4, b"").has_error()
+    # A server that went back to an earlier round sends a whole vector.
+    assert train(experiment, context, 1, b"an older" + vector.tobytes()).has_content()
+    assert train(experiment, context, 2, two).has_content()
+    assert named(experiment, context) == next_reference(b"an older", two)
+
+
+@pytest.mark.parametrize(
+    ("number", "payload", "words"),
+    [
+        (2, bytes(STEP), "steps to round 2 from round 1, and this client is at round 0"),
+        (1, b"", "steps to round 1 from round 1, and this client is at round 0"),
+        (1, bytes(STEP - 1), "ValueError"),
+        (1, bytes(STEP) * 3 + b"x", "ValueError"),
+        (1, b"\xff" * STEP, "ValueError"),
+        (1, b"\xff" * WHOLE, "ValueError"),
+    ],
+    ids=["missing", "none", "short", "long", "nan step", "nan vector"],
+)
+def test_hostile_steps_change_nothing(
+    experiment: Experiment, context: Context, number: int, payload: bytes, words: str
+) -> None:
+    assert named(experiment, context) == INITIAL_REFERENCE
+    reply = train(experiment, context, number, payload)
+    assert reply.has_error() and words in reply.error.reason
+    assert named(experiment, context) == INITIAL_REFERENCE
+    assert train(experiment, context, 1, steps(runtime_of(experiment), 1)[0]).has_content()
+
+
+def test_two_runs_of_one_experiment_have_two_references(
+    experiment: Experiment, context: Context, tmp_path: Path
+) -> None:
+    (one,) = steps(runtime_of(experiment), 1)
+    assert named(experiment, context) == INITIAL_REFERENCE
+    assert train(experiment, context, 1, one).has_content()
+    other = replace(handshake_request(experiment, 0), run="0123456789abcdef")
+    reply = relay.app(arriving("query.handshake", other), context)
+    assert content_of(reply, HandshakeReply).reference == INITIAL_REFERENCE
+    kept = NodeFolder(tmp_path / "state").kept / "reference"
+    assert [path.stat().st_mode & 0o077 for path in kept.iterdir()] == [0]
+
+
+def test_a_damaged_reference_is_said(
+    experiment: Experiment, context: Context, tmp_path: Path
+) -> None:
+    (one,) = steps(runtime_of(experiment), 1)
+    assert named(experiment, context) == INITIAL_REFERENCE
+    assert train(experiment, context, 1, one).has_content()
+    (path,) = (NodeFolder(tmp_path / "state").kept / "reference").iterdir()
+    path.write_bytes(b"damaged")
+    request = handshake_request(experiment, 0)
+    reply = relay.app(arriving("query.handshake", request), context)
+    assert "reference vector is damaged; remove it" in reply.error.reason
