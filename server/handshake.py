@@ -19,6 +19,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import COMMON
 from fedpeft.version import __version__
 from fedpeft.wire.messages import (
+    INITIAL_REFERENCE,
     RECORD,
     HandshakeReply,
     HandshakeRequest,
@@ -96,7 +97,7 @@ class Report:
     examples: int
     identity: dict[str, str]
     unknown: bool
-    reference: bytes
+    reference: bytes = INITIAL_REFERENCE
 
 
 def read_report(reply: Message) -> Report:

@@ -182,7 +182,7 @@ def test_a_cohort_trains_clients_without_errors(quick: Quick, contexts: list[Con
     replies = train_together(messages, contexts)
     assert [reply.has_error() for reply in replies] == [True, False, True]
     assert replies[0].error.reason.startswith("ClientError: no handshake")
-    assert replies[2].error.reason.startswith("ValueError at codecs.py:")
+    assert replies[2].error.reason.startswith("ValueError at formats.py:")
     ids = [reply.metadata.reply_to_message_id for reply in replies]
     assert ids == [message.metadata.message_id for message in messages]
     alone = send("train", request(experiment, start), contexts[1])

@@ -86,7 +86,7 @@ def test_an_error_in_reading_a_file_is_sent_without_its_text(
         "num-partitions": 1,
         "partition-file": str(tmp_path / "partition.json"),
         "privacy-folder": str(tmp_path),
-        "personal-folder": str(tmp_path),
+        "kept-folder": str(tmp_path),
     }
     context = Context(new_run().run_id, 1, node, RecordDict(), {})
     reply = app(arriving("query.handshake", handshake_request(experiment), 1), context)
