@@ -53,7 +53,7 @@ class Assignment:
         if not trains <= number <= rounds:
             raise ClientError(f"round {number}: expected {int(trains)} to {rounds}")
         if trains and has_reference(data):
-            shared = follow(data, number, request.vector)
+            shared = follow(data, number, request.vector, request.reference)
         else:
             shared = decode_down(data.runtime, number, request.vector)
         start = completed(data, shared, number - 1 if trains else number)

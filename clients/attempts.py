@@ -68,9 +68,13 @@ def train_once(
 
 
 def _key(request: Request) -> str:
-    """Return the SHA-256 of all that a request says."""
+    """Return the SHA-256 of what a request asks for.
+
+    A vector with a name may arrive as steps first, and when the round is repeated as none, because
+    the client holds it by then.
+    """
     total = hashlib.sha256(f"{request.label.hex()}|{request.round}|".encode())
-    total.update(request.vector)
+    total.update(request.reference or request.vector)
     return total.hexdigest()
 
 

@@ -26,38 +26,48 @@ def held(data: LocalData) -> bytes:
     return _read(data)[1] if has_reference(data) else INITIAL_REFERENCE
 
 
-def follow(data: LocalData, number: int, payload: bytes) -> np.ndarray:
+def follow(data: LocalData, number: int, payload: bytes, name: bytes) -> np.ndarray:
     """Return the vector [S] of a train message, and keep it as the new reference.
 
     Args:
         data: the client's.
         number: of the round.
-        payload: the steps of the last rounds, or a name and a vector. It is not trusted.
+        payload: the steps of the last rounds, or the vector. It is not trusted.
+        name: of the vector.
 
     Raises:
-        ClientError: the steps do not continue from the reference that the client holds.
+        ClientError: the steps do not lead from the client's reference to the one with this name.
         ValueError: a step or the vector is malformed.
     """
-    last, name, vector = _read(data)
-    runtime, dtype, size = data.runtime, str(vector.dtype), len(vector)
-    if len(payload) == REFERENCE_BYTES + size * formats.FORMATS[dtype]:
-        name = payload[:REFERENCE_BYTES]
-        vector = formats.decode(payload[REFERENCE_BYTES:], dtype, size, dtype)
+    if len(name) != REFERENCE_BYTES:
+        raise ClientError(f"the reference's name has {len(name)} bytes, expected {REFERENCE_BYTES}")
+    dtype, size = data.runtime.parameters.numpy_dtype, int(data.runtime.parameters.shared.size)
+    if len(payload) == size * formats.FORMATS[dtype]:
+        vector = formats.decode(payload, dtype, size, dtype)
     else:
-        length = encoded_size(size, runtime.experiment.wire.down)
-        steps = [payload[at : at + length] for at in range(0, len(payload), length)]
-        if not number - len(steps) <= last <= number:
-            raise ClientError(
-                f"the message has the steps to round {number} from round {number - len(steps)}, "
-                f"and this client is at round {last}"
-            )
-        for each in range(last + 1, number + 1):
-            step = steps[each - number - 1]
-            vector = decode_step(runtime, each, vector, step)
-            name = next_reference(name, step)
+        reached, vector = _after_steps(data, number, payload)
+        if reached != name:
+            raise ClientError("the steps lead to another vector than the one the message names")
     arrays = {"vector": vector, "name": np.frombuffer(name, np.uint8)}
     keep(data, "reference", size, number, arrays)
     return vector
+
+
+def _after_steps(data: LocalData, number: int, payload: bytes) -> tuple[bytes, np.ndarray]:
+    """Return name and vector [S] of the reference after the steps that the client lacks."""
+    last, name, vector = _read(data)
+    length = encoded_size(len(vector), data.runtime.experiment.wire.down)
+    steps = [payload[at : at + length] for at in range(0, len(payload), length)]
+    if not number - len(steps) <= last <= number:
+        raise ClientError(
+            f"the message has the steps to round {number} from round {number - len(steps)}, "
+            f"and this client is at round {last}"
+        )
+    for each in range(last + 1, number + 1):
+        step = steps[each - number - 1]
+        vector = decode_step(data.runtime, each, vector, step)
+        name = next_reference(name, step)
+    return name, vector
 
 
 def _read(data: LocalData) -> tuple[int, bytes, np.ndarray]:

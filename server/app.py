@@ -215,7 +215,7 @@ def train(
     """
     number, federation = state.round + 1, run.experiment.federation
     vectors = {client: sent.payload(node.reference) for client, node in sampled.items()}
-    replies, failed = run.ask("train", number, vectors, sampled, ledger)
+    replies, failed = run.ask("train", number, vectors, sampled, ledger, sent.name)
     state.participants.hold(replies, sent.name)
     state.participants.hear("train", number, sampled, failed)
     limit = max_norm(federation, state.vector.size, state.participants.deployed)

@@ -33,17 +33,17 @@ class Broadcast:
         received: the vector [S] as clients decode it.
         whole: its bytes for a client of which nothing is known.
         steps: the last steps, oldest first; none without a ``delta`` downlink.
-        names: of the references before the first step and after each.
+        names: of the references before the first step and after each; without steps, one.
     """
 
     received: np.ndarray
     whole: bytes
     steps: list[bytes] = field(default_factory=list)
-    names: list[bytes] = field(default_factory=lambda: [INITIAL_REFERENCE])
+    names: list[bytes] = field(default_factory=lambda: [b""])
 
     @property
     def name(self) -> bytes:
-        """The reference that a client holds after this round."""
+        """Name of the reference that a client holds after this round; empty if it holds none."""
         return self.names[-1]
 
     def payload(self, held: bytes) -> bytes:
@@ -82,7 +82,7 @@ def broadcast(
     step = encode_step(runtime, number, vector, reference)
     received = decode_step(runtime, number, reference, step)
     name = next_reference(names[-1], step)
-    whole = name + formats.encode(received, str(received.dtype))
+    whole = formats.encode(received, str(received.dtype))
     kept = max(1, (len(whole) - 1) // len(step))  # more steps would be longer than the vector
     return Broadcast(received, whole, [*steps, step][-kept:], [*names, name][-kept - 1 :])
 

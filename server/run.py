@@ -39,6 +39,7 @@ class Run:
         vectors: Mapping[int, bytes],
         clients: Mapping[int, Node],
         ledger: ByteLedger,
+        reference: bytes = b"",
     ) -> tuple[dict[int, Message], dict[int, str]]:
         """Send a task vector to clients; return replies and reasons of failures, by client.
 
@@ -48,12 +49,15 @@ class Run:
             vectors: the encoded task vector for each client, see ``server/downlink.py``.
             clients: client -> its node.
             ledger: counts the bytes of the round.
+            reference: name of the vector, see ``server/downlink.py``.
         """
         name = label(self.runtime.digest, self.name)
         return exchange(
             self.grid,
             kind,
-            lambda client: Request(vector=vectors[client], round=number, label=name),
+            lambda client: Request(
+                vector=vectors[client], round=number, label=name, reference=reference
+            ),
             {client: node.node_id for client, node in clients.items()},
             ledger,
             self.experiment.federation.timeout,

@@ -76,14 +76,16 @@ class Request:
     """Server to client: train or evaluate a task vector.
 
     Attributes:
-        vector: the encoded task vector.
+        vector: the encoded task vector, or steps to it.
         round: number of the round, from 1.
         label: names experiment and run, see ``label``.
+        reference: name of the vector, where it continues from what the client holds.
     """
 
     vector: bytes = _field(PAYLOAD, bytes, b"")
     round: int = _field("r", int, 0)
     label: bytes = _field("x", bytes, b"")
+    reference: bytes = _field("h", bytes, b"")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -15,6 +15,7 @@ from workers import node_context, state_folder
 from clients import relay
 from clients.folder import NodeFolder
 from fedpeft.experiment.config import Experiment
+from fedpeft.privacy.ledger import read_ledger
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.transfer import encode_step
 from fedpeft.wire.messages import (
@@ -27,12 +28,13 @@ from fedpeft.wire.messages import (
 )
 
 Quick = Callable[..., Experiment]
-STEP, WHOLE = 4 + 11, 8 + 4 * 82
+SETTINGS = ("wire.down=delta1", "local.steps=1", "federation.rounds=9")
+STEP, WHOLE = 4 + 11, 4 * 82
 
 
 @pytest.fixture
 def experiment(quick: Quick) -> Experiment:
-    return quick("wire.down=delta1", "local.steps=1", "federation.rounds=9")
+    return quick(*SETTINGS)
 
 
 @pytest.fixture
@@ -47,9 +49,20 @@ def named(experiment: Experiment, context: Context) -> bytes:
     return content_of(reply, HandshakeReply).reference
 
 
-def train(experiment: Experiment, context: Context, number: int, payload: bytes) -> Message:
-    request = Request(vector=payload, round=number, label=label(experiment.digest, ""))
+def train(
+    experiment: Experiment, context: Context, number: int, payload: bytes, name: bytes
+) -> Message:
+    request = Request(
+        vector=payload, round=number, label=label(experiment.digest, ""), reference=name
+    )
     return relay.app(arriving("train", request), context)
+
+
+def after(*steps: bytes, start: bytes = INITIAL_REFERENCE) -> bytes:
+    """Return the name of the reference after steps."""
+    for step in steps:
+        start = next_reference(start, step)
+    return start
 
 
 def steps(runtime: Runtime, count: int) -> list[bytes]:
@@ -61,34 +74,48 @@ def steps(runtime: Runtime, count: int) -> list[bytes]:
 def test_a_node_names_the_reference_it_holds(experiment: Experiment, context: Context) -> None:
     one, two, three = steps(runtime_of(experiment), 3)
     assert named(experiment, context) == INITIAL_REFERENCE
-    assert train(experiment, context, 1, one).has_content()
-    first = next_reference(INITIAL_REFERENCE, one)
-    assert named(experiment, context) == first
-    assert train(experiment, context, 3, two + three).has_content()
-    last = next_reference(next_reference(first, two), three)
+    assert train(experiment, context, 1, one, after(one)).has_content()
+    assert named(experiment, context) == after(one)
+    last = after(one, two, three)
+    assert train(experiment, context, 3, two + three, last).has_content()
     assert named(experiment, context) == last
-    assert train(experiment, context, 3, b"").has_content()  # a repeated round
-    assert train(experiment, context, 3, one + two + three).has_content()  # more than it needs
+    assert train(experiment, context, 3, b"", last).has_content()  # a repeated round
+    assert train(experiment, context, 3, one + two + three, last).has_content()
     assert named(experiment, context) == last
+
+
+def test_a_repeated_round_is_charged_once(quick: Quick, context: Context, tmp_path: Path) -> None:
+    """The second message has no steps, as the client holds the vector by then."""
+    experiment = quick(*SETTINGS, "privacy.unit=example", "privacy.noise_multiplier=1")
+    one, two = steps(runtime_of(experiment), 2)
+    assert named(experiment, context) == INITIAL_REFERENCE
+    first, again = (train(experiment, context, 1, payload, after(one)) for payload in (one, b""))
+    assert first.content["m"] == again.content["m"]
+    ledger = NodeFolder(tmp_path / "state").ledger
+    assert len(read_ledger(ledger).charges) == 1
+    assert train(experiment, context, 2, two, after(one, two)).has_content()
+    assert len(read_ledger(ledger).charges) == 2
 
 
 def test_a_whole_vector_replaces_the_reference(experiment: Experiment, context: Context) -> None:
     one, two, _ = steps(runtime_of(experiment), 3)
     assert named(experiment, context) == INITIAL_REFERENCE
-    assert train(experiment, context, 1, one).has_content()
-    vector = runtime_of(experiment).parameters.initial_shared(0)
-    assert train(experiment, context, 5, b"the name" + vector.tobytes()).has_content()
+    assert train(experiment, context, 1, one, after(one)).has_content()
+    whole = runtime_of(experiment).parameters.initial_shared(0).tobytes()
+    assert train(experiment, context, 5, whole, b"the name").has_content()
     assert named(experiment, context) == b"the name"
-    assert train(experiment, context, 4, b"").has_error()
+    assert train(experiment, context, 4, b"", b"the name").has_error()
     # A server that went back to an earlier round sends a whole vector.
-    assert train(experiment, context, 1, b"an older" + vector.tobytes()).has_content()
-    assert train(experiment, context, 2, two).has_content()
-    assert named(experiment, context) == next_reference(b"an older", two)
+    assert train(experiment, context, 1, whole, b"an older").has_content()
+    last = after(two, start=b"an older")
+    assert train(experiment, context, 2, two, last).has_content()
+    assert named(experiment, context) == last
 
 
 @pytest.mark.parametrize(
     ("number", "payload", "words"),
     [
+        (1, bytes(STEP), "lead to another vector than the one the message names"),
         (2, bytes(STEP), "steps to round 2 from round 1, and this client is at round 0"),
         (1, b"", "steps to round 1 from round 1, and this client is at round 0"),
         (1, bytes(STEP - 1), "ValueError"),
@@ -96,16 +123,18 @@ def test_a_whole_vector_replaces_the_reference(experiment: Experiment, context: 
         (1, b"\xff" * STEP, "ValueError"),
         (1, b"\xff" * WHOLE, "ValueError"),
     ],
-    ids=["missing", "none", "short", "long", "nan step", "nan vector"],
+    ids=["another", "missing", "none", "short", "long", "nan step", "nan vector"],
 )
 def test_hostile_steps_change_nothing(
     experiment: Experiment, context: Context, number: int, payload: bytes, words: str
 ) -> None:
     assert named(experiment, context) == INITIAL_REFERENCE
-    reply = train(experiment, context, number, payload)
+    reply = train(experiment, context, number, payload, b"8 bytes.")
     assert reply.has_error() and words in reply.error.reason
     assert named(experiment, context) == INITIAL_REFERENCE
-    assert train(experiment, context, 1, steps(runtime_of(experiment), 1)[0]).has_content()
+    (one,) = steps(runtime_of(experiment), 1)
+    assert train(experiment, context, 1, one, b"short").has_error()
+    assert train(experiment, context, 1, one, after(one)).has_content()
 
 
 def test_two_runs_of_one_experiment_have_two_references(
@@ -113,7 +142,7 @@ def test_two_runs_of_one_experiment_have_two_references(
 ) -> None:
     (one,) = steps(runtime_of(experiment), 1)
     assert named(experiment, context) == INITIAL_REFERENCE
-    assert train(experiment, context, 1, one).has_content()
+    assert train(experiment, context, 1, one, after(one)).has_content()
     other = replace(handshake_request(experiment, 0), run="0123456789abcdef")
     reply = relay.app(arriving("query.handshake", other), context)
     assert content_of(reply, HandshakeReply).reference == INITIAL_REFERENCE
@@ -126,7 +155,7 @@ def test_a_damaged_reference_is_said(
 ) -> None:
     (one,) = steps(runtime_of(experiment), 1)
     assert named(experiment, context) == INITIAL_REFERENCE
-    assert train(experiment, context, 1, one).has_content()
+    assert train(experiment, context, 1, one, after(one)).has_content()
     (path,) = (NodeFolder(tmp_path / "state").kept / "reference").iterdir()
     path.write_bytes(b"damaged")
     request = handshake_request(experiment, 0)

@@ -25,6 +25,7 @@ from simulations.processes import kill
 
 pytestmark = pytest.mark.long
 SETTINGS = [*disturbed.SETTINGS, "federation.rounds=2", "local.steps=200"]  # hit in the middle
+SETTINGS += ["wire.up=eden1", "wire.down=delta1"]  # nodes keep a vector between rounds
 PRIVATE = [*disturbed.PRIVATE, "federation.rounds=3"]
 EVERYBODY: set[Trained] = {(1, 0), (1, 1), (2, 0), (2, 1)}
 DIED = "stopped: the server app died; the same command with --resume continues after its last round"

@@ -26,7 +26,7 @@ Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]
 ReadLines = Callable[[Path], list[dict[str, Any]]]
 SIZE = 82
-STEP, WHOLE = 4 + 11, 8 + 4 * SIZE  # delta1; the name of the reference and float32
+STEP, WHOLE = 4 + 11, 4 * SIZE  # delta1, float32
 
 
 def vector_of(folder: RunFolder) -> np.ndarray:
