@@ -15,14 +15,14 @@ from torch import Tensor
 
 from fedpeft.batches.batch import Batch, batches
 from fedpeft.batches.encoded import Encoded
-from fedpeft.batches.passes import passes_of
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
-from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
+from fedpeft.optimizers import Steps
 from fedpeft.privacy.dpsgd import DPSGD, poisson_batches, private_gradients
 from fedpeft.profiling import phase
 from fedpeft.randomness import generator
 from fedpeft.tasks.metrics import statistics, tag_statistics
+from fedpeft.zeroth import combined, directions, measure
 
 EVALUATION_BATCH = 64
 
@@ -35,14 +35,27 @@ class When:
     round: int
     rounds: int
 
+    def progress(self, step: int, steps: int) -> float:
+        """Return the share of the run that is over before a step of this round."""
+        return (self.round - 1 + step / steps) / self.rounds
+
 
 @dataclass(frozen=True)
 class CohortResult:
-    """Task vectors [K, P], mean training losses [K] and steps [K] of a cohort."""
+    """Results of a cohort of K clients.
+
+    Attributes:
+        vectors: task vectors [K, P].
+        losses: mean training losses [K].
+        steps: numbers of steps [K].
+        slopes: slopes of each client's steps, [K, largest number of steps, local.perturbations];
+            0 after its last step.
+    """
 
     vectors: np.ndarray
     losses: np.ndarray
     steps: np.ndarray
+    slopes: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -85,29 +98,49 @@ def train_cohort(
     steps = np.array([len(plans[k]) for k in order])
     starts = np.broadcast_to(start, (len(plans), model.layout.size))[order]
     vectors = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
-    # No copy unless needed: vectors of `full` are as large as the backbone.
-    initial = vectors.clone() if local.proximal_mu else vectors
-    optimizer = build_optimizer(local, vectors)
-    total = vectors.new_empty(0 if private else vectors.shape)
-    max_norm = 0.0 if private else local.max_grad_norm
-    history: list[Tensor] = []  # losses of each step, of the clients still training
+    taken = Steps(local, vectors, clips=not private)
+    total = vectors.new_empty(0 if private or local.perturbations else vectors.shape)
+    history: list[tuple[Tensor, Tensor]] = []  # losses and slopes of the clients still training
     for step in range(steps.max(initial=0)):
         rows = int((steps > step).sum())
         active, current = order[:rows], vectors[:rows]
         texts, batches = [data[k] for k in active], [plans[k][step] for k in active]
+        slopes = vectors.new_empty(rows, 0)
         if private:
             settings = [private[k] for k in active]
             gradients, losses = _private_gradients(model, current, texts, batches, settings)
+        elif local.perturbations:
+            along, scale = _directions(local, when, step, vectors), local.perturbation_scale
+            slopes, losses = measure(model, current, texts, batches, along, scale)
+            gradients = combined(slopes, along)
         else:
             gradients, losses = _mean_gradients(model, current, texts, batches, total[:rows])
-        history.append(losses)
-        if local.proximal_mu:  # FedProx (Li et al. 2020, arXiv 1812.06127)
-            gradients += local.proximal_mu * (current - initial[:rows])
-        progress = (when.round - 1 + step / steps[:rows]) / when.rounds
-        lr = vectors.new_tensor([[learning_rate(local, share)] for share in progress])
-        with phase("optimiser"):
-            optimizer.step(current, clip_rows(gradients, max_norm), lr)
+        history.append((losses, slopes))
+        taken.take(gradients, [when.progress(step, count) for count in steps[:rows]])
     return _in_order(order, vectors, history, steps)
+
+
+def replay(local: LocalSection, when: When, start: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Return the task vector [P] that a client trained with zeroth-order gradients.
+
+    Args:
+        local: how it trained.
+        when: seed and round.
+        start: task vector [P] that it started from.
+        slopes: of its steps [steps, local.perturbations], in the dtype of ``start``.
+    """
+    vectors = torch.tensor(start)[None]
+    taken = Steps(local, vectors)
+    for step, row in enumerate(torch.from_numpy(slopes)):
+        gradients = combined(row[None], _directions(local, when, step, vectors))
+        taken.take(gradients, [when.progress(step, len(slopes))])
+    return vectors[0].numpy()
+
+
+def _directions(local: LocalSection, when: When, step: int, like: Tensor) -> Tensor:
+    """Return the directions of a step, [``local.perturbations``, P], on the device of ``like``."""
+    along = directions(when.seed, when.round, step, local.perturbations, like.shape[1])
+    return torch.from_numpy(along).to(like)
 
 
 def _plans(
@@ -139,16 +172,22 @@ def _with_states(
 
 
 def _in_order(
-    order: Sequence[int], vectors: Tensor, history: Sequence[Tensor], steps: np.ndarray
+    order: Sequence[int],
+    vectors: Tensor,
+    history: Sequence[tuple[Tensor, Tensor]],
+    steps: np.ndarray,
 ) -> CohortResult:
     """Return the results in the order of the clients; row k belongs to client ``order[k]``."""
     sums = np.zeros(len(steps))
-    for losses in history:
-        sums[: len(losses)] += losses.cpu().double().numpy()
     trained, inverse = vectors.cpu().numpy(), np.argsort(order)
+    count = history[0][1].shape[1] if history else 0
+    measured = np.zeros((len(steps), len(history), count), trained.dtype)
+    for step, (losses, slopes) in enumerate(history):
+        sums[: len(losses)] += losses.cpu().double().numpy()
+        measured[: len(losses), step] = slopes.cpu().numpy()
     if len(inverse) > 1:  # avoid a copy, which takes long for `full`
         trained = trained[inverse]
-    return CohortResult(trained, (sums / steps)[inverse], steps[inverse])
+    return CohortResult(trained, (sums / steps)[inverse], steps[inverse], measured[inverse])
 
 
 def _private_gradients(
@@ -174,14 +213,8 @@ def _mean_gradients(
     """Return the gradient of each client's mean loss, written into ``total`` [G, P], and losses."""
     total.zero_()
     sizes = vectors.new_tensor([len(batch) for batch in batches])
-    if model.trains_head_only and all(texts.states is not None for texts in data):
-        passes, packed = [[*batches]], False  # no text passes through the backbone
-    else:
-        passes, packed = passes_of(data, batches, model.costs, model.packs)
     losses = vectors.new_zeros(len(vectors))
-    for rows in passes:
-        with phase("data"):
-            part = model.collate(data, rows, packed)
+    for part in model.passes(data, batches):
         losses += model.gradients(vectors, part, sizes, total)[1]
     return total, losses
 
