@@ -28,6 +28,7 @@ from clients.reference import held
 from clients.rules import require_open, require_rules
 from fedpeft import training
 from fedpeft.privacy.ledger import Attempt
+from fedpeft.randomness import When
 from fedpeft.version import __version__
 from fedpeft.wire.formats import encode
 from fedpeft.wire.messages import (
@@ -148,7 +149,7 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
         [runtime.train.select(assignment.data.rows.train) for assignment in assignments],
         [assignment.client for assignment in assignments],
         experiment.local,
-        training.When(experiment.seed, assignments[0].round, experiment.federation.rounds),
+        When(experiment.seed, assignments[0].round, experiment.federation.rounds),
         [protection.dpsgd for _, protection in charged if protection.dpsgd] or None,
     )
     for assignment, vector in zip(assignments, trained.vectors, strict=True):

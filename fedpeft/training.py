@@ -20,24 +20,11 @@ from fedpeft.model import TaskModel
 from fedpeft.optimizers import Steps
 from fedpeft.privacy.dpsgd import DPSGD, poisson_batches, private_gradients
 from fedpeft.profiling import phase
-from fedpeft.randomness import generator
+from fedpeft.randomness import When, generator
 from fedpeft.tasks.metrics import statistics, tag_statistics
 from fedpeft.zeroth import combined, directions, measure
 
 EVALUATION_BATCH = 64
-
-
-@dataclass(frozen=True)
-class When:
-    """A round of a run, counted from 1, with the number of rounds and the seed."""
-
-    seed: int
-    round: int
-    rounds: int
-
-    def progress(self, step: int, steps: int) -> float:
-        """Return the share of the run that is over before a step of this round."""
-        return (self.round - 1 + step / steps) / self.rounds
 
 
 @dataclass(frozen=True)
@@ -92,7 +79,7 @@ def train_cohort(
             and ``local.max_grad_norm`` is ignored, because examples are clipped.
     """
     plans = _plans(data, clients, local, when, private)
-    data = _with_states(model, data, plans)
+    data = _with_states(model, data, plans, uses=2 * local.perturbations or 1)
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
     steps = np.array([len(plans[k]) for k in order])
@@ -110,37 +97,16 @@ def train_cohort(
             settings = [private[k] for k in active]
             gradients, losses = _private_gradients(model, current, texts, batches, settings)
         elif local.perturbations:
-            along, scale = _directions(local, when, step, vectors), local.perturbation_scale
-            slopes, losses = measure(model, current, texts, batches, along, scale)
+            along = directions(local, when, step, vectors)
+            slopes, losses = measure(
+                model, current, texts, batches, along, local.perturbation_scale
+            )
             gradients = combined(slopes, along)
         else:
             gradients, losses = _mean_gradients(model, current, texts, batches, total[:rows])
         history.append((losses, slopes))
         taken.take(gradients, [when.progress(step, count) for count in steps[:rows]])
     return _in_order(order, vectors, history, steps)
-
-
-def replay(local: LocalSection, when: When, start: np.ndarray, slopes: np.ndarray) -> np.ndarray:
-    """Return the task vector [P] that a client trained with zeroth-order gradients.
-
-    Args:
-        local: how it trained.
-        when: seed and round.
-        start: task vector [P] that it started from.
-        slopes: of its steps [steps, local.perturbations], in the dtype of ``start``.
-    """
-    vectors = torch.tensor(start)[None]
-    taken = Steps(local, vectors)
-    for step, row in enumerate(torch.from_numpy(slopes)):
-        gradients = combined(row[None], _directions(local, when, step, vectors))
-        taken.take(gradients, [when.progress(step, len(slopes))])
-    return vectors[0].numpy()
-
-
-def _directions(local: LocalSection, when: When, step: int, like: Tensor) -> Tensor:
-    """Return the directions of a step, [``local.perturbations``, P], on the device of ``like``."""
-    along = directions(when.seed, when.round, step, local.perturbations, like.shape[1])
-    return torch.from_numpy(along).to(like)
 
 
 def _plans(
@@ -157,14 +123,21 @@ def _plans(
 
 
 def _with_states(
-    model: TaskModel, data: Sequence[Encoded], plans: Sequence[Sequence[np.ndarray]]
+    model: TaskModel, data: Sequence[Encoded], plans: Sequence[Sequence[np.ndarray]], uses: int
 ) -> Sequence[Encoded]:
     """Return the texts of all clients with the states that the model keeps.
 
-    If a client trains on only some of its texts, return the texts unchanged: computing the states
-    of all texts would cost more than it saves.
+    If a client has more texts than pass through the blocks in its steps, return the texts
+    unchanged: computing the states of all would cost more than it saves.
+
+    Args:
+        model: the task model.
+        data: texts of each client.
+        plans: batches of each client.
+        uses: how often a step evaluates each text of its batch.
     """
-    subset = any(len(texts) > sum(map(len, plan)) for texts, plan in zip(data, plans, strict=True))
+    passed = [uses * sum(map(len, plan)) for plan in plans]
+    subset = any(len(texts) > count for texts, count in zip(data, passed, strict=True))
     if subset or not model.first_block:
         return data
     with phase("below"):

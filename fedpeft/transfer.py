@@ -28,11 +28,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpeft.randomness import generator
+from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
-from fedpeft.training import When, replay
 from fedpeft.wire import eden, formats, slopes, topk
 from fedpeft.wire.codecs import bits_of, encoded_size, rate_of
+from fedpeft.zeroth import replay
 
 #: Sends vectors to evaluate where ``wire.down`` is a ``delta``, as they are no steps of it.
 _EVALUATED = "eden8"

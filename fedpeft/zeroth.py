@@ -19,20 +19,24 @@ import torch
 from torch import Tensor
 
 from fedpeft.batches.encoded import Encoded
+from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
+from fedpeft.optimizers import Steps
 from fedpeft.profiling import phase
 from fedpeft.projection import Projection
+from fedpeft.randomness import When
 
 _TEXTS = 512  # of all points evaluated together; more are not faster and take memory
 
 
-def directions(seed: int, number: int, step: int, count: int, size: int) -> np.ndarray:
-    """Return the directions of a step of round ``number``, float32 [count, size].
+def directions(local: LocalSection, when: When, step: int, like: Tensor) -> Tensor:
+    """Return the directions of a step, [local.perturbations, P], for vectors ``like`` [n, P].
 
     They are the same to the bit at all sites, and fewer are the first of more.
     """
-    name = f"zeroth/{number}/{step}"
-    return Projection(seed, name, size, count, "normal").transposed()
+    name, size = f"zeroth/{when.round}/{step}", like.shape[1]
+    drawn = Projection(when.seed, name, size, local.perturbations, "normal").transposed()
+    return torch.from_numpy(drawn).to(like)
 
 
 def combined(slopes: Tensor, along: Tensor) -> Tensor:
@@ -87,3 +91,20 @@ def _around(
         for batch in model.passes(texts, rows):
             losses += model.mean_losses(realised, batch, sizes)
     return losses.view(len(vectors), 2, len(along))
+
+
+def replay(local: LocalSection, when: When, start: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+    """Return the task vector [P] that a client trained with zeroth-order gradients.
+
+    Args:
+        local: how it trained.
+        when: seed and round.
+        start: task vector [P] that it started from.
+        slopes: of its steps [steps, local.perturbations], in the dtype of ``start``.
+    """
+    vectors = torch.tensor(start)[None]
+    taken = Steps(local, vectors)
+    for step, row in enumerate(torch.from_numpy(slopes)):
+        gradients = combined(row[None], directions(local, when, step, vectors))
+        taken.take(gradients, [when.progress(step, len(slopes))])
+    return vectors[0].numpy()

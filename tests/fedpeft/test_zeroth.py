@@ -11,11 +11,18 @@ from models import GROUPED, build_model, encoded
 
 from fedpeft.backbones.loading import Backbone
 from fedpeft.experiment.settings import LocalSection
-from fedpeft.training import When, evaluate, replay, train_cohort
-from fedpeft.zeroth import combined, directions, measure
+from fedpeft.randomness import When
+from fedpeft.training import evaluate, train_cohort
+from fedpeft.zeroth import combined, directions, measure, replay
 
 WHEN = When(seed=5, round=2, rounds=4)
 SIZES = [9, 20, 4]
+
+
+def drawn(seed: int, number: int, step: int, count: int, size: int) -> torch.Tensor:
+    """Return directions in float64, [count, size]."""
+    like = torch.empty(1, size, dtype=torch.float64)
+    return directions(LocalSection(perturbations=count), When(seed, number, 9), step, like)
 
 
 def orthonormal(size: int) -> torch.Tensor:
@@ -48,7 +55,7 @@ def test_points_in_one_batch_equal_a_loop_over_single_points(
     model = build_model(tiny, name)
     data, rows = encoded(tiny, "synthetic/sentiment", "mask", 8), np.array([1, 3, 4, 7])
     vector = torch.from_numpy(model.parameters.initial(0))
-    along = torch.from_numpy(directions(0, 1, 0, count, model.layout.size)).double()
+    along = drawn(0, 1, 0, count, model.layout.size)
     slopes, _ = measure(model, vector[None], [data], [rows], along, 0.01)
 
     def loss(point: torch.Tensor) -> float:
@@ -67,7 +74,7 @@ def test_the_estimate_is_the_gradient_on_average(tiny: Backbone) -> None:
     vectors = torch.from_numpy(model.parameters.initial(0))[None]
     exact, _ = model.gradients(vectors, model.collate(data, rows))
     count, size = 20_000, model.layout.size
-    along = torch.from_numpy(directions(3, 1, 0, count, size)).double()
+    along = drawn(3, 1, 0, count, size)
     estimate = combined(measure(model, vectors, data, rows, along, 1e-3)[0], along)
     error = float((estimate - exact).norm() / exact.norm())
     assert 0.7 < error / (size / count) ** 0.5 < 1.3
@@ -75,10 +82,9 @@ def test_the_estimate_is_the_gradient_on_average(tiny: Backbone) -> None:
 
 def test_directions_belong_to_seed_round_and_step_and_more_begin_with_fewer() -> None:
     keys = [(0, 1, 0), (1, 1, 0), (0, 2, 0), (0, 1, 1)]
-    drawn = {directions(*key, 4, 100).tobytes() for key in keys}
-    assert len(drawn) == 4
-    np.testing.assert_array_equal(directions(0, 1, 0, 9, 100)[:4], directions(0, 1, 0, 4, 100))
-    long = directions(0, 1, 0, 10, 10_000)
+    assert len({drawn(*key, 4, 100).numpy().tobytes() for key in keys}) == 4
+    assert torch.equal(drawn(0, 1, 0, 9, 100)[:4], drawn(0, 1, 0, 4, 100))
+    long = drawn(0, 1, 0, 10, 10_000)
     assert abs(long.mean()) < 0.01 and abs(long.std() - 1) < 0.01
 
 
