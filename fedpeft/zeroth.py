@@ -26,7 +26,7 @@ from fedpeft.profiling import phase
 from fedpeft.projection import Projection
 from fedpeft.randomness import When
 
-_TEXTS = 512  # of all points evaluated together; more are not faster and take memory
+_TEXTS = 512  # evaluated together, those of all points; more are not faster on a CPU
 
 
 def directions(local: LocalSection, when: When, step: int, like: Tensor) -> Tensor:

@@ -140,3 +140,17 @@ def test_a_client_learns_its_examples_from_forward_passes(tiny: Backbone) -> Non
         evaluate(model, vector, data).loss_sum for vector in (start, result.vectors[0])
     )
     assert after < 0.3 * before
+
+
+def test_all_points_share_the_states_below_the_first_changed_block(tiny: Backbone) -> None:
+    """A step reads 4 of the 20 texts, and each of them six times."""
+    model = build_model(tiny, "slash", d=12, layers="upper half")
+    data = encoded(tiny, "synthetic/sentiment", "mask", 20)
+    local = LocalSection(optimizer="sgd", lr=0.1, batch_size=4, steps=1, perturbations=3)
+    start, vectors = model.parameters.initial(0), []
+    for limit in (1 << 20, 0):
+        model.keep_states(limit)
+        vectors.append(train_cohort(model, start, [data], [0], local, WHEN).vectors[0])
+        assert (model.kept.size > 0) == (limit > 0)
+    assert np.abs(vectors[0] - start).max() > 1e-3
+    np.testing.assert_allclose(vectors[0], vectors[1], rtol=0, atol=1e-11)
