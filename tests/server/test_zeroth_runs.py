@@ -156,7 +156,9 @@ def test_hostile_slopes_are_refused_by_name_and_the_others_count(
     assert (first["clients"], second["clients"]) == (2, 3)
 
 
-@pytest.mark.parametrize("settings", [SCALARS, SIGNS], ids=["scalars", "signs"])
+@pytest.mark.parametrize(
+    "settings", [SCALARS, [*SIGNS, "wire.down=delta1"]], ids=["scalars", "signs"]
+)
 def test_a_resumed_run_ends_in_the_same_bits(
     quick: Quick, federate: Federate, settings: list[str]
 ) -> None:
