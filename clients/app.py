@@ -28,6 +28,7 @@ from clients.reference import held
 from clients.rules import require_open, require_rules
 from fedpeft import training
 from fedpeft.privacy.ledger import Attempt
+from fedpeft.randomness import When
 from fedpeft.version import __version__
 from fedpeft.wire.formats import encode
 from fedpeft.wire.messages import (
@@ -148,30 +149,31 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
         [runtime.train.select(assignment.data.rows.train) for assignment in assignments],
         [assignment.client for assignment in assignments],
         experiment.local,
-        training.When(experiment.seed, assignments[0].round, experiment.federation.rounds),
+        When(experiment.seed, assignments[0].round, experiment.federation.rounds),
         [protection.dpsgd for _, protection in charged if protection.dpsgd] or None,
     )
     for assignment, vector in zip(assignments, trained.vectors, strict=True):
         keep_personal(assignment.data, assignment.round, vector)
-    return [
-        _trained_reply(assignment, hide(protection, assignment, vector), float(loss), protection)
-        for (assignment, protection), vector, loss in zip(
-            charged, trained.vectors, trained.losses, strict=True
-        )
-    ]
+    replies = []
+    for (assignment, protection), vector, slopes, loss in zip(
+        charged, trained.vectors, trained.slopes, trained.losses, strict=True
+    ):
+        update = assignment.encode(hide(protection, assignment, vector), slopes)
+        replies.append(_trained_reply(assignment, update, float(loss), protection))
+    return replies
 
 
 def _trained_reply(
-    assignment: Assignment, shared: np.ndarray, loss: float, protection: Protection
+    assignment: Assignment, update: bytes, loss: float, protection: Protection
 ) -> Message:
-    """Return the reply with the shared part [S] of a trained task vector.
+    """Return the reply with an encoded update.
 
     With privacy, only the vector and the statements of the privacy spent leave the client: no
     noise covers the training loss.
     """
     experiment = assignment.experiment
     reply = TrainReply(
-        vector=assignment.encode(shared),
+        vector=update,
         loss=loss if experiment.privacy.unit == "none" else None,
         **{unit: composition.to_bytes() for unit, composition in protection.statements},
     )

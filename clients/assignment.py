@@ -74,14 +74,15 @@ class Assignment:
         """Number of the client."""
         return self.data.client
 
-    def encode(self, shared: np.ndarray) -> bytes:
+    def encode(self, shared: np.ndarray, slopes: np.ndarray) -> bytes:
         """Return the bytes of the shared part [S] of the trained vector, for the reply.
 
-        What ``topk`` leaves out is kept, and added to the change of the client's next round.
+        ``slopes`` are those of the client's steps, see ``CohortResult``. What ``topk`` leaves out
+        is kept, and added to the change of the client's next round.
         """
         start = self.start[~self.runtime.parameters.personal]
         if rate_of(self.experiment.wire.up, "topk") is None:
-            return encode_up(self.runtime, self.round, self.client, start, shared)
+            return encode_up(self.runtime, self.round, self.client, start, shared, slopes)
         _, arrays = kept(self.data, "unsent", len(start), self.round - 1)
         whole = shared + arrays["vector"] if arrays else shared
         code = encode_up(self.runtime, self.round, self.client, start, whole)

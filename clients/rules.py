@@ -73,9 +73,11 @@ def _require_size(runtime: Runtime, most: int) -> None:
     """Refuse a task vector, gradients or stored projections that would exhaust the memory."""
     size, privacy = runtime.vector_size, runtime.experiment.privacy
     gradients = size * privacy.physical_batch if privacy.examples else 0
+    directions = size * runtime.experiment.local.perturbations
     for count, allowed, name in (
         (size, most, "trained numbers"),
         (gradients, most * _PER_NUMBER, "numbers in the gradients of privacy.physical_batch"),
+        (directions, most * _PER_NUMBER, "numbers in the directions of local.perturbations"),
         (runtime.projected, most * _PER_NUMBER, "numbers of projections"),
     ):
         if count > allowed:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
 
 import numpy as np
@@ -13,7 +13,7 @@ from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.batches.kept import KeptStates
-from fedpeft.batches.passes import pass_costs
+from fedpeft.batches.passes import pass_costs, passes_of
 from fedpeft.modifications import Modification
 from fedpeft.modifications.encoder import Encoder, first_changed_block
 from fedpeft.parameters import Realised, TaskParameters
@@ -103,6 +103,13 @@ class TaskModel:
         """Return the loss of each example, [N]; see ``Head.losses``."""
         return self.head.losses(outputs, batch.labels)
 
+    def mean_losses(self, realised: Realised, batch: Batch, sizes: Tensor | None = None) -> Tensor:
+        """Return the mean loss of each group, [G]; see ``gradients`` for ``sizes``."""
+        losses = self.losses(self.outputs(realised, batch), batch)
+        weights = batch.weights.view(batch.groups, -1)
+        sizes = weights.sum(1) if sizes is None else sizes
+        return (losses.view_as(weights) * weights).sum(1) / sizes
+
     def gradients(
         self,
         vectors: Tensor,
@@ -126,10 +133,7 @@ class TaskModel:
             # backbone.
             part.requires_grad_().register_post_accumulate_grad_hook(partial(_move_gradient, into))
         with phase("forward"):
-            losses = self.losses(self.outputs(self.realise_parameters(parts), batch), batch)
-            weights = batch.weights.view(len(vectors), -1)
-            sizes = weights.sum(1) if sizes is None else sizes
-            means = (losses.view_as(weights) * weights).sum(1) / sizes
+            means = self.mean_losses(self.realise_parameters(parts), batch, sizes)
         with phase("backward"):
             means.sum().backward()
         return total, means.detach()
@@ -173,6 +177,20 @@ class TaskModel:
         """Return the batch of ``rows[g]`` of ``data[g]`` on the backbone's device."""
         pad_id = self.backbone.tokenizer.pad_token_id
         return collate(data, rows, pad_id, self.backbone.device, self.dtype, packed)
+
+    def passes(self, data: Sequence[Encoded], batches: Sequence[np.ndarray]) -> Iterator[Batch]:
+        """Yield the batch of ``batches[g]`` of ``data[g]`` in the passes that cost least.
+
+        They are one packed pass or several padded ones, with some rows of each group.
+        """
+        if self.trains_head_only and all(texts.states is not None for texts in data):
+            parts, packed = [[*batches]], False  # no text passes through the backbone
+        else:
+            parts, packed = passes_of(data, batches, self.costs, self.packs)
+        for rows in parts:
+            with phase("data"):
+                part = self.collate(data, rows, packed)
+            yield part
 
     def keep_states(self, limit: int) -> None:
         """Start an empty cache of at most ``limit`` bytes for the states of ``states_below``."""

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
 
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.norms import row_norms
+from fedpeft.profiling import phase
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Gupta et al. 2023, appendix C
 #: Least second moment. Its root is negligible beside EPSILON in float32. A CPU needs 5 to 30 times
@@ -94,6 +95,38 @@ def build_optimizer(local: LocalSection, vectors: Tensor) -> Optimizer:
     if local.optimizer == "sgd":
         return SGD(vectors, local.weight_decay, local.momentum)
     return AdamW(vectors, local.weight_decay)
+
+
+class Steps:
+    """The steps of a round, as ``local`` describes them: all that follows from the gradients.
+
+    Args:
+        local: how to train.
+        vectors: task vectors [K, P], which the steps update in place.
+        clips: whether to apply ``local.max_grad_norm``.
+    """
+
+    def __init__(self, local: LocalSection, vectors: Tensor, clips: bool = True):
+        self._local, self._vectors = local, vectors
+        self._optimizer = build_optimizer(local, vectors)
+        self._max_norm = local.max_grad_norm if clips else 0.0
+        # No copy unless needed: vectors of `full` are as large as the backbone.
+        self._initial = vectors.clone() if local.proximal_mu else vectors
+
+    def take(self, gradients: Tensor, progress: Sequence[float]) -> None:
+        """Take the next step of the first n rows.
+
+        Args:
+            gradients: [n, P]; changed in place.
+            progress: share of the run that is over, of each row; see ``learning_rate``.
+        """
+        rows = len(gradients)
+        current, initial = self._vectors[:rows], self._initial[:rows]
+        if self._local.proximal_mu:  # FedProx (Li et al. 2020, arXiv 1812.06127)
+            gradients += self._local.proximal_mu * (current - initial)
+        lr = current.new_tensor([[learning_rate(self._local, share)] for share in progress])
+        with phase("optimiser"):
+            self._optimizer.step(current, clip_rows(gradients, self._max_norm), lr)
 
 
 def learning_rate(local: LocalSection, progress: float) -> float:

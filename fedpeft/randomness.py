@@ -7,8 +7,22 @@ draws, on the process, or on the order of the clients.
 from __future__ import annotations
 
 import hashlib
+from dataclasses import dataclass
 
 import numpy as np
+
+
+@dataclass(frozen=True)
+class When:
+    """A round of a run, counted from 1, with the number of rounds and the seed."""
+
+    seed: int
+    round: int
+    rounds: int
+
+    def progress(self, step: int, steps: int) -> float:
+        """Return the share of the run that is over before a step of this round."""
+        return (self.round - 1 + step / steps) / self.rounds
 
 
 def philox(text: str) -> np.random.Philox:

@@ -15,34 +15,34 @@ from torch import Tensor
 
 from fedpeft.batches.batch import Batch, batches
 from fedpeft.batches.encoded import Encoded
-from fedpeft.batches.passes import passes_of
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
-from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
+from fedpeft.optimizers import Steps
 from fedpeft.privacy.dpsgd import DPSGD, poisson_batches, private_gradients
 from fedpeft.profiling import phase
-from fedpeft.randomness import generator
+from fedpeft.randomness import When, generator
 from fedpeft.tasks.metrics import statistics, tag_statistics
+from fedpeft.zeroth import combined, directions, measure
 
 EVALUATION_BATCH = 64
 
 
 @dataclass(frozen=True)
-class When:
-    """A round of a run, counted from 1, with the number of rounds and the seed."""
-
-    seed: int
-    round: int
-    rounds: int
-
-
-@dataclass(frozen=True)
 class CohortResult:
-    """Task vectors [K, P], mean training losses [K] and steps [K] of a cohort."""
+    """Results of a cohort of K clients.
+
+    Attributes:
+        vectors: task vectors [K, P].
+        losses: mean training losses [K].
+        steps: numbers of steps [K].
+        slopes: slopes of each client's steps, [K, largest number of steps, local.perturbations];
+            0 after its last step.
+    """
 
     vectors: np.ndarray
     losses: np.ndarray
     steps: np.ndarray
+    slopes: np.ndarray
 
 
 @dataclass(frozen=True)
@@ -79,34 +79,33 @@ def train_cohort(
             and ``local.max_grad_norm`` is ignored, because examples are clipped.
     """
     plans = _plans(data, clients, local, when, private)
-    data = _with_states(model, data, plans)
+    data = _with_states(model, data, plans, uses=2 * local.perturbations or 1)
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
     steps = np.array([len(plans[k]) for k in order])
     starts = np.broadcast_to(start, (len(plans), model.layout.size))[order]
     vectors = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
-    # No copy unless needed: vectors of `full` are as large as the backbone.
-    initial = vectors.clone() if local.proximal_mu else vectors
-    optimizer = build_optimizer(local, vectors)
-    total = vectors.new_empty(0 if private else vectors.shape)
-    max_norm = 0.0 if private else local.max_grad_norm
-    history: list[Tensor] = []  # losses of each step, of the clients still training
+    taken = Steps(local, vectors, clips=not private)
+    total = vectors.new_empty(0 if private or local.perturbations else vectors.shape)
+    history: list[tuple[Tensor, Tensor]] = []  # losses and slopes of the clients still training
     for step in range(steps.max(initial=0)):
         rows = int((steps > step).sum())
         active, current = order[:rows], vectors[:rows]
         texts, batches = [data[k] for k in active], [plans[k][step] for k in active]
+        slopes = vectors.new_empty(rows, 0)
         if private:
             settings = [private[k] for k in active]
             gradients, losses = _private_gradients(model, current, texts, batches, settings)
+        elif local.perturbations:
+            along = directions(local, when, step, vectors)
+            slopes, losses = measure(
+                model, current, texts, batches, along, local.perturbation_scale
+            )
+            gradients = combined(slopes, along)
         else:
             gradients, losses = _mean_gradients(model, current, texts, batches, total[:rows])
-        history.append(losses)
-        if local.proximal_mu:  # FedProx (Li et al. 2020, arXiv 1812.06127)
-            gradients += local.proximal_mu * (current - initial[:rows])
-        progress = (when.round - 1 + step / steps[:rows]) / when.rounds
-        lr = vectors.new_tensor([[learning_rate(local, share)] for share in progress])
-        with phase("optimiser"):
-            optimizer.step(current, clip_rows(gradients, max_norm), lr)
+        history.append((losses, slopes))
+        taken.take(gradients, [when.progress(step, count) for count in steps[:rows]])
     return _in_order(order, vectors, history, steps)
 
 
@@ -124,14 +123,21 @@ def _plans(
 
 
 def _with_states(
-    model: TaskModel, data: Sequence[Encoded], plans: Sequence[Sequence[np.ndarray]]
+    model: TaskModel, data: Sequence[Encoded], plans: Sequence[Sequence[np.ndarray]], uses: int
 ) -> Sequence[Encoded]:
     """Return the texts of all clients with the states that the model keeps.
 
-    If a client trains on only some of its texts, return the texts unchanged: computing the states
-    of all texts would cost more than it saves.
+    If a client has more texts than pass through the blocks in its steps, return the texts
+    unchanged: computing the states of all would cost more than it saves.
+
+    Args:
+        model: the task model.
+        data: texts of each client.
+        plans: batches of each client.
+        uses: how often a step evaluates each text of its batch.
     """
-    subset = any(len(texts) > sum(map(len, plan)) for texts, plan in zip(data, plans, strict=True))
+    passed = [uses * sum(map(len, plan)) for plan in plans]
+    subset = any(len(texts) > count for texts, count in zip(data, passed, strict=True))
     if subset or not model.first_block:
         return data
     with phase("below"):
@@ -139,16 +145,22 @@ def _with_states(
 
 
 def _in_order(
-    order: Sequence[int], vectors: Tensor, history: Sequence[Tensor], steps: np.ndarray
+    order: Sequence[int],
+    vectors: Tensor,
+    history: Sequence[tuple[Tensor, Tensor]],
+    steps: np.ndarray,
 ) -> CohortResult:
     """Return the results in the order of the clients; row k belongs to client ``order[k]``."""
     sums = np.zeros(len(steps))
-    for losses in history:
-        sums[: len(losses)] += losses.cpu().double().numpy()
     trained, inverse = vectors.cpu().numpy(), np.argsort(order)
+    count = history[0][1].shape[1] if history else 0
+    measured = np.zeros((len(steps), len(history), count), trained.dtype)
+    for step, (losses, slopes) in enumerate(history):
+        sums[: len(losses)] += losses.cpu().double().numpy()
+        measured[: len(losses), step] = slopes.cpu().numpy()
     if len(inverse) > 1:  # avoid a copy, which takes long for `full`
         trained = trained[inverse]
-    return CohortResult(trained, (sums / steps)[inverse], steps[inverse])
+    return CohortResult(trained, (sums / steps)[inverse], steps[inverse], measured[inverse])
 
 
 def _private_gradients(
@@ -174,14 +186,8 @@ def _mean_gradients(
     """Return the gradient of each client's mean loss, written into ``total`` [G, P], and losses."""
     total.zero_()
     sizes = vectors.new_tensor([len(batch) for batch in batches])
-    if model.trains_head_only and all(texts.states is not None for texts in data):
-        passes, packed = [[*batches]], False  # no text passes through the backbone
-    else:
-        passes, packed = passes_of(data, batches, model.costs, model.packs)
     losses = vectors.new_zeros(len(vectors))
-    for rows in passes:
-        with phase("data"):
-            part = model.collate(data, rows, packed)
+    for part in model.passes(data, batches):
         losses += model.gradients(vectors, part, sizes, total)[1]
     return total, losses
 

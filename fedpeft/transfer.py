@@ -11,6 +11,9 @@ A number format sends a vector itself. The other codecs send a change:
   round before. The next step corrects the errors of this one, so one bit per number suffices.
   ``server/downlink.py`` and ``clients/reference.py`` let clients catch up that missed rounds.
 
+A client that trained with zeroth-order gradients can send their slopes (``fedpeft.wire.slopes``):
+the server repeats its steps.
+
 Server and clients call the same functions and draw rotations from the seed: one for a round down,
 which all clients share, and one for each client and round up. On different machines the last bits
 of decoded numbers may differ; no check depends on them.
@@ -25,10 +28,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpeft.randomness import generator
+from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
-from fedpeft.wire import eden, formats, topk
-from fedpeft.wire.codecs import bits_of, rate_of
+from fedpeft.wire import eden, formats, slopes, topk
+from fedpeft.wire.codecs import bits_of, encoded_size, rate_of
+from fedpeft.zeroth import replay
 
 #: Sends vectors to evaluate where ``wire.down`` is a ``delta``, as they are no steps of it.
 _EVALUATED = "eden8"
@@ -69,14 +73,39 @@ def decode_step(runtime: Runtime, number: int, reference: np.ndarray, data: byte
     return _decode(data, reference, codec, _draw(runtime, "step", number))
 
 
+def size_up(runtime: Runtime) -> int:
+    """Return the number of bytes of a client's update."""
+    experiment, parameters = runtime.experiment, runtime.parameters
+    codec, local = experiment.wire.up, experiment.local
+    if codec in slopes.CODECS:
+        return slopes.encoded_size(local.steps * local.perturbations, codec, parameters.numpy_dtype)
+    return encoded_size(parameters.shared.size, codec)
+
+
 def encode_up(
-    runtime: Runtime, number: int, client: int, start: np.ndarray, vector: np.ndarray
+    runtime: Runtime,
+    number: int,
+    client: int,
+    start: np.ndarray,
+    vector: np.ndarray,
+    measured: np.ndarray | None = None,
 ) -> bytes:
     """Return the bytes of the task vector [S] that a client trained from ``start`` [S].
 
     A number that is not finite is sent as such, and refused by the server.
+
+    Args:
+        runtime: the client's runtime.
+        number: of the round.
+        client: number of the client.
+        start: the vector as the client decoded it.
+        vector: the trained vector.
+        measured: slopes of its steps, see ``CohortResult``, which some codecs send instead.
     """
     codec = runtime.experiment.wire.up
+    if codec in slopes.CODECS:
+        assert measured is not None  # the settings require perturbations
+        return slopes.encode(measured, codec)
     if codec in formats.FORMATS:
         return formats.encode(vector, codec)
     return _encode(vector, start, codec, _draw(runtime, "up", number, client))
@@ -87,6 +116,8 @@ def decode_up(
 ) -> np.ndarray:
     """Return the task vector [S] that a client trained from ``start`` [S], see ``decode_down``."""
     codec = runtime.experiment.wire.up
+    if codec in slopes.CODECS:
+        return _replayed(runtime, number, start, data)
     if codec in formats.FORMATS:
         return formats.decode(data, codec, len(start), str(start.dtype))
     return _decode(data, start, codec, _draw(runtime, "up", number, client))
@@ -95,6 +126,14 @@ def decode_up(
 def _down(runtime: Runtime) -> str:
     codec = runtime.experiment.wire.down
     return _EVALUATED if rate_of(codec, "delta") else codec
+
+
+def _replayed(runtime: Runtime, number: int, start: np.ndarray, data: bytes) -> np.ndarray:
+    experiment, dtype = runtime.experiment, str(start.dtype)
+    local, when = experiment.local, When(experiment.seed, number, experiment.federation.rounds)
+    shape = local.steps, local.perturbations
+    measured = slopes.decode(data, shape, experiment.wire.up, dtype)
+    return formats.finite(replay(local, when, start, measured), dtype)
 
 
 def _initial(runtime: Runtime) -> np.ndarray:

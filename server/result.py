@@ -10,8 +10,8 @@ from typing import Any
 import numpy as np
 
 from fedpeft.runtime import Runtime
+from fedpeft.transfer import size_up
 from fedpeft.vectorfile import vector_digest
-from fedpeft.wire.codecs import encoded_size
 from server.byte_ledger import total_bytes
 from server.checkpoints import Checkpoint
 from server.records import ResultBytes, RoundLine, RunBytes
@@ -39,7 +39,7 @@ def describe_result(
     experiment, layout, rounds = runtime.experiment, runtime.parameters.shared, folder.rounds()
     updates = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
     messages = [up["message"] for up in updates if up["payload"]]  # an error reply has none
-    payload = encoded_size(layout.size, experiment.wire.up)
+    payload = size_up(runtime)
     head = round(payload * layout.head_size / layout.size)  # its share of the numbers
     sizes: ResultBytes = {
         **total_bytes([*(line["bytes"] for line in rounds), after]),

@@ -20,8 +20,8 @@ from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
 from fedpeft.privacy.dpsgd import DPSGD, clipped_sums
 from fedpeft.privacy.whole_weights import example_gradients
-from fedpeft.randomness import generator
-from fedpeft.training import When, outputs_of, train_cohort
+from fedpeft.randomness import When, generator
+from fedpeft.training import outputs_of, train_cohort
 
 #: Standard deviation of the start vector times the root of the backbone's width, and the factor for
 #: the head. At the usual start the modifications are zero, so nearly all of a gradient belongs to

@@ -22,7 +22,8 @@ from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
 from fedpeft.privacy.dpsgd import DPSGD
-from fedpeft.training import When, train_cohort
+from fedpeft.randomness import When
+from fedpeft.training import train_cohort
 
 #: For ``attacker_start``: with the larger spread of canaries, more searches end in a wrong text.
 SPREAD = 1.1

@@ -5,9 +5,17 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedpeft.experiment.privacy import PrivacySection
-from fedpeft.experiment.settings import SERVER_LR, EngineSection, FederationSection, TaskSection
+from fedpeft.experiment.settings import (
+    SERVER_LR,
+    EngineSection,
+    FederationSection,
+    LocalSection,
+    TaskSection,
+    WireSection,
+)
 from fedpeft.methods import method_class
 from fedpeft.methods.settings import MethodSettings
+from fedpeft.wire import slopes
 
 
 def in_federation(federation: FederationSection, sampled: int) -> Iterator[str]:
@@ -62,6 +70,43 @@ def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:
         yield (
             f"engine.cohort = {engine.cohort}: method '{method.name}' changes whole "
             f"weights and trains one client at a time; leave it at 0"
+        )
+
+
+def in_zeroth_order(
+    local: LocalSection,
+    wire: WireSection,
+    federation: FederationSection,
+    privacy: PrivacySection,
+    method: MethodSettings,
+) -> Iterator[str]:
+    """Yield one line per contradiction of zeroth-order gradients and their slopes as an update."""
+    points = f"local.perturbations = {local.perturbations}"
+    if local.perturbations and privacy.examples:
+        yield (
+            f"{points}: DP-SGD needs the gradient of each example; expected 0 with privacy.unit = "
+            f"'{privacy.unit}'"
+        )
+    if local.perturbations and not method_class(method.name).grouped:
+        yield (
+            f"{points}: method '{method.name}' changes whole weights, and a pass evaluates one "
+            f"task vector of it; expected 0"
+        )
+    if wire.up not in slopes.CODECS:
+        return
+    codec = f"wire.up = '{wire.up}'"
+    if not local.perturbations:
+        yield f"{codec}: sends slopes of zeroth-order steps; set local.perturbations"
+    if not local.steps:
+        yield f"{codec}: the server must know the number of steps; set local.steps"
+    if wire.up == "signs" and local.steps > 1:
+        yield f"{codec}: clients vote on every step; expected local.steps = 1, not {local.steps}"
+    if privacy.local:
+        yield f"{codec}: has no place for privacy.client_noise = 'clients'; choose another codec"
+    if federation.personal:
+        yield (
+            f"{codec}: the server repeats a client's steps, for which it needs all parameters; "
+            f"leave out federation.personal = '{','.join(federation.personal)}'"
         )
 
 

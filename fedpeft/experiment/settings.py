@@ -7,7 +7,7 @@ from typing import Annotated, Literal, get_args
 from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedpeft.methods.settings import MOST, Section, listed
-from fedpeft.wire.codecs import check_codec
+from fedpeft.wire.codecs import check_codec, check_up
 
 Representation = Literal["mask", "cls", "mean"]
 Strategy = Literal[
@@ -17,7 +17,7 @@ Strategy = Literal[
 #: Strings, also accepted as ``"a,b"``.
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 #: Names of codecs, see ``fedpeft.wire.codecs``.
-Up = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden", "topk"))]
+Up = Annotated[str, AfterValidator(check_up)]
 Down = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden", "delta"))]
 #: Default server learning rate; the strategies that select or trim clients do not have one.
 SERVER_LR = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
@@ -163,6 +163,16 @@ class LocalSection(Section):
         description="L2 norm to clip gradients to; 0 = no clipping; DP-SGD uses privacy.clip",
     )
     proximal_mu: float = Field(0.0, ge=0, description="weight of FedProx's proximal term; 0 = none")
+    perturbations: int = Field(
+        0,
+        ge=0,
+        le=10_000,
+        description="estimate gradients by forward passes along this many random directions per "
+        "step (zeroth order); 0 = exact gradients",
+    )
+    perturbation_scale: float = Field(
+        1e-3, gt=0, le=1, description="distance of the points where a direction's slope is measured"
+    )
 
 
 class HeadSection(Section):
@@ -184,7 +194,8 @@ class WireSection(Section):
         "float32",
         description="a client's update: float32 | float16 | bfloat16 | float64 | eden1 ... eden8 "
         "(bits per number) | eden0.02 ... eden0.99 (a share of the numbers at one bit) | "
-        "topk0.001 ... topk1 (the largest numbers; a biased baseline)",
+        "topk0.001 ... topk1 (the largest numbers; a biased baseline) | scalars (slopes along "
+        "local.perturbations directions) | signs (of the slopes, one bit each)",
     )
     down: Down = Field(
         "float32",

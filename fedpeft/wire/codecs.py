@@ -10,7 +10,7 @@ from __future__ import annotations
 import re
 from typing import Literal
 
-from fedpeft.wire import eden, topk
+from fedpeft.wire import eden, slopes, topk
 from fedpeft.wire.formats import FORMATS
 
 Coder = Literal["eden", "delta", "topk"]
@@ -49,6 +49,20 @@ def check_codec(name: str, *coders: Coder) -> str:
     if rate is None:
         raise ValueError(", ".join([*FORMATS, *(_EXPECTED[coder] for coder in coders)]))
     return f"{name.rstrip('0123456789.')}{rate:g}"
+
+
+def check_up(name: str) -> str:
+    """Return the name of a codec of updates, see ``check_codec`` and ``fedpeft.wire.slopes``.
+
+    Raises:
+        ValueError: there is no such codec.
+    """
+    if name in slopes.CODECS:
+        return name
+    try:
+        return check_codec(name, "eden", "topk")
+    except ValueError as error:
+        raise ValueError(f"{error}, {' or '.join(slopes.CODECS)}") from None
 
 
 def encoded_size(size: int, codec: str) -> int:

@@ -21,8 +21,9 @@ from transformers.integrations.sdpa_attention import sdpa_attention_forward
 
 from fedpeft.backbones.attention import SDPA, Attention
 from fedpeft.experiment.config import Experiment
+from fedpeft.randomness import When
 from fedpeft.runtime import runtime_of
-from fedpeft.training import When, train_cohort
+from fedpeft.training import train_cohort
 from simulations.benchmarks.common import (
     Report,
     Row,

@@ -22,8 +22,9 @@ import numpy as np
 from clients.partitioning import partition
 from fedpeft.batches.passes import parts_by_length
 from fedpeft.experiment.config import Experiment
+from fedpeft.randomness import When
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.training import When, plan_batches, train_cohort
+from fedpeft.training import plan_batches, train_cohort
 from simulations.benchmarks.common import (
     CLOSE,
     Report,

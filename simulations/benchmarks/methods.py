@@ -31,9 +31,10 @@ import fedpeft
 from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_json
 from fedpeft.methods import REGISTRY
+from fedpeft.randomness import When
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.tasks.metrics import scores
-from fedpeft.training import When, evaluate, train_cohort
+from fedpeft.training import evaluate, train_cohort
 from simulations.benchmarks.common import Report, Row, arguments_of, child, record, script
 from simulations.benchmarks.memory import resident
 

@@ -32,8 +32,9 @@ from typing import Any
 import torch
 
 from fedpeft.batches.encoded import Encoded
+from fedpeft.randomness import When
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.training import When, plan_batches, train_cohort
+from fedpeft.training import plan_batches, train_cohort
 from simulations.benchmarks.common import (
     Report,
     Row,

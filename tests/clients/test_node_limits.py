@@ -96,6 +96,13 @@ def test_gradients_of_single_examples_count(state: Path) -> None:
         assert relay.app(handshake(asked), node_context(state)).has_content() == accepted
 
 
+def test_directions_of_zeroth_order_count(state: Path) -> None:
+    replace(NodeSettings.read(state), max_vector=1000).write(state)
+    for count, accepted in ((20, True), (1000, False)):
+        asked = quick_of("lora", [f"local.perturbations={count}"])
+        assert relay.app(handshake(asked), node_context(state)).has_content() == accepted
+
+
 @pytest.mark.parametrize(
     "setting",
     [
@@ -105,6 +112,7 @@ def test_gradients_of_single_examples_count(state: Path) -> None:
         "local.epochs=10001",
         "local.steps=1000001",
         "local.batch_size=1000001",
+        "local.perturbations=10001",
         "task.max_length=1000001",
         "engine.cache_mb=1000001",
         "privacy.physical_batch=1000001",

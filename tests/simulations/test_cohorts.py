@@ -27,11 +27,13 @@ def steps_differ(folder: RunFolder, batch: int = 8) -> bool:
 
 
 @pytest.mark.parametrize("cohort", [3, 10])
-@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize(
+    "local", [(), ("local.optimizer=sgd",), ("local.optimizer=sgd", "local.perturbations=5")]
+)
 def test_a_whole_run_in_cohorts_equals_single_clients(
-    quick: Quick, run: Run, final_vector: Final, cohort: int, optimizer: str
+    quick: Quick, run: Run, final_vector: Final, cohort: int, local: tuple[str, ...]
 ) -> None:
-    settings = (*EXACT, *RAGGED, f"local.optimizer={optimizer}", "federation.rounds=4")
+    settings = (*EXACT, *RAGGED, *local, "federation.rounds=4")
     alone, _ = run(quick(*settings, "engine.cohort=1"), "alone")
     together, _ = run(quick(*settings, f"engine.cohort={cohort}"), "together")
     assert steps_differ(alone)

@@ -25,6 +25,7 @@ Moment = Callable[[Path], None]  # waits until it is time
 
 pytestmark = pytest.mark.long
 ROUNDS, PATIENCE = 40, 120
+SIGNS = ("local.perturbations=3", "local.steps=1", "wire.up=signs")
 
 
 def wait_for(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -62,15 +63,25 @@ def assert_equal_runs(out: Path, whole: RunFolder, final_vector: Final) -> None:
     assert results[0]["digests"] == results[1]["digests"]
 
 
-@pytest.mark.parametrize("strategy", ["fedavg", "fedadam", "fedavgm"])
+@pytest.mark.parametrize(
+    ("strategy", "settings"),
+    [("fedavg", ()), ("fedadam", ()), ("fedavgm", ()), ("fedmedian", SIGNS)],
+)
 def test_a_run_killed_in_the_middle_of_rounds_resumes_to_the_same_bits(
-    quick: Quick, run: Run, start_cli: Start, final_vector: Final, tmp_path: Path, strategy: str
+    quick: Quick,
+    run: Run,
+    start_cli: Start,
+    final_vector: Final,
+    tmp_path: Path,
+    strategy: str,
+    settings: tuple[str, ...],
 ) -> None:
     experiment = quick(
         f"federation.rounds={ROUNDS}",
         f"federation.strategy={strategy}",
         "federation.fraction=0.67",
         "partition.kind=dirichlet",
+        *settings,
     )
     whole, _ = run(experiment, "whole")
     chance, out = random.Random(strategy), tmp_path / "run"

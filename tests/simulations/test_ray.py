@@ -27,6 +27,7 @@ RAY = ("engine.kind=ray", "engine.workers=2")
 PRIVATE = ("privacy.unit=both", "privacy.noise_multiplier=1", "privacy.reproducible=true")
 EDEN = ("wire.up=eden1", "wire.down=eden8")
 DELTA = ("wire.up=topk0.1", "wire.down=delta1", "federation.fraction=0.5", "federation.rounds=4")
+ZEROTH = ("local.perturbations=5", "local.steps=2", "wire.up=scalars")
 UNEVEN = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
 
 pytestmark = [
@@ -154,7 +155,12 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
 
 @pytest.mark.parametrize(
     "settings",
-    [(*UNEVEN, *EDEN), (*UNEVEN, *DELTA), (*UNEVEN, "federation.evaluation=clients", *PRIVATE)],
+    [
+        (*UNEVEN, *EDEN),
+        (*UNEVEN, *DELTA),
+        (*UNEVEN, *ZEROTH),
+        (*UNEVEN, "federation.evaluation=clients", *PRIVATE),
+    ],
 )
 def test_ray_and_local_engine_end_in_the_same_bits(
     quick: Quick,

@@ -13,8 +13,9 @@ from safetensors.numpy import save_file
 from clients.partitioning import partition
 from fedpeft.experiment.config import Experiment
 from fedpeft.projection import Projection
+from fedpeft.randomness import When
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.training import When, plan_batches
+from fedpeft.training import plan_batches
 
 
 def save_backbone(name: str, folder: Path) -> None:

@@ -19,9 +19,9 @@ from fedpeft.optimizers import build_optimizer, clip_rows
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.dpsgd import DPSGD, clipped_sums, private_gradients
 from fedpeft.privacy.noise import Noise, SeededNoise
-from fedpeft.randomness import generator
+from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
-from fedpeft.training import When, train_cohort
+from fedpeft.training import train_cohort
 from simulations.benchmarks.common import slash_d, timed
 
 SAME = 1e-4  # largest relative difference of Opacus's gradients from fedpeft's

@@ -147,6 +147,56 @@ def test_contradicting_settings_are_refused(overrides: list[str]) -> None:
         Experiment.load("", overrides)
 
 
+ON_CLIENTS = ["federation.evaluation=clients"]
+ZEROTH = ["local.perturbations=5", "local.steps=1"]
+
+
+@pytest.mark.parametrize(
+    ("overrides", "words"),
+    [
+        (["wire.up=scalars"], "sends slopes of zeroth-order steps; set local.perturbations"),
+        (["wire.up=signs", "local.perturbations=1"], "number of steps; set local.steps"),
+        ([*ZEROTH, "wire.up=signs", "local.steps=2"], "expected local.steps = 1, not 2"),
+        ([*ZEROTH, "wire.down=scalars"], "wire.down = 'scalars': expected float32"),
+        ([*ZEROTH, "wire.up=scalar"], "(the share of numbers), scalars or signs"),
+        (
+            [*ZEROTH, "wire.up=scalars", "federation.personal=head", *ON_CLIENTS],
+            "leave out federation.personal = 'head'",
+        ),
+        (
+            [*ZEROTH, "privacy.unit=example", "privacy.epsilon=3"],
+            "local.perturbations = 5: DP-SGD needs the gradient of each example",
+        ),
+        (
+            [
+                *(*ZEROTH, "wire.up=signs", "privacy.unit=client", "privacy.noise_multiplier=1"),
+                "privacy.client_noise=clients",
+            ],
+            "wire.up = 'signs': has no place for privacy.client_noise = 'clients'",
+        ),
+        ([*ZEROTH, "method.name=full"], "method 'full' changes whole weights"),
+    ],
+)
+def test_contradictions_of_zeroth_order_are_explained(overrides: list[str], words: str) -> None:
+    with pytest.raises(UserError) as caught:
+        Experiment.load("", overrides)
+    assert words in str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["local.epochs=2"],  # steps of any number; vectors are sent
+        ["federation.personal=head", *ON_CLIENTS],
+        ["wire.up=scalars", "local.steps=3", "privacy.unit=client", "privacy.epsilon=3"],
+        ["privacy.unit=client", "privacy.noise_multiplier=1", "privacy.client_noise=clients"],
+    ],
+)
+def test_zeroth_order_goes_with_what_does_not_contradict_it(overrides: list[str]) -> None:
+    assert Experiment.load("", ["local.perturbations=5", *overrides]).local.perturbations == 5
+
+
 def test_unreadable_experiment_files_are_named(tmp_path: Path) -> None:
     path = tmp_path / "e.toml"
     with pytest.raises(UserError, match="is a folder or a device"):
