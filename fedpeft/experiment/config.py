@@ -17,7 +17,13 @@ from pydantic import Field, SerializeAsAny, ValidationError, field_validator, mo
 
 from fedpeft.errors import UserError
 from fedpeft.experiment import toml, toml_writer
-from fedpeft.experiment.contradictions import in_engine, in_federation, in_privacy, in_task
+from fedpeft.experiment.contradictions import (
+    in_engine,
+    in_federation,
+    in_privacy,
+    in_task,
+    in_wire,
+)
 from fedpeft.experiment.mistakes import explain
 from fedpeft.experiment.overrides import apply_override
 from fedpeft.experiment.privacy import PrivacySection
@@ -92,6 +98,7 @@ class Experiment(Section):
             *in_task(self.task),
             *in_engine(self.engine, self.method),
             *in_privacy(self.privacy, self.federation),
+            *in_wire(self.wire, self.method),
         ):
             raise UserError(problem)
         defaults = self.derived()
