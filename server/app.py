@@ -16,6 +16,7 @@ import numpy as np
 from flwr.app import Context, Message
 from flwr.serverapp import Grid, ServerApp
 
+from fedpeft.budget import chosen, message_bytes
 from fedpeft.errors import RunFailed
 from fedpeft.privacy.ledger import BudgetSpent
 from fedpeft.privacy.statement import so_far
@@ -92,6 +93,8 @@ def pin_identity(folder: RunFolder, runtime: Runtime) -> None:
 def start(run: Run) -> ServerState:
     """Return the state of the checkpoint, or of a new run, once enough nodes are connected."""
     experiment, folder, parameters = run.experiment, run.folder, run.runtime.parameters
+    limit = message_bytes(experiment, run.runtime.info)
+    log.info("%s: at most %d bytes up per client and round", chosen(experiment), limit)
     central = CentralPrivacy.of(experiment, folder.path)
     initial = parameters.initial_shared(experiment.seed)
     saved = folder.checkpoint() or Checkpoint(0, initial)

@@ -86,6 +86,7 @@ class RunFolder:
         Raises:
             UserError: the folder holds another run or other files, or nothing to resume.
         """
+        assert not experiment.wire.budget, "within_budget chooses before a run begins"
         if not (path / EXPERIMENT).is_file():
             if resume:
                 raise UserError(

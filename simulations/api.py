@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from fedpeft.budget import within_budget
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.overrides import apply_override, merged
 from fedpeft.vectorfile import VECTOR, read_vector
@@ -106,14 +107,14 @@ def settings_of(
         UserError: an unknown key, a value outside its range, a contradiction, a missing file.
     """
     if isinstance(experiment, str | Path):
-        return Experiment.read(Path(experiment), overrides)
+        return within_budget(Experiment.read(Path(experiment), overrides))
     if isinstance(experiment, Experiment):
         # Without derived values: another method has another default learning rate.
-        return Experiment.load(experiment.to_toml(derived=False), overrides)
+        return within_budget(Experiment.load(experiment.to_toml(derived=False), overrides))
     values = merged({}, experiment)
     for override in overrides:
         apply_override(values, override)
-    return Experiment.of(values)
+    return within_budget(Experiment.of(values))
 
 
 def _read(experiment: Experiment, folder: Path, result: dict[str, Any]) -> Result:

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fedpeft.cli.options import ExperimentFile, Overrides
-from fedpeft.experiment.config import Experiment
+from fedpeft.cli.options import ExperimentFile, Overrides, read_experiment
 
 
 def config(experiment: ExperimentFile = None, overrides: Overrides = None) -> None:
@@ -11,5 +10,5 @@ def config(experiment: ExperimentFile = None, overrides: Overrides = None) -> No
 
     Example: fedpeft config -s method.name=lora > experiment.toml
     """
-    settings = Experiment.read(experiment, overrides or ())
+    settings = read_experiment(experiment, overrides)
     print(settings.to_toml(comments=True, derived=False), end="")

@@ -15,7 +15,15 @@ from fedpeft.experiment.config import Experiment
 if TYPE_CHECKING:
     from fedpeft.backbones.shapes import BackboneShape
 
-_WIDE = 250  # columns of the table without a terminal
+_WIDE, _BYTES_WIDE = 250, 120  # columns of the tables without a terminal
+#: Codecs in the table of bytes, with their titles.
+_CODECS = {
+    "float32": "float32",
+    "eden4": "4 bits",
+    "eden2": "2 bits",
+    "eden1": "1 bit",
+    "eden0.2": "0.2 bits",
+}
 _NUMBERS = ("numbers", "+ head", "bytes", "share")
 
 
@@ -24,17 +32,24 @@ def methods(
     classes: Annotated[int, typer.Option(min=1, help="Number of outputs of the head.")] = 2,
     overrides: Overrides = None,
     as_json: AsJson = False,
+    as_bytes: Annotated[
+        bool, typer.Option("--bytes", help="Print the bytes of a message for each codec.")
+    ] = False,
 ) -> None:
     """List the methods with their numbers of parameters and bytes on a backbone.
 
-    Prints a table with one row per method. A setting (-s method.KEY=VALUE, -s head.d=VALUE)
-    applies to the methods that have it; -s method.name=NAME lists only this method.
+    Prints a table with one row per method. With --bytes, its columns are the most bytes that a
+    client sends in a round, Flower's framing included, at 32 to 0.2 bits per number (wire.up). A
+    setting (-s method.KEY=VALUE, -s head.d=VALUE) applies to the methods that have it;
+    -s method.name=NAME lists only this method.
 
     Example: fedpeft methods --backbone roberta-large --classes 3 -s method.d=2048
     """
     rows = describe_methods(backbone, classes, overrides or ())
     if as_json:
         print_json(rows)
+    elif as_bytes:
+        _print_bytes(f"{backbone}, {classes} outputs: bytes up per client and round", rows)
     else:
         _print_table(f"{backbone}, {classes} outputs", rows)
 
@@ -45,9 +60,7 @@ def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
     columns = ("method", *_NUMBERS, "fusable", "sites", "source")
     table = plain_table(columns, right=_NUMBERS, wrapped=("sites", "source"), title=title)
     for row in rows:
-        # Settings that decide the size; --json has all settings.
-        sizes = [f"{key}={value}" for key, value in row["settings"].items() if type(value) is int]
-        name = " ".join([row["method"], *sizes])
+        name = _sized(row)
         if "error" in row:
             table.add_row(name, *["-"] * len(_NUMBERS), "", "", Text(row["error"], style="dim"))
             continue
@@ -62,6 +75,28 @@ def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
             row["source"],
         )
     plain_console(_WIDE).print(table)
+
+
+def _print_bytes(title: str, rows: Sequence[dict[str, Any]]) -> None:
+    """Print numbers and bytes of a message, in at most 120 columns."""
+    from rich.text import Text
+
+    numbers = ("numbers", "+ head", *_CODECS.values())
+    table = plain_table(("method", *numbers), right=numbers, wrapped=("method",), title=title)
+    failed = []
+    for row in rows:
+        if "error" in row:
+            failed.append(Text(f"{row['method']}: {row['error']}", style="dim"))
+            continue
+        counts = [row["parameters"], row["head"], *row["message_bytes"].values()]
+        table.add_row(_sized(row), *(f"{count:,}" for count in counts))
+    plain_console(_BYTES_WIDE).print(table, *failed, sep="\n")
+
+
+def _sized(row: dict[str, Any]) -> str:
+    """Return a method with the settings that decide its size; --json has all settings."""
+    sizes = [f"{key}={value}" for key, value in row["settings"].items() if type(value) is int]
+    return " ".join([row["method"], *sizes])
 
 
 def describe_methods(
@@ -126,6 +161,8 @@ def _describe(
     from fedpeft.heads import Head
     from fedpeft.methods import build_method, method_class, settings_for
     from fedpeft.parameters import layout_of
+    from fedpeft.wire.codecs import encoded_size
+    from fedpeft.wire.framing import train_reply_bytes
 
     settings = settings_for({"name": name})
     try:
@@ -138,11 +175,14 @@ def _describe(
             "parameters": layout.size - layout.head_size,
             "head": layout.head_size,
             "payload_bytes": 4 * layout.size,
+            "message_bytes": {
+                codec: train_reply_bytes(encoded_size(layout.size, codec)) for codec in _CODECS
+            },
             "share": layout.size / (shape.parameters + layout.head_size),
             "sites": method.sites,
         }
     except UserError as error:
-        numbers = {"parameters": None, "head": None, "payload_bytes": None, "share": None}
+        numbers = dict.fromkeys(("parameters", "head", "payload_bytes", "message_bytes", "share"))
         numbers |= {"sites": (), "error": str(error)}
     about = method_class(name)
     return {

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 
 ExperimentFile = Annotated[
     Path | None, typer.Argument(help="Experiment file (TOML); if omitted, the default settings.")
@@ -29,6 +31,33 @@ FinishedRun = Annotated[
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Print the log as JSON.")]
 ServerState = Annotated[Path, typer.Option("--state", help="The server's state folder.")]
+
+
+def read_experiment(
+    file: Path | None, overrides: Sequence[str] | None, say: Callable[[str], object] | None = None
+) -> Experiment:
+    """Return the experiment of a file and overrides, with the choices of ``wire.budget`` made.
+
+    Args:
+        file: experiment file (TOML); None for the defaults.
+        overrides: ``KEY=VALUE`` each.
+        say: prints what the budget chose.
+
+    Raises:
+        UserError: see ``Experiment.read`` and ``within_budget``.
+    """
+    experiment = Experiment.read(file, overrides or ())
+    if not experiment.wire.budget:
+        return experiment
+    from fedpeft.budget import chosen, message_bytes, within_budget
+
+    decided = within_budget(experiment)
+    if say:
+        say(
+            f"wire.budget = '{experiment.wire.budget}' chose {chosen(decided)}: at most "
+            f"{message_bytes(decided):,} bytes up per client and round"
+        )
+    return decided
 
 
 def check_from_round(from_round: int | None, resume: bool) -> None:

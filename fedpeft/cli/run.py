@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpeft.cli.options import ExperimentFile, FromRound, Overrides, check_from_round
+from fedpeft.cli.options import (
+    ExperimentFile,
+    FromRound,
+    Overrides,
+    check_from_round,
+    read_experiment,
+)
 from fedpeft.cli.printing import headline, plain_console
 from fedpeft.cli.submitted import (
     SUBMITTED,
@@ -72,7 +78,7 @@ def run(
         return
     if resume and experiment is None and out:
         experiment = fetch_experiment(connection, str(name), out)
-    settings = Experiment.read(experiment, overrides or ())
+    settings = read_experiment(experiment, overrides, print)
     if settings.engine.kind != "local":
         raise UserError(f"engine.kind = '{settings.engine.kind}' is only for simulations; omit it")
     require_trackers(settings.output.track)

@@ -8,7 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedpeft.cli.options import ExperimentFile, FromRound, Overrides, check_from_round
+from fedpeft.cli.options import (
+    ExperimentFile,
+    FromRound,
+    Overrides,
+    check_from_round,
+    read_experiment,
+)
 from fedpeft.cli.printing import headline, plain_console
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
@@ -44,7 +50,7 @@ def simulate(
         raise UserError("--resume needs --out, the folder of the run to continue")
     if resume and experiment is None and out and (out / EXPERIMENT).is_file():
         experiment = out / EXPERIMENT
-    settings = Experiment.read(experiment, overrides or ())
+    settings = read_experiment(experiment, overrides, print)
     _run(settings, out or default_folder(settings), resume, from_round, profile)
 
 

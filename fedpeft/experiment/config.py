@@ -22,6 +22,7 @@ from fedpeft.experiment.contradictions import (
     in_federation,
     in_privacy,
     in_task,
+    in_wire,
     in_zeroth_order,
 )
 from fedpeft.experiment.mistakes import explain
@@ -99,6 +100,7 @@ class Experiment(Section):
             *in_engine(self.engine, self.method),
             *in_privacy(self.privacy, self.federation),
             *in_zeroth_order(self.local, self.wire, self.federation, self.privacy, self.method),
+            *in_wire(self.wire, self.method),
         ):
             raise UserError(problem)
         defaults = self.derived()

@@ -184,3 +184,19 @@ def _in_central(privacy: PrivacySection, federation: FederationSection) -> Itera
             f"works only with strategies that average: expected one of {', '.join(_MEAN_BASED)}, "
             f"or privacy.client_noise = 'clients'"
         )
+
+
+def in_wire(wire: WireSection, method: MethodSettings) -> Iterator[str]:
+    """Yield one line per contradiction; a budget chooses what the user has not set."""
+    if not wire.budget:
+        return
+    if "up" in wire.model_fields_set:
+        yield (
+            f"wire.budget = '{wire.budget}' chooses wire.up, and wire.up = '{wire.up}' is set; "
+            f"remove one of them"
+        )
+    if method.name == "full":
+        yield (
+            f"wire.budget = '{wire.budget}': method 'full' sends all weights and has no size to "
+            f"reduce; choose another method, or set wire.up"
+        )

@@ -6,6 +6,7 @@ from typing import Annotated, Literal, get_args
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from fedpeft.experiment.sizes import size_in_bytes
 from fedpeft.methods.settings import MOST, Section, listed
 from fedpeft.wire.codecs import check_codec, check_up
 
@@ -187,8 +188,20 @@ class HeadSection(Section):
     )
 
 
+def _size(text: str) -> str:
+    if text:
+        size_in_bytes(text)
+    return text
+
+
 class WireSection(Section):
     """Encoding of task vectors in messages."""
+
+    budget: Annotated[str, AfterValidator(_size)] = Field(
+        "",
+        description="bytes of a client's message up in a round, framing included: 500 B | 1 KB "
+        "(1,000 bytes) | 2 MB; chooses wire.up and the method's size; empty = no limit",
+    )
 
     up: Up = Field(
         "float32",

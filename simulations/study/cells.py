@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
+from fedpeft.budget import within_budget
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.overrides import apply_override, leaves, merged
@@ -123,7 +124,7 @@ def cell_of(
     for settings in (*(choice.settings for choice in chosen.values()), *more):
         values = merged(values, settings)
     try:
-        return Cell(labels, Experiment.of(values), key_of(chosen, by))
+        return Cell(labels, within_budget(Experiment.of(values)), key_of(chosen, by))
     except UserError as error:
         raise error_in(labels, error) from None
 

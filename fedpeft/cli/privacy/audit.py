@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedpeft.cli.options import AsJson, Overrides
+from fedpeft.cli.options import AsJson, Overrides, read_experiment
 from fedpeft.cli.printing import headline, plain_console, plain_table, print_json
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
@@ -116,7 +116,7 @@ def _settings(file: Path | None, overrides: Sequence[str], rounds: int) -> Exper
             quick += _QUICK_PRIVACY
             if "privacy.noise_multiplier" not in given:
                 quick.append(_QUICK_EPSILON)
-    experiment = Experiment.read(file, [*quick, *overrides])
+    experiment = read_experiment(file, [*quick, *overrides])
     planned = [f"federation.rounds={rounds}"]
     if experiment.privacy.examples:
         planned.append(f"privacy.participations={rounds}")

@@ -85,3 +85,20 @@ def test_the_table_shows_what_the_json_says(capsys: pytest.CaptureFixture[str]) 
     for row in rows:
         line = next(line for line in printed.splitlines() if line.split()[:1] == [row["method"]])
         assert f"{row['parameters']:,}" in line and f"{row['payload_bytes']:,}" in line
+
+
+def test_bytes_of_each_codec_fit_120_columns(capsys: pytest.CaptureFixture[str]) -> None:
+    methods("roberta-large", 3, ["method.d=2048"], as_json=False, as_bytes=True)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= 120
+    for name, row in table("roberta-large", 3, ["method.d=2048"]).items():
+        line = next(line for line in printed.splitlines() if line.split()[:1] == [name])
+        assert list(row["message_bytes"]) == ["float32", "eden4", "eden2", "eden1", "eden0.2"]
+        assert all(f"{size:,}" in line for size in row["message_bytes"].values())
+    slash = table("roberta-large", 3, ["method.d=2048"])["slash"]["message_bytes"]
+    assert (slash["float32"], slash["eden1"]) == (4 * 5123 + 250, 4 + 641 + 244)
+
+
+def test_bytes_name_a_method_that_does_not_fit(capsys: pytest.CaptureFixture[str]) -> None:
+    methods("minilm", 2, ["method.d=5000"], as_json=False, as_bytes=True)
+    assert "slash: method.d = 5000: slash shifts" in capsys.readouterr().out

@@ -69,3 +69,22 @@ def test_an_early_end_and_failures_are_summarized(
     printed = simulated(*kept, "privacy.participations=3", out="second")
     assert "client 1 failed in 1 of 3 rounds: error 1001: BudgetSpent: client 1 has" in printed
     assert "client 0 failed" not in printed
+
+
+def test_a_budget_prints_its_choice_and_the_run_folder_has_it(
+    simulated: Callable[..., str], tmp_path: Path
+) -> None:
+    printed = simulated("wire.budget=300 B")
+    assert "wire.budget = '300 B' chose wire.up = 'eden4', method.d = 8: at most " in printed
+    written = (tmp_path / "run" / "experiment.toml").read_text()
+    assert 'up = "eden4"' in written and 'budget = ""' in written
+
+
+def test_a_budget_that_is_too_small_names_the_smallest_message(
+    fedpeft: Command, tmp_path: Path
+) -> None:
+    small = [part for setting in (*QUICK, "wire.budget=140 B") for part in ("-s", setting)]
+    code, _, error = fedpeft("simulate", *small, "--out", tmp_path / "run")
+    assert code == 2 and len(error.splitlines()) == 1
+    assert "wire.budget = '140 B': the smallest message has 246 bytes" in error
+    assert not (tmp_path / "run").exists()

@@ -1,0 +1,20 @@
+"""Sizes as text, in decimal units as in network rates: 1 KB is 1,000 bytes."""
+
+from __future__ import annotations
+
+import re
+
+_UNITS = {"B": 1, "KB": 1_000, "MB": 1_000_000}
+_SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?(B|KB|MB)", re.IGNORECASE)
+
+
+def size_in_bytes(text: str) -> int:
+    """Return the whole bytes of a size such as "1 KB" or "1.5KB".
+
+    Raises:
+        ValueError: it is not a size.
+    """
+    match = _SIZE.fullmatch(text.strip())
+    if match is None:
+        raise ValueError("a size such as '500 B', '1 KB' (1,000 bytes) or '2 MB'")
+    return int(float(match[1]) * _UNITS[match[2].upper()])
