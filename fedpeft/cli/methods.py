@@ -27,7 +27,7 @@ def methods(
 ) -> None:
     """List the methods with their numbers of parameters and bytes on a backbone.
 
-    Prints a table with one row per method. A setting (-s method.KEY=VALUE, -s head.d=VALUE)
+    Prints a table with one row per method. A setting (-s method.KEY=VALUE, -s head.KEY=VALUE)
     applies to the methods that have it; -s method.name=NAME lists only this method.
 
     Example: fedpeft methods --backbone roberta-large --classes 3 -s method.d=2048
@@ -112,7 +112,7 @@ def _keys(name: str) -> set[str]:
     from fedpeft.methods import method_class
 
     fields = method_class(name).Settings.model_fields
-    return {"head.d", *(f"method.{key}" for key in fields if key != "name")}
+    return {"head.d", "head.rank", *(f"method.{key}" for key in fields if key != "name")}
 
 
 def _applies(override: str, name: str) -> bool:
@@ -123,7 +123,7 @@ def _applies(override: str, name: str) -> bool:
 def _describe(
     name: str, shape: BackboneShape, classes: int, overrides: Sequence[str]
 ) -> dict[str, Any]:
-    from fedpeft.heads import Head
+    from fedpeft.heads import build_head
     from fedpeft.methods import build_method, method_class, settings_for
     from fedpeft.parameters import layout_of
 
@@ -133,7 +133,9 @@ def _describe(
         experiment = Experiment.load("", [f"method.name={name}", *fitting])
         settings = experiment.method
         method = build_method(settings, shape, seed=0)
-        layout = layout_of(method, Head("classes", classes, shape.width, experiment.head.d))
+        layout = layout_of(
+            method, build_head("classes", classes, shape.width, experiment.head, seed=0)
+        )
         numbers = {
             "parameters": layout.size - layout.head_size,
             "head": layout.head_size,

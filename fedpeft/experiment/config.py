@@ -17,7 +17,7 @@ from pydantic import Field, SerializeAsAny, ValidationError, field_validator, mo
 
 from fedpeft.errors import UserError
 from fedpeft.experiment import toml, toml_writer
-from fedpeft.experiment.contradictions import in_engine, in_federation, in_privacy, in_task
+from fedpeft.experiment.contradictions import in_engine, in_federation, in_head, in_privacy, in_task
 from fedpeft.experiment.mistakes import explain
 from fedpeft.experiment.overrides import apply_override
 from fedpeft.experiment.privacy import PrivacySection
@@ -90,6 +90,7 @@ class Experiment(Section):
         for problem in (
             *in_federation(self.federation, self.clients_per_round),
             *in_task(self.task),
+            *in_head(self.head),
             *in_engine(self.engine, self.method),
             *in_privacy(self.privacy, self.federation),
         ):

@@ -175,6 +175,13 @@ class HeadSection(Section):
         description="train a vector of this length, projected to the head's weights; 0 = train the "
         "weights",
     )
+    rank: int | None = Field(
+        None,
+        ge=0,
+        le=MOST,
+        description="train weights of this rank; 0 = of full rank; default: 16 from 50 classes on, "
+        "otherwise 0",
+    )
 
 
 class WireSection(Section):

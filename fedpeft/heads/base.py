@@ -1,13 +1,9 @@
-"""The head: a linear layer on the representation that the task reads, part of every task vector.
-
-Optionally its weights are a fixed projection of d numbers, so that a task with many classes does
-not train and send C * width numbers.
-"""
+"""The head: a linear layer on the representation that the task reads, part of every task vector."""
 
 from __future__ import annotations
 
+from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from math import sqrt
 
 import numpy as np
 import torch
@@ -16,57 +12,83 @@ from torch.nn import functional
 
 from fedpeft.batches.batch import Batch
 from fedpeft.batches.encoded import IGNORED
-from fedpeft.errors import UserError
 from fedpeft.projection import Projection
 from fedpeft.projection.operators import Operator
 from fedpeft.tasks.base import Kind
 from fedpeft.vector import HEAD
 
-STD = 0.02  # Gupta et al. 2023, released code: weights N(0, 0.02), bias 0
+BIAS = f"{HEAD}bias"
+
+
+class Weights(ABC):
+    """The weights of a head as a function of the parameters that are trained and sent.
+
+    Attributes:
+        classes: number of outputs C.
+        width: size of the representation.
+        labels: texts whose hidden states ``realise`` needs, one for each output; empty if none.
+    """
+
+    labels: tuple[str, ...] = ()
+
+    def __init__(self, classes: int, width: int):
+        self.classes, self.width = classes, width
+
+    @abstractmethod
+    def parameters(self) -> dict[str, tuple[int, ...]]:
+        """Return name and shape of each parameter."""
+
+    @abstractmethod
+    def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
+        """Return the initial parameters."""
+
+    def projections(self) -> list[Projection]:
+        """Return the fixed projections that ``realise`` needs."""
+        return []
+
+    @abstractmethod
+    def realise(
+        self,
+        parameters: Mapping[str, Tensor],
+        projections: Sequence[Operator],
+        labels: Tensor | None,
+    ) -> Tensor:
+        """Return the weights of G heads, [G, C, width].
+
+        Args:
+            parameters: ``name -> [G, *shape]``.
+            projections: operators of ``self.projections()``.
+            labels: representations of ``self.labels``, [C, width].
+        """
 
 
 class Head:
-    """A linear head of C outputs; ``d`` > 0 trains d numbers in place of its weights.
+    """A linear head: ``weights`` of C outputs and a bias."""
 
-    Raises:
-        UserError: ``d`` is not less than the number of weights.
-    """
-
-    def __init__(self, kind: Kind, classes: int, width: int, d: int = 0, seed: int = 0):
-        self.kind, self.classes, self.width, self.d, self.seed = kind, classes, width, d, seed
-        if d >= classes * width:
-            raise UserError(
-                f"head.d = {d}: expected less than {classes * width}, the weights of a head of "
-                f"{classes} outputs; 0 trains them directly"
-            )
+    def __init__(self, kind: Kind, weights: Weights):
+        self.kind, self.weights = kind, weights
+        self.classes, self.width = weights.classes, weights.width
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return name and shape of each parameter."""
-        weight: dict[str, tuple[int, ...]] = {f"{HEAD}weight": (self.classes, self.width)}
-        if self.d:
-            weight = {f"{HEAD}z": (self.d,)}
-        return {**weight, f"{HEAD}bias": (self.classes,)}
+        return {**self.weights.parameters(), BIAS: (self.classes,)}
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
-        """Draw weights from N(0, 0.02), also if projected; the bias is 0."""
-        (weight, shape), (bias, outputs) = self.parameters().items()
-        return {weight: generator.normal(0, STD, shape), bias: np.zeros(outputs)}
+        """Return the initial parameters; the bias is 0."""
+        return {**self.weights.initial(generator), BIAS: np.zeros(self.classes)}
 
     def projections(self) -> list[Projection]:
-        """Return the projection of the weights, if there is one."""
-        rows = self.classes * self.width
-        return [Projection(self.seed, "head/weight/0", rows, self.d, "normal")] if self.d else []
+        """Return the fixed projections of the weights."""
+        return self.weights.projections()
 
     def realise(
-        self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
+        self,
+        parameters: Mapping[str, Tensor],
+        projections: Sequence[Operator],
+        labels: Tensor | None = None,
     ) -> tuple[Tensor, Tensor]:
-        """Return weight [G, C, width] and bias [G, C]."""
-        bias = parameters[f"{HEAD}bias"]
-        if not self.d:
-            return parameters[f"{HEAD}weight"], bias
-        (project,) = projections
-        flat = project(parameters[f"{HEAD}z"] / sqrt(self.d))
-        return flat.view(-1, self.classes, self.width), bias
+        """Return weight [G, C, width] and bias [G, C]; see ``Weights.realise``."""
+        return self.weights.realise(parameters, projections, labels), parameters[BIAS]
 
     def read(self, states: Tensor, batch: Batch, offset: int) -> Tensor:
         """Return the representation of texts, [N, width], or for tags of tokens, [N, T, width].

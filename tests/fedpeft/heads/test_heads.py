@@ -1,0 +1,88 @@
+"""Every head: its gradients, and the head that an experiment's settings give."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from models import batch_of, build_model, part_of, random_vectors, small_backbone, task_model
+
+from fedpeft.backbones.loading import Backbone
+from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
+from fedpeft.heads import Full, Head, LowRank, Projected, Weights, build_head
+from fedpeft.runtime import Runtime
+
+HEADS: dict[str, Callable[[int, int], Weights]] = {
+    "full": Full,
+    "projected": lambda classes, width: Projected(classes, width, 7, seed=3),
+    "low rank": lambda classes, width: LowRank(classes, width, 1 if classes < 3 else 2),
+}
+
+
+@pytest.fixture(params=["roberta", "bert"])
+def small(request: pytest.FixtureRequest) -> Backbone:
+    return small_backbone(request.param)
+
+
+@pytest.mark.parametrize("name", HEADS)
+@pytest.mark.parametrize(
+    ("kind", "classes", "task", "representation"),
+    [
+        ("classes", 2, "synthetic/sentiment", "mask"),
+        ("classes", 3, "synthetic/inference", "cls"),
+        ("score", 1, "synthetic/similarity", "mean"),
+        ("tags", 9, "synthetic/entities", "mask"),
+    ],
+)
+def test_example_gradients_pass_through_the_head(
+    small: Backbone, name: str, kind: str, classes: int, task: str, representation: str
+) -> None:
+    """The oracle is a loop over batches of one example."""
+    if name == "low rank" and classes == 1:
+        pytest.skip("a single output has no lower rank")
+    head = Head(kind, HEADS[name](classes, small.shape.width))
+    model = task_model(small, build_model(small, "slash").method, head)
+    batch = batch_of(small, 2, 3, representation, task)
+    vectors = random_vectors(model, 2)
+    result, _ = model.example_gradients(vectors, batch)
+    assert (result != 0).any(0).all()
+    for row in range(6):
+        vector = vectors[row // 3 : row // 3 + 1]
+        (expected,), _ = model.gradients(vector, part_of(batch, row, row + 1))
+        torch.testing.assert_close(result[row], expected, rtol=1e-9, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    ("classes", "setting", "expected"),
+    [
+        (2, "", Full),
+        (49, "", Full),
+        (50, "", LowRank),
+        (50, "head.rank=0", Full),
+        (50, "head.d=10", Projected),
+        (9, "head.rank=3", LowRank),
+    ],
+)
+def test_the_head_follows_the_settings_and_the_number_of_classes(
+    classes: int, setting: str, expected: type[Weights]
+) -> None:
+    settings = Experiment.load("", [setting] if setting else []).head
+    assert isinstance(build_head("classes", classes, 384, settings, 0).weights, expected)
+
+
+def test_a_rank_and_a_projection_exclude_each_other() -> None:
+    with pytest.raises(UserError, match=r"head.rank = 4: has no effect with head.d = 10"):
+        Experiment.load("", ["head.rank=4", "head.d=10"])
+
+
+def test_the_experiments_head_reaches_the_model() -> None:
+    quick = ["backbone=tiny", "method.d=8", "task.train_limit=8"]
+    layout = Runtime(Experiment.load("", [*quick, "head.d=10"])).model.layout
+    assert (layout.size, layout.head_size) == (8 + 10 + 2, 10 + 2)
+    layout = Runtime(Experiment.load("", [*quick, "head.rank=1"])).model.layout
+    assert layout.head_size == 1 * (2 + 32) + 2
+    wrong = Runtime(Experiment.load("", [*quick, "head.d=64"]))
+    with pytest.raises(UserError, match=r"head.d = 64: expected less than 64"):
+        _ = wrong.model
