@@ -79,7 +79,8 @@ class Runtime:
                 f"task.max_length = {experiment.task.max_length}: '{experiment.backbone}' reads at "
                 f"most {longest} tokens of a text with this method"
             )
-        head = build_head(info.kind, info.classes, shape.width, experiment.head, experiment.seed)
+        representation = str(experiment.representation)
+        head = build_head(info, shape.width, experiment.head, experiment.seed, representation)
         return method, head
 
     @property

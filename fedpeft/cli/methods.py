@@ -112,7 +112,12 @@ def _keys(name: str) -> set[str]:
     from fedpeft.methods import method_class
 
     fields = method_class(name).Settings.model_fields
-    return {"head.d", "head.rank", *(f"method.{key}" for key in fields if key != "name")}
+    return {
+        "head.d",
+        "head.rank",
+        "head.labels",
+        *(f"method.{key}" for key in fields if key != "name"),
+    }
 
 
 def _applies(override: str, name: str) -> bool:
@@ -126,6 +131,7 @@ def _describe(
     from fedpeft.heads import build_head
     from fedpeft.methods import build_method, method_class, settings_for
     from fedpeft.parameters import layout_of
+    from fedpeft.tasks import TaskInfo
 
     settings = settings_for({"name": name})
     try:
@@ -133,9 +139,9 @@ def _describe(
         experiment = Experiment.load("", [f"method.name={name}", *fitting])
         settings = experiment.method
         method = build_method(settings, shape, seed=0)
-        layout = layout_of(
-            method, build_head("classes", classes, shape.width, experiment.head, seed=0)
-        )
+        info = TaskInfo("", "classes", ("",) * classes, False, "", None, "")
+        head = build_head(info, shape.width, experiment.head, 0, "mean")
+        layout = layout_of(method, head)
         numbers = {
             "parameters": layout.size - layout.head_size,
             "head": layout.head_size,

@@ -182,6 +182,11 @@ class HeadSection(Section):
         description="train weights of this rank; 0 = of full rank; default: 16 from 50 classes on, "
         "otherwise 0",
     )
+    labels: bool = Field(
+        False,
+        description="add fixed weights made of the class names by the frozen backbone, times a "
+        "trained number",
+    )
 
 
 class WireSection(Section):

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from fedpeft.errors import UserError
 from fedpeft.heads.base import Head, Weights
 from fedpeft.heads.full import Full
+from fedpeft.heads.labelled import Labelled
 from fedpeft.heads.low_rank import LowRank
 from fedpeft.heads.projected import Projected
-from fedpeft.tasks.base import Kind
+from fedpeft.tasks.base import TaskInfo
 
 if TYPE_CHECKING:
     from fedpeft.experiment.settings import HeadSection
@@ -16,23 +18,41 @@ if TYPE_CHECKING:
 MANY = 50  # from this many classes on, the default head has a low rank
 RANK = 16  # of the default head with MANY classes
 
-__all__ = ["MANY", "RANK", "Full", "Head", "LowRank", "Projected", "Weights", "build_head"]
+__all__ = [
+    "MANY",
+    "RANK",
+    "Full",
+    "Head",
+    "Labelled",
+    "LowRank",
+    "Projected",
+    "Weights",
+    "build_head",
+]
 
 
-def build_head(kind: Kind, classes: int, width: int, settings: HeadSection, seed: int) -> Head:
+def build_head(
+    info: TaskInfo, width: int, settings: HeadSection, seed: int, representation: str
+) -> Head:
     """Return the head of an experiment.
 
     Args:
-        kind: kind of the task.
-        classes: number of outputs C.
+        info: description of the task.
         width: size of the representation.
         settings: the section ``head``.
         seed: seed of the projections.
+        representation: "mask", "cls" or "mean".
 
     Raises:
-        UserError: the head has no fewer numbers than a full one.
+        UserError: the head has no fewer numbers than a full one, or it needs labels and the task
+            has none.
     """
-    return Head(kind, _weights(classes, width, settings, seed))
+    weights = _weights(info.classes, width, settings, seed)
+    if settings.labels:
+        if info.kind == "score":
+            raise UserError("head.labels = true: a score has no classes; leave it out")
+        weights = Labelled(weights, info.labels, "mean" if info.kind == "tags" else representation)
+    return Head(info.kind, weights)
 
 
 def _weights(classes: int, width: int, settings: HeadSection, seed: int) -> Weights:
@@ -40,5 +60,5 @@ def _weights(classes: int, width: int, settings: HeadSection, seed: int) -> Weig
         return Projected(classes, width, settings.d, seed)
     rank = settings.rank
     if rank is None:
-        rank = RANK if classes >= MANY and width > RANK * 2 else 0
+        rank = RANK if classes >= MANY else 0
     return LowRank(classes, width, rank) if rank else Full(classes, width)

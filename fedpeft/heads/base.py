@@ -26,10 +26,7 @@ class Weights(ABC):
     Attributes:
         classes: number of outputs C.
         width: size of the representation.
-        labels: texts whose hidden states ``realise`` needs, one for each output; empty if none.
     """
-
-    labels: tuple[str, ...] = ()
 
     def __init__(self, classes: int, width: int):
         self.classes, self.width = classes, width
@@ -58,7 +55,7 @@ class Weights(ABC):
         Args:
             parameters: ``name -> [G, *shape]``.
             projections: operators of ``self.projections()``.
-            labels: representations of ``self.labels``, [C, width].
+            labels: fixed weights made of the labels, [C, width]; only ``Labelled`` needs them.
         """
 
 
@@ -99,15 +96,7 @@ class Head:
             offset: where position 0 is read.
         """
         tokens = batch.input_ids.shape[1]
-        if self.kind == "tags":
-            return states[:, -tokens:]
-        at = (batch.read.clamp(min=0) + offset)[:, None, None].expand(-1, 1, states.shape[2])
-        read = states.gather(1, at)[:, 0]
-        if (batch.read >= 0).all():
-            return read
-        mask = batch.attention_mask[:, -tokens:, None].to(states.dtype)
-        mean = (states[:, -tokens:] * mask).sum(1) / mask.sum(1)
-        return torch.where((batch.read >= 0)[:, None], read, mean)
+        return states[:, -tokens:] if self.kind == "tags" else read_texts(states, batch, offset)
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each example, [N].
@@ -127,3 +116,15 @@ class Head:
         )
         words = (labels != IGNORED).sum(1)
         return losses.sum(1) / torch.clamp(words, min=1)
+
+
+def read_texts(states: Tensor, batch: Batch, offset: int) -> Tensor:
+    """Return the representation of texts, [N, width]; see ``Head.read``."""
+    tokens = batch.input_ids.shape[1]
+    at = (batch.read.clamp(min=0) + offset)[:, None, None].expand(-1, 1, states.shape[2])
+    read = states.gather(1, at)[:, 0]
+    if (batch.read >= 0).all():
+        return read
+    mask = batch.attention_mask[:, -tokens:, None].to(states.dtype)
+    mean = (states[:, -tokens:] * mask).sum(1) / mask.sum(1)
+    return torch.where((batch.read >= 0)[:, None], read, mean)

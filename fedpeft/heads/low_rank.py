@@ -1,4 +1,4 @@
-"""A head whose weights are a product of two thin matrices (as in LoRA, Hu et al. 2022, section 4)."""
+"""A head whose weights are a product of two thin matrices (LoRA: Hu et al. 2022)."""
 
 from __future__ import annotations
 

@@ -11,13 +11,17 @@ from models import batch_of, build_model, part_of, random_vectors, small_backbon
 from fedpeft.backbones.loading import Backbone
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.heads import Full, Head, LowRank, Projected, Weights, build_head
+from fedpeft.heads import Full, Head, Labelled, LowRank, Projected, Weights, build_head
 from fedpeft.runtime import Runtime
+from fedpeft.tasks import TaskInfo
 
 HEADS: dict[str, Callable[[int, int], Weights]] = {
     "full": Full,
     "projected": lambda classes, width: Projected(classes, width, 7, seed=3),
     "low rank": lambda classes, width: LowRank(classes, width, 1 if classes < 3 else 2),
+    "labelled": lambda classes, width: Labelled(
+        Projected(classes, width, 7, seed=3), [f"name {index}" for index in range(classes)], "mean"
+    ),
 }
 
 
@@ -40,8 +44,8 @@ def test_example_gradients_pass_through_the_head(
     small: Backbone, name: str, kind: str, classes: int, task: str, representation: str
 ) -> None:
     """The oracle is a loop over batches of one example."""
-    if name == "low rank" and classes == 1:
-        pytest.skip("a single output has no lower rank")
+    if name in ("low rank", "labelled") and kind == "score":
+        pytest.skip("a single output has neither a lower rank nor a label")
     head = Head(kind, HEADS[name](classes, small.shape.width))
     model = task_model(small, build_model(small, "slash").method, head)
     batch = batch_of(small, 2, 3, representation, task)
@@ -52,6 +56,12 @@ def test_example_gradients_pass_through_the_head(
         vector = vectors[row // 3 : row // 3 + 1]
         (expected,), _ = model.gradients(vector, part_of(batch, row, row + 1))
         torch.testing.assert_close(result[row], expected, rtol=1e-9, atol=1e-10)
+
+
+def info(classes: int) -> TaskInfo:
+    """A task of this many classes."""
+    labels = tuple(f"class {index}" for index in range(classes))
+    return TaskInfo("made up", "classes", labels, False, "accuracy", None, "")
 
 
 @pytest.mark.parametrize(
@@ -69,7 +79,7 @@ def test_the_head_follows_the_settings_and_the_number_of_classes(
     classes: int, setting: str, expected: type[Weights]
 ) -> None:
     settings = Experiment.load("", [setting] if setting else []).head
-    assert isinstance(build_head("classes", classes, 384, settings, 0).weights, expected)
+    assert isinstance(build_head(info(classes), 384, settings, 0, "mean").weights, expected)
 
 
 def test_a_rank_and_a_projection_exclude_each_other() -> None:

@@ -32,6 +32,6 @@ def test_the_weights_start_at_zero_and_both_factors_learn() -> None:
 
 
 def test_a_rank_that_saves_nothing_is_refused() -> None:
-    with pytest.raises(UserError, match="head.rank = 3: expected at most 2, .* 3 outputs"):
+    with pytest.raises(UserError, match=r"head.rank = 3: expected at most 2, .* 3 outputs"):
         LowRank(3, 24, 3)
     assert LowRank(3, 24, 2).rank == 2
