@@ -139,7 +139,7 @@ def _describe(
         experiment = Experiment.load("", [f"method.name={name}", *fitting])
         settings = experiment.method
         method = build_method(settings, shape, seed=0)
-        info = TaskInfo("", "classes", ("",) * classes, False, "", None, "")
+        info = TaskInfo("", "classes", ("name",) * classes, False, "", None, "")
         head = build_head(info, shape.width, experiment.head, 0, "mean")
         layout = layout_of(method, head)
         numbers = {

@@ -179,13 +179,13 @@ class HeadSection(Section):
         None,
         ge=0,
         le=MOST,
-        description="train weights of this rank; 0 = of full rank; default: 16 from 50 classes on, "
-        "otherwise 0",
+        description="train weights of this rank; 0 = of full rank; default: 24 from 100 named "
+        "classes on, otherwise 0",
     )
-    labels: bool = Field(
-        False,
+    labels: bool | None = Field(
+        None,
         description="add fixed weights made of the class names by the frozen backbone, times a "
-        "trained number",
+        "trained number; default: true with rank or d from 100 named classes on",
     )
 
 

@@ -15,8 +15,8 @@ from fedpeft.tasks.base import TaskInfo
 if TYPE_CHECKING:
     from fedpeft.experiment.settings import HeadSection
 
-MANY = 50  # from this many classes on, the default head has a low rank
-RANK = 16  # of the default head with MANY classes
+MANY = 100  # from this many named classes on, the default head is small
+RANK = 24  # of the default head with MANY classes
 
 __all__ = [
     "MANY",
@@ -47,18 +47,25 @@ def build_head(
         UserError: the head has no fewer numbers than a full one, or it needs labels and the task
             has none.
     """
-    weights = _weights(info.classes, width, settings, seed)
-    if settings.labels:
+    small = info.kind == "classes" and info.classes >= MANY and all(map(_has_letter, info.labels))
+    rank, labels = settings.rank, settings.labels
+    if rank is None:
+        rank = RANK if small and not settings.d else 0
+    if labels is None:
+        labels = small and bool(rank or settings.d)
+    weights = _weights(info.classes, width, settings.d, rank, seed)
+    if labels:
         if info.kind == "score":
             raise UserError("head.labels = true: a score has no classes; leave it out")
         weights = Labelled(weights, info.labels, "mean" if info.kind == "tags" else representation)
     return Head(info.kind, weights)
 
 
-def _weights(classes: int, width: int, settings: HeadSection, seed: int) -> Weights:
-    if settings.d:
-        return Projected(classes, width, settings.d, seed)
-    rank = settings.rank
-    if rank is None:
-        rank = RANK if classes >= MANY else 0
+def _has_letter(label: str) -> bool:
+    return any(map(str.isalpha, label))
+
+
+def _weights(classes: int, width: int, d: int, rank: int, seed: int) -> Weights:
+    if d:
+        return Projected(classes, width, d, seed)
     return LowRank(classes, width, rank) if rank else Full(classes, width)

@@ -13,13 +13,9 @@ from fedpeft.heads.base import Weights
 from fedpeft.projection.operators import Operator
 from fedpeft.vector import HEAD
 
-#: Factor of the product. Adam moves every number by about the learning rate, whatever its gradient;
-#: without the factor the weights move slower than those of a full head with the same rate.
-SCALE = 4.0
-
 
 class LowRank(Weights):
-    """Train A [C, r] and B [r, width]: the weights are 4 A B, r * (C + width) numbers.
+    """Train A [C, r] and B [r, width]: the weights are A B, r * (C + width) numbers.
 
     Raises:
         UserError: the matrices are not smaller than the weights.
@@ -52,5 +48,5 @@ class LowRank(Weights):
         projections: Sequence[Operator],
         labels: Tensor | None,
     ) -> Tensor:
-        """Return 4 A B, [G, C, width]."""
-        return SCALE * parameters[f"{HEAD}a"] @ parameters[f"{HEAD}b"]
+        """Return A B, [G, C, width]."""
+        return parameters[f"{HEAD}a"] @ parameters[f"{HEAD}b"]

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
 
 import pytest
 import torch
@@ -11,6 +13,7 @@ from models import batch_of, build_model, part_of, random_vectors, small_backbon
 from fedpeft.backbones.loading import Backbone
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.settings import HeadSection
 from fedpeft.heads import Full, Head, Labelled, LowRank, Projected, Weights, build_head
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import TaskInfo
@@ -65,21 +68,32 @@ def info(classes: int) -> TaskInfo:
 
 
 @pytest.mark.parametrize(
-    ("classes", "setting", "expected"),
+    ("classes", "settings", "expected", "labels"),
     [
-        (2, "", Full),
-        (49, "", Full),
-        (50, "", LowRank),
-        (50, "head.rank=0", Full),
-        (50, "head.d=10", Projected),
-        (9, "head.rank=3", LowRank),
+        (2, [], Full, False),
+        (99, [], Full, False),
+        (100, [], LowRank, True),
+        (100, ["head.labels=false"], LowRank, False),
+        (100, ["head.rank=0"], Full, False),
+        (100, ["head.d=10"], Projected, True),
+        (9, ["head.rank=3"], LowRank, False),
+        (9, ["head.labels=true"], Full, True),
     ],
 )
 def test_the_head_follows_the_settings_and_the_number_of_classes(
-    classes: int, setting: str, expected: type[Weights]
+    classes: int, settings: list[str], expected: type[Weights], labels: bool
 ) -> None:
-    settings = Experiment.load("", [setting] if setting else []).head
-    assert isinstance(build_head(info(classes), 384, settings, 0, "mean").weights, expected)
+    section = Experiment.load("", settings).head
+    weights = build_head(info(classes), 384, section, 0, "mean").weights
+    assert isinstance(weights, Labelled) == labels
+    assert isinstance(weights.rest if isinstance(weights, Labelled) else weights, expected)
+
+
+@pytest.mark.parametrize("change", [{"kind": "tags"}, {"labels": tuple(map(str, range(150)))}])
+def test_tags_and_numbered_classes_keep_the_full_head(change: dict[str, Any]) -> None:
+    """Names without a meaning cannot make up for the lower rank."""
+    many = replace(info(150), **change)
+    assert isinstance(build_head(many, 384, HeadSection(), 0, "mean").weights, Full)
 
 
 def test_a_rank_and_a_projection_exclude_each_other() -> None:

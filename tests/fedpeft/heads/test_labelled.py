@@ -61,7 +61,7 @@ def test_the_weights_start_as_those_of_the_labels() -> None:
     torch.testing.assert_close(model.realise(start).head_weight[0], fixed, rtol=0, atol=1e-12)
     vectors = random_vectors(model, 2)
     values, realised = model.layout.unpack(vectors), model.realise(vectors)
-    expected = 4 * values["head.a"] @ values["head.b"] + values["head.scale"][:, :, None] * fixed
+    expected = values["head.a"] @ values["head.b"] + values["head.scale"][:, :, None] * fixed
     torch.testing.assert_close(realised.head_weight, expected, rtol=0, atol=1e-12)
 
 
