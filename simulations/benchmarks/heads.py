@@ -1,9 +1,9 @@
 """Score and bytes of small heads against the full head, on tasks with 150 classes.
 
 `intents` is synthetic; `mentions` and `cloze` are made from the questions of QQP, see
-`parts/many_classes.py`. Each run is a federation in a fresh process that trains only the head
-(`method.name=linear`), for every task, head and seed, at one learning rate. Finished runs are read
-from `--scratch`, so the benchmark can be resumed. The texts are written to `--scratch` too; delete
+`parts/many_classes.py`. Each run is a federation that trains only the head (`method.name=linear`),
+for every task, head and seed, at one learning rate. Finished runs are read from `--scratch`, so the
+benchmark can be resumed. The texts are written to `--scratch` too; delete
 it afterwards.
 
 Example:
@@ -14,8 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -23,9 +21,11 @@ from itertools import product
 from pathlib import Path
 from statistics import mean, stdev
 
+from fedpeft.batches.kept import KeptStates
 from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_json
-from simulations.benchmarks.common import Report, Row, arguments_of, child, record, script
+from fedpeft.runtime import runtime_of
+from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.parts.many_classes import glue_texts, intents, nouns
 from simulations.simulation import prepare, simulate
 
@@ -35,6 +35,7 @@ HEADS = {
     FULL: ("head.rank=0", "head.labels=false"),
     "full, eden2 up": ("head.rank=0", "head.labels=false", "wire.up=eden2"),
     "d = 2048": ("head.d=2048", "head.labels=false"),
+    "d = 2048 and labels": ("head.d=2048", "head.labels=true"),
     "rank 24": ("head.rank=24", "head.labels=false"),
     "rank 24 and labels": ("head.rank=24", "head.labels=true"),
 }
@@ -54,31 +55,22 @@ def write_task(task: str, glue: Path | None, folder: Path) -> None:
         nouns(folder, glue_texts(glue, "QQP"), seed=0, cut=task == "cloze")
 
 
-def measure_process(settings: Sequence[str]) -> None:
-    """Run one federation in this process; print score, loss and sizes as JSON."""
-    experiment = Experiment.load("", settings)
-    with tempfile.TemporaryDirectory() as scratch:
-        folder, _ = prepare(experiment, Path(scratch) / "run")
-        result = simulate(folder, experiment)
-    up = result["bytes"]["per_client_round_up"]["payload"]
-    print(json.dumps({"score": result["score"], "head_size": result["head_size"], "up": up}))
+def measured(settings: Sequence[str], file: Path, kept: KeptStates) -> Row:
+    """Return the figures of one run, from its file or from a new run.
 
-
-def measured(settings: Sequence[str], file: Path) -> Row:
-    """Return the figures of one run, from its file or from a new process."""
+    Args:
+        settings: the run's settings.
+        file: file of the figures.
+        kept: representations of texts by earlier runs; they are the same for all heads.
+    """
     if not file.exists():
-        code = "import sys; from simulations.benchmarks.heads import measure_process as m; "
-        done = subprocess.run(
-            child(code + "m(sys.argv[1:])", *settings),
-            capture_output=True,
-            text=True,
-            check=False,
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        if done.returncode:
-            raise SystemExit(f"{' '.join(settings)}: {done.stderr[-2000:]}")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, json.loads(done.stdout.splitlines()[-1]))
+        experiment = Experiment.load("", settings)
+        runtime_of(experiment).model.kept = kept
+        with tempfile.TemporaryDirectory() as scratch:
+            folder, _ = prepare(experiment, Path(scratch) / "run")
+            result = simulate(folder, experiment)
+        up = result["bytes"]["per_client_round_up"]["payload"]
+        write_json(file, {"score": result["score"], "numbers": result["head_size"], "up": up})
     return json.loads(file.read_text(encoding="utf-8"))
 
 
@@ -87,7 +79,7 @@ def settings_of(options: argparse.Namespace, task: str, seed: int) -> list[str]:
     folder = options.scratch / task
     return [
         f"seed={seed}",
-        "backbone=minilm",
+        f"backbone={options.backbone}",
         "task.name=custom",
         f"task.train={folder / 'train.tsv'}",
         f"task.dev={folder / 'dev.tsv'}",
@@ -113,7 +105,7 @@ def rows_of(task: str, runs: dict[str, list[Row]]) -> list[Row]:
             {
                 "task": task,
                 "head": head,
-                "numbers": figures[0]["head_size"],
+                "numbers": figures[0]["numbers"],
                 "bytes up": figures[0]["up"],
                 "of full": round(share, 3),
                 "accuracy, %": round(100 * mean(run["score"] for run in figures), 1),
@@ -130,6 +122,7 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
     parser.set_defaults(repeats=3)
+    parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
     parser.add_argument("--glue", type=Path, help="folder of GLUE files; intents needs none")
     parser.add_argument("--clients", type=int, default=4, help="clients (4)")
     parser.add_argument("--rounds", type=int, default=8, help="rounds of one epoch (8)")
@@ -141,11 +134,13 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     for task in options.tasks:
         write_task(task, options.glue, options.scratch / task)
         runs: dict[str, list[Row]] = {head: [] for head in dict.fromkeys((FULL, *options.heads))}
+        settings = settings_of(options, task, seed=0)
+        kept = runtime_of(Experiment.load("", settings)).model.kept
         for seed, head in product(range(options.repeats), runs):
             settings = [*settings_of(options, task, seed), *HEADS[head]]
             file = options.scratch / f"{task}-{head}-{seed}.json".replace(" ", "")
-            runs[head].append(measured(settings, file))
-        names = ("clients", "rounds", "lr", "repeats")
+            runs[head].append(measured(settings, file, kept))
+        names = ("backbone", "clients", "rounds", "lr", "repeats")
         facts = {
             "bytes up": "of one client and round; all of them are the head's",
             "points lost": "mean and deviation over seeds of the difference to the full head",

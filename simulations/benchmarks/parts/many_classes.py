@@ -18,8 +18,8 @@ from pathlib import Path
 from fedpeft.randomness import generator
 
 BLANK = "___"
-LONGEST = 30  # words of a text
-PER_CLASS = 36  # texts of a class, a sixth of them held out
+LONGEST = 16  # words of a text
+PER_CLASS = 30  # texts of a class, a sixth of them held out
 _WORD = re.compile(r"[a-z]+|[^\sa-z]")
 _DETERMINERS = frozenset(
     ["a", "an", "the", "this", "his", "her", "its", "their", "our", "your", "my"]

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
+from finished import finished_run
 from models import batch_of, build_model, part_of, random_vectors, small_backbone, task_model
 
 from fedpeft.backbones.loading import Backbone
@@ -15,8 +17,11 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import HeadSection
 from fedpeft.heads import Full, Head, Labelled, LowRank, Projected, Weights, build_head
+from fedpeft.predicting import predict
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import TaskInfo
+from fedpeft.trained import Trained
+from fedpeft.training import evaluate
 
 HEADS: dict[str, Callable[[int, int], Weights]] = {
     "full": Full,
@@ -110,3 +115,38 @@ def test_the_experiments_head_reaches_the_model() -> None:
     wrong = Runtime(Experiment.load("", [*quick, "head.d=64"]))
     with pytest.raises(UserError, match=r"head.d = 64: expected less than 64"):
         _ = wrong.model
+
+
+SETTINGS = (["head.d=20"], ["head.rank=1"], ["head.rank=1", "head.labels=true"])
+
+
+@pytest.mark.parametrize("settings", SETTINGS, ids=" ".join)
+@pytest.mark.parametrize("private", [False, True])
+def test_a_run_with_the_head_predicts_as_it_was_evaluated(
+    settings: list[str], private: bool
+) -> None:
+    unit = ["privacy.unit=example", "privacy.noise_multiplier=1"] if private else []
+    folder = finished_run("method.name=slash", "method.d=12", *settings, *unit)
+    trained = Trained.read(folder)
+    start = trained.model.parameters.initial(trained.experiment.seed)
+    assert (trained.vector != start)[-trained.model.layout.head_size :].all()
+    assert_predicts_as_evaluated(trained)
+
+
+def test_a_run_on_many_named_classes_has_the_small_head(tmp_path: Path) -> None:
+    labels = [f"{one} {other}" for one in "abcdefghij" for other in "klmnopqrst"]
+    rows = "".join(f"the text of {label}\t{label}\n" for label in labels)
+    (tmp_path / "texts.tsv").write_text(f"text\tlabel\n{rows}")
+    files = [f"task.{split}={tmp_path / 'texts.tsv'}" for split in ("train", "dev")]
+    custom = ["task.name=custom", *files, "task.train_limit=0", "task.eval_limit=0"]
+    trained = Trained.read(finished_run(*custom, "method.name=slash", "method.d=12"))
+    assert trained.model.layout.head_size == 24 * (100 + 32) + 1 + 100
+    assert_predicts_as_evaluated(trained)
+
+
+def assert_predicts_as_evaluated(trained: Trained) -> None:
+    """Check that a loaded vector predicts the run's own outputs."""
+    runtime = Runtime(trained.experiment)
+    outputs = evaluate(runtime.model, trained.vector, runtime.dev).outputs
+    predictions = [prediction.value for prediction in predict(trained, runtime.task.dev)]
+    assert predictions == [trained.labels[index] for index in outputs.argmax(axis=1)]
