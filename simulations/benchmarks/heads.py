@@ -138,8 +138,9 @@ def main(arguments: Sequence[str] | None = None) -> Report:
         kept = runtime_of(Experiment.load("", settings)).model.kept
         for seed, head in product(range(options.repeats), runs):
             settings = [*settings_of(options, task, seed), *HEADS[head]]
-            file = options.scratch / f"{task}-{head}-{seed}.json".replace(" ", "")
-            runs[head].append(measured(settings, file, kept))
+            file = f"{options.backbone}-{task}-{options.rounds}-{options.lr}-{head}-{seed}.json"
+            path = options.scratch / file.replace(" ", "")
+            runs[head].append(measured(settings, path, kept))
         names = ("backbone", "clients", "rounds", "lr", "repeats")
         facts = {
             "bytes up": "of one client and round; all of them are the head's",
@@ -149,7 +150,7 @@ def main(arguments: Sequence[str] | None = None) -> Report:
         report = Report(
             {name: getattr(options, name) for name in names}, rows_of(task, runs), facts, runs
         )
-        record("heads", task, report, arguments, options.results)
+        record("heads", f"{task}, {options.rounds} rounds", report, arguments, options.results)
     return report
 
 
