@@ -14,6 +14,8 @@ from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.batches.kept import KeptStates
 from fedpeft.batches.passes import pass_costs, passes_of
+from fedpeft.heads import Labelled
+from fedpeft.heads.states import label_weights
 from fedpeft.modifications import Modification
 from fedpeft.modifications.encoder import Encoder, first_changed_block
 from fedpeft.parameters import Realised, TaskParameters
@@ -52,6 +54,8 @@ class TaskModel:
             [operator(projection, backbone.device, self.dtype, projections) for projection in fixed]
             for fixed in (self.method.projections(), self.head.projections())
         )
+        weights = self.head.weights
+        self._labels = label_weights(weights, backbone) if isinstance(weights, Labelled) else None
         shape, changes = self.method.shape, self._example_modifications()
         self.first_block = first_changed_block(changes, shape.layers) if self.method.grouped else 0
         self.packs = not any(modification.adds_tokens for modification in changes)
@@ -73,7 +77,8 @@ class TaskModel:
             name = type(self.method).__name__
             raise ValueError(f"{name} changes whole weights: one task vector, not {groups}")
         modifications = self.method.realise(parameters, self._method_operators)
-        return Realised(modifications, *self.head.realise(parameters, self._head_operators))
+        head = self.head.realise(parameters, self._head_operators, self._labels)
+        return Realised(modifications, *head)
 
     def hidden_states(
         self, modifications: Sequence[Modification], batch: Batch

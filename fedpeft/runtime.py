@@ -13,7 +13,7 @@ from fedpeft.batches.encoded import Encoded
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
-from fedpeft.heads import Head
+from fedpeft.heads import Head, build_head
 from fedpeft.methods import build_method
 from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
@@ -79,7 +79,8 @@ class Runtime:
                 f"task.max_length = {experiment.task.max_length}: '{experiment.backbone}' reads at "
                 f"most {longest} tokens of a text with this method"
             )
-        head = Head(info.kind, info.classes, shape.width, experiment.head.d, experiment.seed)
+        representation = str(experiment.representation)
+        head = build_head(info, shape.width, experiment.head, experiment.seed, representation)
         return method, head
 
     @property

@@ -40,7 +40,7 @@ def methods(
 
     Prints a table with one row per method. With --bytes, its columns are the most bytes that a
     client sends in a round, Flower's framing included, at 32 to 0.2 bits per number (wire.up). A
-    setting (-s method.KEY=VALUE, -s head.d=VALUE) applies to the methods that have it;
+    setting (-s method.KEY=VALUE, -s head.KEY=VALUE) applies to the methods that have it;
     -s method.name=NAME lists only this method.
 
     Example: fedpeft methods --backbone roberta-large --classes 3 -s method.d=2048
@@ -147,7 +147,12 @@ def _keys(name: str) -> set[str]:
     from fedpeft.methods import method_class
 
     fields = method_class(name).Settings.model_fields
-    return {"head.d", *(f"method.{key}" for key in fields if key != "name")}
+    return {
+        "head.d",
+        "head.rank",
+        "head.labels",
+        *(f"method.{key}" for key in fields if key != "name"),
+    }
 
 
 def _applies(override: str, name: str) -> bool:
@@ -158,9 +163,10 @@ def _applies(override: str, name: str) -> bool:
 def _describe(
     name: str, shape: BackboneShape, classes: int, overrides: Sequence[str]
 ) -> dict[str, Any]:
-    from fedpeft.heads import Head
+    from fedpeft.heads import build_head
     from fedpeft.methods import build_method, method_class, settings_for
     from fedpeft.parameters import layout_of
+    from fedpeft.tasks import TaskInfo
     from fedpeft.wire.codecs import encoded_size
     from fedpeft.wire.framing import train_reply_bytes
 
@@ -170,7 +176,9 @@ def _describe(
         experiment = Experiment.load("", [f"method.name={name}", *fitting])
         settings = experiment.method
         method = build_method(settings, shape, seed=0)
-        layout = layout_of(method, Head("classes", classes, shape.width, experiment.head.d))
+        info = TaskInfo("", "classes", ("name",) * classes, False, "", None, "")
+        head = build_head(info, shape.width, experiment.head, 0, "mean")
+        layout = layout_of(method, head)
         numbers = {
             "parameters": layout.size - layout.head_size,
             "head": layout.head_size,

@@ -20,6 +20,7 @@ from fedpeft.experiment import toml, toml_writer
 from fedpeft.experiment.contradictions import (
     in_engine,
     in_federation,
+    in_head,
     in_privacy,
     in_task,
     in_wire,
@@ -97,6 +98,7 @@ class Experiment(Section):
         for problem in (
             *in_federation(self.federation, self.clients_per_round),
             *in_task(self.task),
+            *in_head(self.head),
             *in_engine(self.engine, self.method),
             *in_privacy(self.privacy, self.federation),
             *in_zeroth_order(self.local, self.wire, self.federation, self.privacy, self.method),

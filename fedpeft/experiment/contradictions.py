@@ -9,6 +9,7 @@ from fedpeft.experiment.settings import (
     SERVER_LR,
     EngineSection,
     FederationSection,
+    HeadSection,
     LocalSection,
     TaskSection,
     WireSection,
@@ -60,6 +61,12 @@ def in_task(task: TaskSection) -> Iterator[str]:
         yield f"task.labels = '{','.join(task.labels)}': a score has no classes; leave it out"
     elif len(task.labels) == 1 or len(set(task.labels)) < len(task.labels):
         yield f"task.labels = '{','.join(task.labels)}': expected two or more different names"
+
+
+def in_head(head: HeadSection) -> Iterator[str]:
+    """Yield one line per contradiction."""
+    if head.d and head.rank:
+        yield f"head.rank = {head.rank}: has no effect with head.d = {head.d}; leave one out"
 
 
 def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:

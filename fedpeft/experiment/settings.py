@@ -186,6 +186,18 @@ class HeadSection(Section):
         description="train a vector of this length, projected to the head's weights; 0 = train the "
         "weights",
     )
+    rank: int | None = Field(
+        None,
+        ge=0,
+        le=MOST,
+        description="train weights of this rank; 0 = of full rank; default: 24 from 100 named "
+        "classes on, otherwise 0",
+    )
+    labels: bool | None = Field(
+        None,
+        description="add fixed weights made of the class names by the frozen backbone, times a "
+        "trained number; default: true with rank or d from 100 named classes on",
+    )
 
 
 def _size(text: str) -> str:

@@ -17,7 +17,7 @@ from fedpeft.backbones.tiny import tiny_tokenizer
 from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import TaskSection
-from fedpeft.heads import Head
+from fedpeft.heads import Full, Head
 from fedpeft.methods import REGISTRY, build_method, method_class, settings_for
 from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
@@ -73,7 +73,7 @@ def build_model(
     """Return a task model; without settings, those of SMALL."""
     values = {"name": name, **(settings or SMALL[name])}
     method = build_method(settings_for(values), backbone.shape, seed=3)
-    return task_model(backbone, method, Head(kind, classes, backbone.shape.width))
+    return task_model(backbone, method, Head(kind, Full(classes, backbone.shape.width)))
 
 
 def task_model(backbone: Backbone, method: Method[Any], head: Head, **options: Any) -> TaskModel:

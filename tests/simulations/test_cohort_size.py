@@ -12,7 +12,7 @@ from fedpeft.backbones.shapes import KNOWN_SHAPES
 from fedpeft.batches.batch import collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment
-from fedpeft.heads import Head
+from fedpeft.heads import Full, Head
 from fedpeft.methods import build_method
 from simulations.cohorts import CACHED, MOST, cohort_size, saved_bytes
 
@@ -110,7 +110,7 @@ def test_estimated_memory_of_a_forward_pass_is_close_to_what_autograd_saves(
     loaded = load_backbone(backbone, "cpu", "float32")
     more = ["method.d=max"] if method == "slash" else []
     settings = Experiment.load("", [f"method.name={method}", *more]).method
-    head = Head("classes", 2, loaded.shape.width, 0, 0)
+    head = Head("classes", Full(2, loaded.shape.width))
     model = task_model(loaded, build_method(settings, loaded.shape, 0), head)
     texts, tokens = 2, 40
     examples = Encoded(

@@ -14,7 +14,7 @@ from fedpeft.backbones.loading import Backbone
 from fedpeft.backbones.shapes import KNOWN_SHAPES, BackboneShape, shape_of_config
 from fedpeft.backbones.tiny import tiny_tokenizer
 from fedpeft.batches.batch import Batch
-from fedpeft.heads import Head
+from fedpeft.heads import Full, Head
 from fedpeft.methods import build_method, settings_for
 from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
@@ -47,7 +47,7 @@ def step_of(method: Method[Any], mode: Mode, model: Any, options: Namespace) -> 
     """Return a function that computes the gradients of one batch through a backbone."""
     shape, device = method.shape, torch.device(options.device)
     backbone = Backbone(options.backbone, model, tiny_tokenizer(), shape, "", device)
-    head = Head("classes", 2, shape.width)
+    head = Head("classes", Full(2, shape.width))
     dtype = str(next(model.parameters()).dtype).removeprefix("torch.")
     parameters = TaskParameters(method, head, dtype)
     task = TaskModel(backbone, parameters, autocast=options.autocast, projections=mode)

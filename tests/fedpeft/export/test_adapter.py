@@ -52,6 +52,23 @@ def test_an_adapter_predicts_as_the_run(
 
 
 @peft_warns
+@pytest.mark.parametrize(
+    "head", [["head.d=5"], ["head.rank=1"], ["head.rank=1", "head.labels=true"]], ids=" ".join
+)
+@pytest.mark.parametrize("reading", ["cls", "mean-pair"])
+def test_an_adapter_has_the_weights_of_every_head(
+    tmp_path: Path, reading: str, head: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    base = saved_backbone("tiny")
+    lora = ["method.name=lora", "method.rank=2"]
+    experiment = small(*READINGS[reading], f"backbone={base}", *lora, *head)
+    trained = Trained.read(made_up(tmp_path / "vector", experiment, 0.3))
+    export(trained, "peft", tmp_path / "adapter")
+    chances = said_by_readme(tmp_path / "adapter", trained, monkeypatch)
+    assert_same(chances, expected_of(trained))
+
+
+@peft_warns
 @pytest.mark.parametrize("name", adapter.METHODS)
 @pytest.mark.parametrize("reading", ["cls", "mean-pair", "tags"])
 def test_an_adapter_of_a_bert_predicts_as_the_run(

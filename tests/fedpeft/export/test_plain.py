@@ -101,14 +101,16 @@ def test_a_fused_bert_predicts_as_unfused(
     assert_same(predictions, expected_of(trained))
 
 
-@pytest.mark.parametrize("kind", ["float64", "regenerated", "head"])
+@pytest.mark.parametrize("kind", ["float64", "regenerated", "projected", "low rank", "labels"])
 def test_other_settings_are_exported_too(
     tmp_path: Path, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     setting = {
         "float64": "engine.dtype=float64",
         "regenerated": "engine.projections=regenerated",
-        "head": "head.d=5",
+        "projected": "head.d=5",
+        "low rank": "head.rank=1",
+        "labels": "head.labels=true",
     }[kind]
     trained = Trained.read(finished_run(*READINGS["cls"], setting, "method.d=12"))
     export(trained, "hf", tmp_path / "plain")

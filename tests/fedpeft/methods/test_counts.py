@@ -14,7 +14,7 @@ import torch
 from transformers import AutoModel, BertConfig, RobertaConfig
 
 from fedpeft.backbones.shapes import KNOWN_SHAPES, shape_of_config
-from fedpeft.heads import Head
+from fedpeft.heads import Full, Head
 from fedpeft.methods import REGISTRY, build_method, settings_for
 from fedpeft.parameters import layout_of
 
@@ -24,7 +24,7 @@ REFERENCE = Path(__file__).resolve().parents[3].parent / "shared/reference/count
 def count(backbone: str, name: str, classes: int = 0, **settings: object) -> int:
     """Return the number of trained parameters, with a head if there are classes."""
     method = build_method(settings_for({"name": name, **settings}), KNOWN_SHAPES[backbone], 0)
-    layout = layout_of(method, Head("classes", max(classes, 1), method.shape.width))
+    layout = layout_of(method, Head("classes", Full(max(classes, 1), method.shape.width)))
     return layout.size if classes else layout.size - layout.head_size
 
 

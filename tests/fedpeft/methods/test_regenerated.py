@@ -7,7 +7,7 @@ import torch
 from models import batch_of, build_model, random_vectors, task_model
 
 from fedpeft.backbones.loading import Backbone
-from fedpeft.heads import Head
+from fedpeft.heads import Head, Projected
 from fedpeft.methods import REGISTRY
 from fedpeft.model import TaskModel
 from fedpeft.projection import operators
@@ -27,7 +27,7 @@ HEAD = 33  # numbers that are projected to the weights of the head
 
 def in_mode(like: TaskModel, mode: operators.Mode) -> TaskModel:
     """Return the same model with stored or regenerated projections, and a projected head."""
-    head = Head("classes", 3, like.head.width, HEAD)
+    head = Head("classes", Projected(3, like.head.width, HEAD, seed=0))
     return task_model(like.backbone, like.method, head, projections=mode)
 
 

@@ -20,7 +20,7 @@ from torch import Tensor
 
 from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.batch import Batch
-from fedpeft.heads import Head
+from fedpeft.heads import Head, Projected
 from fedpeft.methods import method_class
 from fedpeft.model import TaskModel
 from fedpeft.privacy.whole_weights import example_gradients
@@ -121,7 +121,7 @@ def test_example_gradients_through_a_projected_head(
     small: Backbone, name: str, projections: str
 ) -> None:
     like = build_model(small, name)
-    head = Head("classes", 3, small.shape.width, d=7, seed=3)
+    head = Head("classes", Projected(3, small.shape.width, d=7, seed=3))
     model = task_model(small, like.method, head, projections=projections)
     assert_as_alone(model, random_vectors(model, 1), batch_of(small, 1, 3, "cls"))
 

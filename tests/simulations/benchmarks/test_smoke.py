@@ -20,6 +20,10 @@ FAST = {
 SLOW = {
     "aggregation": ["--clients", "40"],
     "engines": [*TINY, *FEW, "--workers", "1"],
+    "heads": [
+        *("--backbone", "tiny", "--tasks", "intents", "--heads", "rank 24 and labels"),
+        *("--rounds", "1", "--scratch", "heads"),
+    ],
     "memory": [*TINY, "--sizes", "2", "3", "--examples", "120"],
     "methods": [
         *TINY,

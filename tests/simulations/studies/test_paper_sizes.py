@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpeft.backbones.shapes import KNOWN_SHAPES, BackboneShape
 from fedpeft.experiment.config import Experiment
-from fedpeft.heads import Head
+from fedpeft.heads import Full, Head
 from fedpeft.methods import build_method
 from fedpeft.parameters import layout_of
 from fedpeft.tasks import described
@@ -34,7 +34,7 @@ def numbers(experiment: Experiment) -> int:
     info, shape = described(experiment.task), KNOWN_SHAPES[experiment.backbone]
     assert info
     method = build_method(experiment.method, shape, experiment.seed)
-    return layout_of(method, Head(info.kind, info.classes, shape.width)).size
+    return layout_of(method, Head(info.kind, Full(info.classes, shape.width))).size
 
 
 def setting(experiment: Experiment, key: str, shape: BackboneShape) -> Any:

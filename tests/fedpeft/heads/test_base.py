@@ -1,23 +1,20 @@
-"""The head: losses of each kind, weights that are a projection, and tags of words."""
+"""The head: losses of each kind, and tags of words."""
 
 from __future__ import annotations
 
 from dataclasses import replace
 
-import numpy as np
 import pytest
 import torch
-from models import batch_of, build_model, part_of, random_vectors, small_backbone, task_model
+from models import batch_of, build_model, part_of, random_vectors, small_backbone
 from torch import Tensor
 from torch.nn import functional
 
 from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.batch import Batch
-from fedpeft.errors import UserError
-from fedpeft.experiment.config import Experiment
-from fedpeft.heads import IGNORED, Head
+from fedpeft.batches.encoded import IGNORED
+from fedpeft.heads import Full, Head
 from fedpeft.model import TaskModel
-from fedpeft.runtime import Runtime
 
 TAGS = 9
 
@@ -33,7 +30,7 @@ def random(*shape: int) -> Tensor:
 
 def test_the_loss_of_classes_is_cross_entropy() -> None:
     logits, labels = random(5, 3), torch.tensor([0, 2, 1, 1, 0])
-    result = Head("classes", 3, 4).losses(logits, labels)
+    result = Head("classes", Full(3, 4)).losses(logits, labels)
     expected = -logits.softmax(1).log()[torch.arange(5), labels]
     torch.testing.assert_close(result, expected, rtol=0, atol=1e-12)
     torch.testing.assert_close(result.mean(), functional.cross_entropy(logits, labels))
@@ -41,7 +38,7 @@ def test_the_loss_of_classes_is_cross_entropy() -> None:
 
 def test_the_loss_of_a_score_is_the_squared_error() -> None:
     outputs, labels = random(5, 1), random(6)[1:]
-    result = Head("score", 1, 4).losses(outputs, labels)
+    result = Head("score", Full(1, 4)).losses(outputs, labels)
     torch.testing.assert_close(result, (outputs[:, 0] - labels) ** 2, rtol=0, atol=1e-12)
 
 
@@ -49,86 +46,10 @@ def test_the_loss_of_tags_is_the_mean_over_an_examples_words() -> None:
     """Not over the batch's: a long text weighs as much as a short one."""
     logits = random(3, 4, TAGS)
     labels = torch.tensor([[IGNORED, 3, IGNORED, 8], [0, 1, 2, 3], [IGNORED] * 4])
-    result = Head("tags", TAGS, 4).losses(logits, labels)
+    result = Head("tags", Full(TAGS, 4)).losses(logits, labels)
     expected = [functional.cross_entropy(logits[0, [1, 3]], labels[0, [1, 3]])]
     expected += [functional.cross_entropy(logits[1], labels[1]), torch.tensor(0.0).double()]
     torch.testing.assert_close(result, torch.stack(expected), rtol=0, atol=1e-12)
-
-
-def projected(backbone: Backbone, d: int, kind: str = "classes", classes: int = 3) -> TaskModel:
-    like = build_model(backbone, "slash")
-    return task_model(backbone, like.method, Head(kind, classes, backbone.shape.width, d, seed=3))
-
-
-def test_a_projected_head_is_its_projection(small: Backbone) -> None:
-    """weight = reshape(P z) / sqrt(d)."""
-    model = projected(small, d=20)
-    assert dict(model.layout.entries)["head.z"] == (20,)
-    assert model.layout.head_size == 20 + 3
-    vectors = random_vectors(model, 2)
-    parameters, realised = model.layout.unpack(vectors), model.realise(vectors)
-    (projection,) = model.head.projections()
-    matrix = torch.from_numpy(projection.transposed().T.copy()).double() / 20**0.5
-    expected = (parameters["head.z"] @ matrix.T).view(2, 3, 24)
-    torch.testing.assert_close(realised.head_weight, expected, rtol=0, atol=1e-12)
-    assert torch.equal(realised.head_bias, parameters["head.bias"])
-    digests = {
-        other.parameters.projection_digest
-        for other in (model, projected(small, 21), projected(small, 0))
-    }
-    assert len(digests) == 3
-
-
-@pytest.mark.parametrize("d", [0, 512, 3000])
-def test_weights_start_with_the_same_deviation(d: int) -> None:
-    head = Head("classes", 9, 384, d)
-    start = head.initial(np.random.default_rng(0))
-    assert not start["head.bias"].any()
-    weight = start["head.weight"] if not d else None
-    if weight is None:
-        (projection,) = head.projections()
-        weight = start["head.z"] @ projection.transposed() / d**0.5
-    assert weight.std() == pytest.approx(0.02, rel=0.05)
-    assert abs(weight.mean()) < 0.001
-
-
-@pytest.mark.parametrize(
-    ("kind", "classes", "task", "representation"),
-    [
-        ("classes", 2, "synthetic/sentiment", "mask"),
-        ("classes", 3, "synthetic/inference", "cls"),
-        ("score", 1, "synthetic/similarity", "mean"),
-        ("tags", TAGS, "synthetic/entities", "mask"),
-    ],
-)
-def test_example_gradients_pass_through_a_projected_head(
-    small: Backbone, kind: str, classes: int, task: str, representation: str
-) -> None:
-    model = projected(small, 7, kind, classes)
-    batch = batch_of(small, 2, 3, representation, task)
-    vectors = random_vectors(model, 2)
-    result, _ = model.example_gradients(vectors, batch)
-    assert (result != 0).any(0).all()
-    for row in range(6):
-        vector = vectors[row // 3 : row // 3 + 1]
-        (expected,), _ = model.gradients(vector, part_of(batch, row, row + 1))
-        torch.testing.assert_close(result[row], expected, rtol=1e-9, atol=1e-10)
-
-
-@pytest.mark.parametrize("d", [72, 1000])
-def test_a_projection_that_saves_nothing_is_refused(d: int) -> None:
-    with pytest.raises(UserError, match=f"head.d = {d}: expected less than 72, .* 3 outputs"):
-        Head("classes", 3, 24, d)
-    assert Head("classes", 3, 24, 71).d == 71
-
-
-def test_the_experiments_head_reaches_the_model() -> None:
-    quick = ["backbone=tiny", "method.d=8", "task.train_limit=8"]
-    layout = Runtime(Experiment.load("", [*quick, "head.d=10"])).model.layout
-    assert (layout.size, layout.head_size) == (8 + 10 + 2, 10 + 2)
-    wrong = Runtime(Experiment.load("", [*quick, "head.d=64"]))
-    with pytest.raises(UserError, match=r"head.d = 64: expected less than 64"):
-        _ = wrong.model
 
 
 def tagged(backbone: Backbone, name: str) -> tuple[TaskModel, Batch, Tensor]:
