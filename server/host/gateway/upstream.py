@@ -59,16 +59,15 @@ class Upstream:
             Refused: 502 or 504, the SuperLink does not answer.
             ConnectionError: it stopped in the middle of its response.
         """
-        rest: AsyncIterator[bytes] | None = None
-        if body is None:
-            body, rest = await _begun(exchange.body.pieces())
+        if body is None and exchange.length is not None and exchange.length <= _SMALL:
+            body = await exchange.body.all(_SMALL)
         headers = _passing(exchange.headers.items(), _REQUEST)
         headers.append((b"x-forwarded-for", address.encode()))
         if exchange.length is not None:
             headers.append((b"content-length", b"%d" % exchange.length))
-        pauses = iter(() if rest else _AGAIN)
+        pauses = iter(() if body is None else _AGAIN)
         while True:
-            content = _joined(body, rest) if rest else body
+            content = exchange.body.pieces() if body is None else body
             request = self._client.build_request(
                 "POST", exchange.path, headers=headers, content=content
             )
@@ -91,22 +90,6 @@ class Upstream:
             yield response
         finally:
             await response.aclose()
-
-
-async def _begun(pieces: AsyncIterator[bytes]) -> tuple[bytes, AsyncIterator[bytes] | None]:
-    """Return the beginning of a body and its other pieces; None if it is small and has ended."""
-    content = bytearray()
-    async for piece in pieces:
-        content += piece
-        if len(content) > _SMALL:
-            return bytes(content), pieces
-    return bytes(content), None
-
-
-async def _joined(beginning: bytes, rest: AsyncIterator[bytes]) -> AsyncIterator[bytes]:
-    yield beginning
-    async for piece in rest:
-        yield piece
 
 
 async def _answer(exchange: Exchange, response: httpx.Response) -> int:

@@ -104,21 +104,6 @@ def test_request_is_passed_on_again_while_the_server_behind_is_busy(front: Front
     assert [path for path, _ in front.seen].count("/v1/fleet/busy") == 2
 
 
-def test_request_of_a_tunnel_is_passed_on_again_with_its_body(front: Front) -> None:
-    """A tunnel does not announce the size of a body."""
-    with front.http(http2=True) as client:
-        pieces = (b"y" * 1000 for _ in range(60))
-        answer = client.post("/v1/fleet/busy", content=pieces, headers=front.node.headers())
-    assert (answer.status_code, answer.text) == (200, "upstream got 60000")
-    assert [path for path, _ in front.seen] == ["/v1/fleet/busy"] * 2
-
-
-def test_large_body_is_passed_on_once(front: Front) -> None:
-    body = b"x" * 100_000
-    assert front.ask("/v1/fleet/busy", front.node.headers(), body) == 500
-    assert len(front.seen) == 1
-
-
 def test_error_of_the_server_behind_is_passed_back_in_the_end(front: Front) -> None:
     assert front.ask("/v1/fleet/broken", front.node.headers()) == 500
     assert [path for path, _ in front.seen].count("/v1/fleet/broken") == 3
