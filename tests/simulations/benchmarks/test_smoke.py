@@ -39,8 +39,8 @@ SLOW = {
         *("--batch", "2", "--tokens", "8", "--threads", "1"),
     ],
 }
-#: These need a task's files, a deployment or hours.
-NOT_RUN = ("constant", "deployment", "fleet", "private_scores", "upper_half")
+#: These have tests of their own, or need a task's files, a deployment or hours.
+NOT_RUN = ("bits", "constant", "deployment", "fleet", "private_scores", "upper_half")
 CASES = [
     *FAST.items(),
     *(pytest.param(*case, marks=pytest.mark.long, id=case[0]) for case in SLOW.items()),

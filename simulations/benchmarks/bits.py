@@ -1,0 +1,106 @@
+"""Parameters or bits? Scores and message bytes of the codecs of a study, against float32.
+
+Reads the table of a finished or unfinished study that has the axes ``wire`` and ``method``, such as
+``simulations/studies/bits.toml``. Each codec is compared with float32 both ways on pairs of the
+same method, task and seed.
+
+Example: python -m simulations.benchmarks.bits runs/studies/bits
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from fedpeft.errors import UserError
+from simulations.benchmarks.common import Report, arguments_of, record, script
+from simulations.benchmarks.parts.codec_pairs import (
+    EARLIER_FRAMING,
+    LABEL,
+    METHOD,
+    POINTS,
+    WIRE,
+    compared,
+    lowest,
+    measured,
+)
+from simulations.benchmarks.parts.fronts import draw_fronts, fronts_of
+from simulations.study.table import PARQUET
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+Row = dict[str, object]
+
+
+def main(arguments: Sequence[str] | None = None) -> Report:
+    """Run the benchmark from its command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = arguments_of(__doc__)
+    parser.add_argument("study", type=Path, help="the study's folder")
+    parser.add_argument("--case", default="", help="name of the case (the folder's name)")
+    options = parser.parse_args(arguments)
+    cells = measured(table_of(options.study))
+    pooled, by_task = compared(cells), compared(cells, by_task=True)
+    fronts = fronts_of(cells)
+    case = options.case or options.study.name
+    options.results.mkdir(parents=True, exist_ok=True)
+    draw_fronts(fronts, options.results / f"bits-{case}.svg")
+    facts = {
+        "points": f"difference of 100 times the score to float32 both ways, same method, task and "
+        f"seed; mean and 95% t interval over pairs; within: the interval lies above -{POINTS:g}",
+        "bytes": "messages of one client and round with Flower's metadata, mean over the run",
+        "smaller": f"float32 payload + {EARLIER_FRAMING} bytes, the first version's message, "
+        "over the message",
+        "lowest codecs": "; ".join(f"{name}: {codec}" for name, codec in lowest(pooled).items()),
+        "front": "; ".join(
+            f"{name}: {', '.join(front[LABEL])}" for name, front in fronts.front.items()
+        ),
+    }
+    settings = {"cells": len(cells), "seeds": int(cells["seed"].nunique())}
+    report = Report(settings, rows_of(pooled), facts, {"by task": by_task.to_dict("records")})
+    record("bits", case, report, arguments, options.results)
+    return report
+
+
+def table_of(study: Path) -> pd.DataFrame:
+    """Return the table of a study.
+
+    Raises:
+        UserError: there is none yet, or it lacks an axis.
+    """
+    import pandas as pd
+
+    path = study / PARQUET
+    if not path.exists():
+        raise UserError(f"'{path}' does not exist; expected a study: `fedpeft report {study}`")
+    table = pd.read_parquet(path)
+    if missing := {f"axis.{WIRE}", f"axis.{METHOD}"} - set(table):
+        raise UserError(f"'{study}' has no {', '.join(sorted(missing))}; expected a study of codecs")
+    return table
+
+
+def rows_of(pooled: pd.DataFrame) -> list[Row]:
+    """Return the rows of the benchmark's table."""
+    return [
+        {
+            "method": row.method,
+            "codec": row.wire,
+            "pairs": row.n,
+            "score": round(row.score, 4),
+            "points": round(row.points, 2),
+            "interval": f"{row.low:.2f} to {row.high:.2f}",
+            "within": row.verdict,
+            "bytes up": round(row.up),
+            "bytes down": round(row.down),
+            "smaller up": round(row.smaller_up, 1),
+            "smaller down": round(row.smaller_down, 1),
+        }
+        for row in pooled.itertuples()
+    ]
+
+
+if __name__ == "__main__":
+    script(main)
