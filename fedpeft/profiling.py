@@ -9,7 +9,15 @@ from contextvars import ContextVar
 from typing import Literal
 
 Phase = Literal[
-    "data", "below", "forward", "backward", "optimiser", "DP", "serialisation", "evaluation"
+    "data",
+    "below",
+    "forward",
+    "backward",
+    "optimiser",
+    "DP",
+    "coding",
+    "serialisation",
+    "evaluation",
 ]
 
 

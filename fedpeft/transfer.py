@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
 from fedpeft.wire import eden, formats, slopes, topk
@@ -147,19 +148,21 @@ def _draw(runtime: Runtime, way: str, number: int, client: int = 0) -> np.random
 def _encode(
     vector: np.ndarray, reference: np.ndarray, codec: str, draw: np.random.Generator
 ) -> bytes:
-    with np.errstate(invalid="ignore"):  # infinity minus infinity: refused by the decoder
-        change = np.subtract(vector, reference, dtype=np.float64)
-    if share := rate_of(codec, "topk"):
-        return topk.encode(change, share)
-    unbiased = rate_of(codec, "delta") is None
-    return eden.encode(change, bits_of(codec), draw, unbiased)
+    with phase("coding"):
+        with np.errstate(invalid="ignore"):  # infinity minus infinity: refused by the decoder
+            change = np.subtract(vector, reference, dtype=np.float64)
+        if share := rate_of(codec, "topk"):
+            return topk.encode(change, share)
+        unbiased = rate_of(codec, "delta") is None
+        return eden.encode(change, bits_of(codec), draw, unbiased)
 
 
 def _decode(
     data: bytes, reference: np.ndarray, codec: str, draw: np.random.Generator
 ) -> np.ndarray:
-    if share := rate_of(codec, "topk"):
-        change = topk.decode(data, len(reference), share)
-    else:
-        change = eden.decode(data, len(reference), bits_of(codec), draw)
-    return formats.finite(reference + change, str(reference.dtype))
+    with phase("coding"):
+        if share := rate_of(codec, "topk"):
+            change = topk.decode(data, len(reference), share)
+        else:
+            change = eden.decode(data, len(reference), bits_of(codec), draw)
+        return formats.finite(reference + change, str(reference.dtype))

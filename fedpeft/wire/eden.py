@@ -20,7 +20,8 @@ With a rate below 1, only a random share of the rotated numbers is sent, at one 
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
 
 import numpy as np
 
@@ -35,6 +36,7 @@ BLOCK = 1 << 15
 #: Numbers sent of a block at least, as many bytes as its scale. With only a few, <z, q> may be
 #: close to zero, and the variance of S has no bound.
 LEAST_KEPT = 32
+_SPLIT = 1 << 12  # a shorter block takes well below a millisecond, whatever its length
 
 
 def is_rate(rate: float) -> bool:
@@ -130,8 +132,8 @@ class _Rotation:
         self.count = _kept_count(length, rate)
         self._kept: np.ndarray | slice = slice(None)
         if self.count < length:
-            self._kept = np.zeros(length, bool)
-            self._kept[np.argpartition(draw(length), self.count)[: self.count]] = True
+            numbers = draw(length)  # of 64 bits: no two are equal
+            self._kept = numbers <= np.partition(numbers, self.count - 1)[self.count - 1]
 
     def apply(self, block: np.ndarray) -> np.ndarray:
         """Return the numbers to send [count] of a block [length]."""
@@ -166,12 +168,29 @@ def _kept_count(length: int, rate: float) -> int:
     return min(length, max(LEAST_KEPT, round(rate * length))) if rate < 1 else length
 
 
-def _lengths(size: int) -> list[int]:
+@lru_cache(maxsize=64)
+def _lengths(size: int) -> tuple[int, ...]:
     """Return the lengths of the blocks of a vector."""
-    return [min(BLOCK, size - start) for start in range(0, size, BLOCK)]
+    whole, rest = divmod(size, BLOCK)
+    return (BLOCK,) * whole + (_parts(rest) if rest else ())
 
 
-def _split(array: np.ndarray, lengths: list[int]) -> Iterator[np.ndarray]:
+def _parts(length: int) -> tuple[int, ...]:
+    """Return a length whose transform is fast, or the evenest two of them that add up to it.
+
+    A transform of a length with a large prime factor takes ten times as long; one more scale is
+    cheaper than padding.
+    """
+    from scipy.fft import next_fast_len
+
+    if length > _SPLIT and next_fast_len(length) != length:
+        for less in range(length // 2, _SPLIT // 2, -1):
+            if next_fast_len(less) == less and next_fast_len(length - less) == length - less:
+                return less, length - less
+    return (length,)
+
+
+def _split(array: np.ndarray, lengths: Sequence[int]) -> Iterator[np.ndarray]:
     start = 0
     for length in lengths:
         yield array[start : start + length]
@@ -180,11 +199,23 @@ def _split(array: np.ndarray, lengths: list[int]) -> Iterator[np.ndarray]:
 
 def _pack(codes: np.ndarray, bits: int) -> bytes:
     """Return codes below 2^bits [n] in ceil(n bits / 8) bytes, lowest bit first."""
-    single = np.unpackbits(codes[:, None], axis=1, count=bits, bitorder="little")
-    return np.packbits(single.reshape(-1), bitorder="little").tobytes()
+    if 8 % bits:  # codes cross the borders of bytes
+        single = np.unpackbits(codes[:, None], axis=1, count=bits, bitorder="little")
+        return np.packbits(single.reshape(-1), bitorder="little").tobytes()
+    each = 8 // bits
+    packed = np.zeros(-(-len(codes) // each), np.uint8)
+    for at in range(each):
+        column = codes[at::each]
+        packed[: len(column)] |= column << np.uint8(at * bits)
+    return packed.tobytes()
 
 
 def _unpack(data: bytes, count: int, bits: int) -> np.ndarray:
     """Return the ``count`` codes packed in ``data``."""
-    single = np.unpackbits(np.frombuffer(data, np.uint8), count=count * bits, bitorder="little")
-    return np.packbits(single.reshape(count, bits), axis=1, bitorder="little")[:, 0]
+    packed = np.frombuffer(data, np.uint8)
+    if 8 % bits:
+        single = np.unpackbits(packed, count=count * bits, bitorder="little")
+        return np.packbits(single.reshape(count, bits), axis=1, bitorder="little")[:, 0]
+    shifts = np.arange(0, 8, bits, dtype=np.uint8)
+    codes = (packed[:, None] >> shifts) & np.uint8((1 << bits) - 1)
+    return codes.reshape(-1)[:count]

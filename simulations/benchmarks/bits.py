@@ -78,7 +78,8 @@ def table_of(study: Path) -> pd.DataFrame:
         raise UserError(f"'{path}' does not exist; expected a study: `fedpeft report {study}`")
     table = pd.read_parquet(path)
     if missing := {f"axis.{WIRE}", f"axis.{METHOD}"} - set(table):
-        raise UserError(f"'{study}' has no {', '.join(sorted(missing))}; expected a study of codecs")
+        names = ", ".join(sorted(missing))
+        raise UserError(f"'{study}' has no {names}; expected a study of codecs")
     return table
 
 

@@ -12,6 +12,7 @@ TINY = ["--backbone", "tiny"]
 FEW = ["--clients", "2", "--examples", "12", "--rounds", "2"]
 FAST = {
     "autocast": [*TINY, "--examples", "16", "--methods", "bitfit"],
+    "codecs": [*TINY, *FEW, "--sizes", "100"],
     "overhead": [*TINY, *FEW, "--threads", "1"],
     "privacy": [*TINY, "--batch", "6", "--parts", "time", "--methods", "linear"],
     "scaling": ["--sizes", "3", "--vectors", "16"],
