@@ -11,6 +11,8 @@ A number format sends a vector itself. The other codecs send a change:
   round before. The next step corrects the errors of this one, so one bit per number suffices.
   ``server/downlink.py`` and ``clients/reference.py`` let clients catch up that missed rounds.
 
+``wire.head`` gives the head's numbers of an update a codec of their own. They are the last ones.
+
 A client that trained with zeroth-order gradients can send their slopes (``fedpeft.wire.slopes``):
 the server repeats its steps.
 
@@ -80,7 +82,7 @@ def size_up(runtime: Runtime) -> int:
     codec, local = experiment.wire.up, experiment.local
     if codec in slopes.CODECS:
         return slopes.encoded_size(local.steps * local.perturbations, codec, parameters.numpy_dtype)
-    return encoded_size(parameters.shared.size, codec)
+    return sum(encoded_size(part.stop - part.start, name) for part, name, _ in _parts(runtime))
 
 
 def encode_up(
@@ -107,9 +109,12 @@ def encode_up(
     if codec in slopes.CODECS:
         assert measured is not None  # the settings require perturbations
         return slopes.encode(measured, codec)
-    if codec in formats.FORMATS:
-        return formats.encode(vector, codec)
-    return _encode(vector, start, codec, _draw(runtime, "up", number, client))
+    return b"".join(
+        formats.encode(vector[part], codec)
+        if codec in formats.FORMATS
+        else _encode(vector[part], start[part], codec, _draw(runtime, way, number, client))
+        for part, codec, way in _parts(runtime)
+    )
 
 
 def decode_up(
@@ -119,9 +124,22 @@ def decode_up(
     codec = runtime.experiment.wire.up
     if codec in slopes.CODECS:
         return _replayed(runtime, number, start, data)
-    if codec in formats.FORMATS:
-        return formats.decode(data, codec, len(start), str(start.dtype))
-    return _decode(data, start, codec, _draw(runtime, "up", number, client))
+    parts, decoded = _parts(runtime), []
+    border = len(data) if len(parts) == 1 else encoded_size(parts[0][0].stop, parts[0][1])
+    for (part, codec, way), code in zip(parts, (data[:border], data[border:]), strict=False):
+        if codec in formats.FORMATS:
+            decoded.append(formats.decode(code, codec, part.stop - part.start, str(start.dtype)))
+        else:
+            decoded.append(_decode(code, start[part], codec, _draw(runtime, way, number, client)))
+    return np.concatenate(decoded)
+
+
+def _parts(runtime: Runtime) -> list[tuple[slice, str, str]]:
+    """Return the parts of an update, each with its codec and the purpose of its random numbers."""
+    wire, shared = runtime.experiment.wire, runtime.parameters.shared
+    border = shared.size - (shared.head_size if wire.head else 0)
+    parts = [(slice(0, border), wire.up, "up"), (slice(border, shared.size), wire.head, "up-head")]
+    return [part for part in parts if part[0].start != part[0].stop]
 
 
 def _down(runtime: Runtime) -> str:

@@ -12,6 +12,7 @@ import numpy as np
 from fedpeft.runtime import Runtime
 from fedpeft.transfer import size_up
 from fedpeft.vectorfile import vector_digest
+from fedpeft.wire.codecs import encoded_size
 from server.byte_ledger import total_bytes
 from server.checkpoints import Checkpoint
 from server.records import ResultBytes, RoundLine, RunBytes
@@ -41,6 +42,8 @@ def describe_result(
     messages = [up["message"] for up in updates if up["payload"]]  # an error reply has none
     payload = size_up(runtime)
     head = round(payload * layout.head_size / layout.size)  # its share of the numbers
+    if codec := experiment.wire.head:
+        head = encoded_size(layout.head_size, codec)
     sizes: ResultBytes = {
         **total_bytes([*(line["bytes"] for line in rounds), after]),
         "per_client_round_up": {

@@ -195,6 +195,11 @@ def _in_central(privacy: PrivacySection, federation: FederationSection) -> Itera
 
 def in_wire(wire: WireSection, method: MethodSettings) -> Iterator[str]:
     """Yield one line per contradiction; a budget chooses what the user has not set."""
+    if wire.head and wire.up in slopes.CODECS:
+        yield (
+            f"wire.head = '{wire.head}': wire.up = '{wire.up}' sends slopes, which stand for all "
+            f"numbers; leave out wire.head"
+        )
     if not wire.budget:
         return
     if "up" in wire.model_fields_set:

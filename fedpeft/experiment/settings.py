@@ -19,6 +19,7 @@ Strategy = Literal[
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 #: Names of codecs, see ``fedpeft.wire.codecs``.
 Up = Annotated[str, AfterValidator(check_up)]
+HeadCodec = Annotated[str, AfterValidator(lambda name: name and check_codec(name, "eden"))]
 Down = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden", "delta"))]
 #: Default server learning rate; the strategies that select or trim clients do not have one.
 SERVER_LR = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
@@ -221,6 +222,11 @@ class WireSection(Section):
         "(bits per number) | eden0.02 ... eden0.99 (a share of the numbers at one bit) | "
         "topk0.001 ... topk1 (the largest numbers; a biased baseline) | scalars (slopes along "
         "local.perturbations directions) | signs (of the slopes, one bit each)",
+    )
+    head: HeadCodec = Field(
+        "",
+        description="the head's numbers in a client's update: a number format | eden0.02 ... "
+        "eden8; empty = the same as up",
     )
     down: Down = Field(
         "float32",

@@ -33,7 +33,10 @@ FULL = "full"
 #: Name of a head -> its settings.
 HEADS = {
     FULL: ("head.rank=0", "head.labels=false"),
-    "full, eden2 up": ("head.rank=0", "head.labels=false", "wire.up=eden2"),
+    **{
+        f"full, {codec} up": ("head.rank=0", "head.labels=false", f"wire.up={codec}")
+        for codec in ("eden8", "eden4", "eden2", "eden1", "eden0.25")
+    },
     "d = 2048": ("head.d=2048", "head.labels=false"),
     "d = 2048 and labels": ("head.d=2048", "head.labels=true"),
     "rank 24": ("head.rank=24", "head.labels=false"),

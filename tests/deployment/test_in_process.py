@@ -81,8 +81,15 @@ def test_clients_with_files_of_rows_give_the_bits_of_the_simulation(
 
 @pytest.mark.parametrize(
     "codecs",
-    [[], ["wire.up=eden0.5", "wire.down=eden8"], ["wire.up=topk0.1", "wire.down=delta1"]],
-    ids=["float32", "eden", "delta"],
+    [
+        [],
+        ["wire.up=bfloat16", "wire.down=float16"],
+        ["wire.up=eden0.5", "wire.down=eden8"],
+        ["wire.up=eden4", "wire.head=eden1", "wire.down=delta4"],
+        ["wire.up=topk0.1", "wire.down=delta1"],
+        ["wire.up=scalars", "local.perturbations=3", "local.steps=2"],
+    ],
+    ids=["float32", "formats", "eden", "head", "delta", "scalars"],
 )
 def test_parts_of_a_public_task_give_the_bits_of_the_simulation(
     codecs: list[str],

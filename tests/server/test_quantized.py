@@ -17,7 +17,8 @@ from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.training import When, train_cohort
-from fedpeft.transfer import decode_down, decode_up, encode_down, encode_up
+from fedpeft.transfer import decode_down, decode_up, encode_down, encode_up, size_up
+from fedpeft.wire.codecs import encoded_size
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -67,6 +68,42 @@ def test_payloads_are_those_of_the_codecs(
 
 def test_only_shared_parameters_are_coded(quick: Quick, federate: Federate) -> None:
     folder = federate(quick(*EDEN, "federation.personal=head", "federation.evaluation=clients"))
+    result = json.loads((folder.path / "result.json").read_text())
+    assert result["bytes"]["per_client_round_up"]["payload"] == 4 + 2
+
+
+@pytest.mark.parametrize(
+    ("up", "head", "payload"),
+    [
+        ("eden4", "eden1", 4 + 8 + 4 + 9),
+        ("float32", "eden8", 64 + 4 + 66),
+        ("eden8", "float16", 152),
+    ],
+)
+def test_the_head_has_a_codec_of_its_own(
+    quick: Quick, federate: Federate, up: str, head: str, payload: int
+) -> None:
+    experiment = quick(f"wire.up={up}", f"wire.head={head}")
+    runtime, folder = runtime_of(experiment), federate(experiment)
+    share = json.loads((folder.path / "result.json").read_text())["bytes"]["per_client_round_up"]
+    assert share["payload"] == payload and share["head"] == encoded_size(HEAD, head)
+    start = runtime.parameters.initial(0)
+    vector = start + np.random.default_rng(0).standard_normal(SIZE).astype(start.dtype)
+    data = encode_up(runtime, 1, 0, start, vector)
+    arrived = decode_up(runtime, 1, 0, start, data)
+    rest = slice(0, SIZE - HEAD)
+    lost = np.linalg.norm((arrived - vector)[rest]) / np.linalg.norm((vector - start)[rest])
+    bound = {"eden4": 0.15, "float32": 0.0, "eden8": 0.01}[up]
+    assert lost <= bound and len(data) == size_up(runtime)
+    with pytest.raises(ValueError, match="bytes, expected"):
+        decode_up(runtime, 1, 0, start, data[:-1])
+    with pytest.raises(ValueError, match="bytes, expected"):
+        decode_up(runtime, 1, 0, start, data[:3])
+
+
+def test_a_personal_head_needs_no_codec(quick: Quick, federate: Federate) -> None:
+    personal = ("federation.personal=head", "federation.evaluation=clients")
+    folder = federate(quick("wire.up=eden1", "wire.head=eden8", *personal))
     result = json.loads((folder.path / "result.json").read_text())
     assert result["bytes"]["per_client_round_up"]["payload"] == 4 + 2
 

@@ -158,6 +158,9 @@ ZEROTH = ["local.perturbations=5", "local.steps=1"]
         (["wire.up=signs", "local.perturbations=1"], "number of steps; set local.steps"),
         ([*ZEROTH, "wire.up=signs", "local.steps=2"], "expected local.steps = 1, not 2"),
         ([*ZEROTH, "wire.down=scalars"], "wire.down = 'scalars': expected float32"),
+        ([*ZEROTH, "wire.up=scalars", "wire.head=eden1"], "leave out wire.head"),
+        (["wire.head=topk0.1"], "wire.head = 'topk0.1': expected float32"),
+        (["wire.head=eden9"], "wire.head = 'eden9': expected float32"),
         ([*ZEROTH, "wire.up=scalar"], "(the share of numbers), scalars or signs"),
         (
             [*ZEROTH, "wire.up=scalars", "federation.personal=head", *ON_CLIENTS],
