@@ -1,4 +1,4 @@
-"""The reference of a ``delta`` downlink: the vector that a client holds since its last training.
+"""The reference of a downlink of steps: the vector that a client holds since its last training.
 
 See ``server/downlink.py`` for the server's side.
 """
@@ -10,15 +10,15 @@ import numpy as np
 from clients.data import LocalData
 from clients.errors import ClientError
 from clients.kept import keep, kept
-from fedpeft.transfer import decode_step
-from fedpeft.wire import formats
-from fedpeft.wire.codecs import encoded_size, rate_of
+from fedpeft.transfer import decode_step, size_step
+from fedpeft.wire import formats, slopes
+from fedpeft.wire.codecs import continues
 from fedpeft.wire.messages import INITIAL_REFERENCE, REFERENCE_BYTES, next_reference
 
 
 def has_reference(data: LocalData) -> bool:
     """Return whether the run's downlink continues from what clients hold."""
-    return rate_of(data.runtime.experiment.wire.down, "delta") is not None
+    return continues(data.runtime.experiment.wire.down)
 
 
 def held(data: LocalData) -> bytes:
@@ -41,6 +41,8 @@ def follow(data: LocalData, number: int, payload: bytes, name: bytes) -> np.ndar
     """
     if len(name) != REFERENCE_BYTES:
         raise ClientError(f"the reference's name has {len(name)} bytes, expected {REFERENCE_BYTES}")
+    if data.runtime.experiment.wire.down == slopes.DOWN:
+        number -= 1  # the combined slopes of a round are sent in the next one
     dtype, size = data.runtime.parameters.numpy_dtype, int(data.runtime.parameters.shared.size)
     if len(payload) == size * formats.FORMATS[dtype]:
         vector = formats.decode(payload, dtype, size, dtype)
@@ -56,7 +58,7 @@ def follow(data: LocalData, number: int, payload: bytes, name: bytes) -> np.ndar
 def _after_steps(data: LocalData, number: int, payload: bytes) -> tuple[bytes, np.ndarray]:
     """Return name and vector [S] of the reference after the steps that the client lacks."""
     last, name, vector = _read(data)
-    length = encoded_size(len(vector), data.runtime.experiment.wire.down)
+    length = size_step(data.runtime)
     steps = [payload[at : at + length] for at in range(0, len(payload), length)]
     if not number - len(steps) <= last <= number:
         raise ClientError(

@@ -14,7 +14,8 @@ A number format sends a vector itself. The other codecs send a change:
 ``wire.head`` gives the head's numbers of an update a codec of their own. They are the last ones.
 
 A client that trained with zeroth-order gradients can send their slopes (``fedpeft.wire.slopes``):
-the server repeats its steps.
+the server repeats its steps. With ``scalars`` down, it combines the slopes of all clients and makes
+its own steps from them; clients repeat these, and hold the server's vector to the bit.
 
 Server and clients call the same functions and draw rotations from the seed: one for a round down,
 which all clients share, and one for each client and round up. On different machines the last bits
@@ -34,17 +35,18 @@ from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
 from fedpeft.wire import eden, formats, slopes, topk
-from fedpeft.wire.codecs import bits_of, encoded_size, rate_of
+from fedpeft.wire.codecs import bits_of, continues, encoded_size, rate_of
 from fedpeft.zeroth import replay
 
-#: Sends vectors to evaluate where ``wire.down`` is a ``delta``, as they are no steps of it.
+#: Sends vectors to evaluate where ``wire.down`` sends steps, as they are no steps.
 _EVALUATED = "eden8"
 
 
 def encode_down(runtime: Runtime, number: int, vector: np.ndarray) -> bytes:
     """Return the bytes of the server's task vector [S] in round ``number``, for any client.
 
-    With ``delta``, the difference to the initial vector at 8 bits; see ``encode_step``.
+    If ``wire.down`` sends steps, the difference to the initial vector at 8 bits; see
+    ``encode_step``.
     """
     codec = _down(runtime)
     if codec in formats.FORMATS:
@@ -73,7 +75,33 @@ def encode_step(runtime: Runtime, number: int, vector: np.ndarray, reference: np
 def decode_step(runtime: Runtime, number: int, reference: np.ndarray, data: bytes) -> np.ndarray:
     """Return the reference [S] after the step of round ``number``, see ``decode_down``."""
     codec = runtime.experiment.wire.down
+    if codec == slopes.DOWN:
+        return _replayed(runtime, number, reference, data)
     return _decode(data, reference, codec, _draw(runtime, "step", number))
+
+
+def size_step(runtime: Runtime) -> int:
+    """Return the number of bytes of a step, see ``encode_step`` and ``encode_slopes``."""
+    codec = runtime.experiment.wire.down
+    if codec == slopes.DOWN:
+        return size_up(runtime)
+    return encoded_size(runtime.parameters.shared.size, codec)
+
+
+def encode_slopes(runtime: Runtime, combined: np.ndarray) -> bytes:
+    """Return the bytes of slopes [local.steps, local.perturbations], as a step of ``scalars``."""
+    return slopes.encode(combined, runtime.experiment.wire.up)
+
+
+def decode_slopes(runtime: Runtime, data: bytes) -> np.ndarray:
+    """Return slopes [local.steps, local.perturbations]; ``data`` is not trusted.
+
+    Raises:
+        ValueError: wrong length, or a slope that is not finite.
+    """
+    local, codec = runtime.experiment.local, runtime.experiment.wire.up
+    shape = local.steps, local.perturbations
+    return slopes.decode(data, shape, codec, runtime.parameters.numpy_dtype)
 
 
 def size_up(runtime: Runtime) -> int:
@@ -144,15 +172,13 @@ def _parts(runtime: Runtime) -> list[tuple[slice, str, str]]:
 
 def _down(runtime: Runtime) -> str:
     codec = runtime.experiment.wire.down
-    return _EVALUATED if rate_of(codec, "delta") else codec
+    return _EVALUATED if continues(codec) else codec
 
 
 def _replayed(runtime: Runtime, number: int, start: np.ndarray, data: bytes) -> np.ndarray:
-    experiment, dtype = runtime.experiment, str(start.dtype)
-    local, when = experiment.local, When(experiment.seed, number, experiment.federation.rounds)
-    shape = local.steps, local.perturbations
-    measured = slopes.decode(data, shape, experiment.wire.up, dtype)
-    return formats.finite(replay(local, when, start, measured), dtype)
+    experiment, measured = runtime.experiment, decode_slopes(runtime, data)
+    when = When(experiment.seed, number, experiment.federation.rounds)
+    return formats.finite(replay(experiment.local, when, start, measured), str(start.dtype))
 
 
 def _initial(runtime: Runtime) -> np.ndarray:

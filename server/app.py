@@ -23,12 +23,13 @@ from fedpeft.privacy.statement import so_far
 from fedpeft.randomness import generator
 from fedpeft.runtime import COMMON, Runtime, parsed, runtime_of
 from fedpeft.trained import describe_vector
+from fedpeft.wire import slopes
 from fedpeft.wire.formats import FORMATS
 from server.byte_ledger import ByteLedger
 from server.central_privacy import CentralPrivacy
 from server.checkpoints import Checkpoint, check_finite
 from server.deployed import opened, registry, run_name, state_folder
-from server.downlink import Broadcast, broadcast
+from server.downlink import Broadcast, broadcast, take_slopes
 from server.evaluation import measure
 from server.exchange import budget_spent, check_replies
 from server.nodes import Node, Nodes
@@ -268,6 +269,8 @@ def combine(
     Raises:
         RunFailed: see ``check_finite``.
     """
+    if run.experiment.wire.down == slopes.DOWN:
+        return combine_slopes(run, state, updates, sampled)
     number, federation = state.round + 1, run.experiment.federation
     quantized = run.experiment.wire.down not in FORMATS
     current = received if quantized else state.vector
@@ -284,6 +287,34 @@ def combine(
         if quantized:  # all strategies move with the vector that they start from
             vector = vector + (state.vector - received)
     memory = strategy_state(strategy)
+    check_finite(run.runtime, number, vector, memory)
+    return vector, memory
+
+
+def combine_slopes(
+    run: Run, state: ServerState, updates: Mapping[int, Update], sampled: Mapping[int, Node]
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the next task vector [P] and the memory, see ``combine``, from clients' slopes.
+
+    The strategy combines each slope, and the server takes the steps that clients will repeat.
+    """
+    number, federation, local = state.round + 1, run.experiment.federation, run.experiment.local
+    weighted = [
+        (update.slopes.ravel(), weight(sampled[client], federation.weighting))
+        for client, update in updates.items()
+        if update.slopes is not None
+    ]
+    still = np.zeros_like(weighted[0][0])
+    with np.errstate(over="ignore", invalid="ignore"):  # checked below
+        combined = aggregate(build_strategy(federation), number, still, weighted)
+    combined = combined.reshape(local.steps, local.perturbations)
+    try:
+        vector, memory = take_slopes(run.runtime, number, state.vector, combined)
+    except ValueError as error:
+        raise RunFailed(
+            f"round {number}: {error} in the combined slopes or after their steps; "
+            f"federation.max_update_norm limits what a client can add"
+        ) from None
     check_finite(run.runtime, number, vector, memory)
     return vector, memory
 

@@ -6,6 +6,9 @@ are shorter than a vector: a client that missed rounds gets all steps since its 
 whole vector if that is shorter. A reference is named by a digest of all steps to it. A client names
 the one it holds in the handshake; after that, it holds the one of the last round it answered.
 
+With a ``scalars`` downlink, the step of a round is the combined slopes of its clients, which the
+next round sends. The server takes the step itself, so the reference is its vector.
+
 All of it is part of the checkpoint, so a run that continues sends the same steps.
 """
 
@@ -17,12 +20,13 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpeft.runtime import Runtime
-from fedpeft.transfer import decode_down, decode_step, encode_down, encode_step
-from fedpeft.wire import formats
-from fedpeft.wire.codecs import rate_of
+from fedpeft.transfer import decode_down, decode_step, encode_down, encode_slopes, encode_step
+from fedpeft.wire import formats, slopes
+from fedpeft.wire.codecs import continues
 from fedpeft.wire.messages import INITIAL_REFERENCE, next_reference
 
 _VECTOR, _STEPS, _NAMES = "reference", "reference_steps", "reference_names"
+_NEXT = "next_step"  # combined slopes, encoded
 
 
 @dataclass(frozen=True)
@@ -32,25 +36,26 @@ class Broadcast:
     Attributes:
         received: the vector [S] as clients decode it.
         whole: its bytes for a client of which nothing is known.
-        steps: the last steps, oldest first; none without a ``delta`` downlink.
-        names: of the references before the first step and after each; without steps, one.
+        steps: the last steps, oldest first.
+        names: of the references before the first step and after each; none if clients hold none.
     """
 
     received: np.ndarray
     whole: bytes
     steps: list[bytes] = field(default_factory=list)
-    names: list[bytes] = field(default_factory=lambda: [b""])
+    names: list[bytes] = field(default_factory=list)
 
     @property
     def name(self) -> bytes:
         """Name of the reference that a client holds after this round; empty if it holds none."""
-        return self.names[-1]
+        return self.names[-1] if self.names else b""
 
     def payload(self, held: bytes) -> bytes:
         """Return the bytes for a client that holds the reference with this name."""
-        if not self.steps or held not in self.names:
+        if held not in self.names:
             return self.whole
-        return b"".join(self.steps[self.names.index(held) :])
+        steps = b"".join(self.steps[self.names.index(held) :])
+        return min(self.whole, steps, key=len)  # equal lengths: clients take it for the vector
 
     def memory(self) -> dict[str, np.ndarray]:
         """Return the arrays that the next round needs."""
@@ -70,7 +75,8 @@ def broadcast(
         number: of the round, from 1.
         vector: the server's task vector [S].
     """
-    if rate_of(runtime.experiment.wire.down, "delta") is None:
+    codec = runtime.experiment.wire.down
+    if not continues(codec):
         whole = encode_down(runtime, number, vector)
         return Broadcast(decode_down(runtime, number, whole), whole)
     steps, names = [], [INITIAL_REFERENCE]
@@ -79,12 +85,35 @@ def broadcast(
         reference = memory[_VECTOR]
         steps = [step.tobytes() for step in memory[_STEPS]]
         names = [name.tobytes() for name in memory[_NAMES]]
-    step = encode_step(runtime, number, vector, reference)
-    received = decode_step(runtime, number, reference, step)
+    if codec == slopes.DOWN and _NEXT not in memory:  # the first round
+        return Broadcast(vector, formats.encode(vector, str(vector.dtype)), steps, names)
+    if codec == slopes.DOWN:
+        received, step = vector, memory[_NEXT].tobytes()
+    else:
+        step = encode_step(runtime, number, vector, reference)
+        received = decode_step(runtime, number, reference, step)
     name = next_reference(names[-1], step)
     whole = formats.encode(received, str(received.dtype))
     kept = max(1, (len(whole) - 1) // len(step))  # more steps would be longer than the vector
     return Broadcast(received, whole, [*steps, step][-kept:], [*names, name][-kept - 1 :])
+
+
+def take_slopes(
+    runtime: Runtime, number: int, vector: np.ndarray, combined: np.ndarray
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the vector [S] after the steps of combined slopes, and what the next round sends.
+
+    Args:
+        runtime: of the run.
+        number: of the round, from 1.
+        vector: the vector [S] before the steps.
+        combined: slopes [local.steps, local.perturbations].
+
+    Raises:
+        ValueError: a slope, or a number of the vector, is not finite.
+    """
+    step = encode_slopes(runtime, combined)
+    return decode_step(runtime, number, vector, step), {_NEXT: np.frombuffer(step, np.uint8)}
 
 
 def _rows(parts: list[bytes]) -> np.ndarray:

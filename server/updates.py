@@ -13,7 +13,8 @@ from fedpeft.experiment.settings import FederationSection
 from fedpeft.privacy.ledger import Unit
 from fedpeft.privacy.statement import read_statement
 from fedpeft.runtime import Runtime
-from fedpeft.transfer import decode_up
+from fedpeft.transfer import decode_slopes, decode_up
+from fedpeft.wire import slopes
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
 from server.nodes import Node
 from server.reported import max_loss, read_float
@@ -34,11 +35,13 @@ class Update:
         vector: the task vector [P] the client trained.
         loss: its mean training loss; None with privacy.
         statements: the privacy it spent, one statement for each unit that it protects itself.
+        slopes: of its steps [steps, local.perturbations], where ``wire.down`` combines them.
     """
 
     vector: np.ndarray
     loss: float | None
     statements: list[dict[str, Any]]
+    slopes: np.ndarray | None = None
 
 
 def max_norm(federation: FederationSection, size: int, deployed: bool) -> float:
@@ -93,7 +96,9 @@ def check_update(
     if privacy.unit != "none":
         return Update(vector, None, statements)
     loss = read_float(vars(sent), "loss", 0, max_loss(runtime.info.kind))
-    return Update(vector, loss, statements)
+    combines = experiment.wire.down == slopes.DOWN
+    measured = decode_slopes(runtime, sent.vector) if combines else None
+    return Update(vector, loss, statements, measured)
 
 
 def check_steps(

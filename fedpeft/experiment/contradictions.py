@@ -88,6 +88,7 @@ def in_zeroth_order(
     method: MethodSettings,
 ) -> Iterator[str]:
     """Yield one line per contradiction of zeroth-order gradients and their slopes as an update."""
+    yield from _in_combined_slopes(local, wire, federation, privacy)
     points = f"local.perturbations = {local.perturbations}"
     if local.perturbations and privacy.examples:
         yield (
@@ -117,6 +118,50 @@ def in_zeroth_order(
         )
 
 
+def _in_combined_slopes(
+    local: LocalSection, wire: WireSection, federation: FederationSection, privacy: PrivacySection
+) -> Iterator[str]:
+    """Yield one line per contradiction of a downlink of combined slopes.
+
+    Combined slopes must lead where the combined vectors lead: a client's vector has to be linear in
+    its slopes, and the strategy has to combine each slope separately, without memory.
+    """
+    if wire.down != slopes.DOWN:
+        return
+    codec, strategy = f"wire.down = '{wire.down}'", federation.strategy
+    if wire.up not in slopes.CODECS:
+        expected = " or ".join(f"'{name}'" for name in slopes.CODECS)
+        yield f"{codec}: combines the slopes of clients; expected wire.up = {expected}"
+    elif strategy not in _COMBINING[wire.up]:
+        expected = " or ".join(f"'{name}'" for name in _COMBINING[wire.up])
+        yield (
+            f"{codec}: strategy '{strategy}' does not make {wire.up} of the clients' {wire.up}; "
+            f"expected federation.strategy = {expected}"
+        )
+    if local.optimizer != "sgd":
+        yield (
+            f"{codec}: steps of '{local.optimizer}' are not linear in the slopes; expected "
+            f"local.optimizer = 'sgd'"
+        )
+    if local.max_grad_norm:
+        yield (
+            f"{codec}: clipped steps are not linear in the slopes; expected local.max_grad_norm = "
+            f"0, not {local.max_grad_norm:g}"
+        )
+    if local.weight_decay and federation.server_lr not in (None, 1):
+        yield (
+            f"{codec}: federation.server_lr = {federation.server_lr:g} multiplies slopes and not "
+            f"local.weight_decay; leave one of them out"
+        )
+    if privacy.clients:
+        yield (
+            f"{codec}: the noise of privacy.unit = '{privacy.unit}' is no step along the "
+            f"directions; choose another codec"
+        )
+
+
+#: Strategies that combine each slope separately, by codec of the slopes.
+_COMBINING = {"scalars": ("fedavg", "fedmedian", "fedtrimmedavg"), "signs": ("fedmedian",)}
 #: Strategies that use only the mean of the clients' updates, to which the noise is added.
 _MEAN_BASED = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad")
 

@@ -8,7 +8,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 
 from fedpeft.experiment.sizes import size_in_bytes
 from fedpeft.methods.settings import MOST, Section, listed
-from fedpeft.wire.codecs import check_codec, check_up
+from fedpeft.wire.codecs import check_codec, check_down, check_up
 
 Representation = Literal["mask", "cls", "mean"]
 Strategy = Literal[
@@ -20,7 +20,7 @@ Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 #: Names of codecs, see ``fedpeft.wire.codecs``.
 Up = Annotated[str, AfterValidator(check_up)]
 HeadCodec = Annotated[str, AfterValidator(lambda name: name and check_codec(name, "eden"))]
-Down = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden", "delta"))]
+Down = Annotated[str, AfterValidator(check_down)]
 #: Default server learning rate; the strategies that select or trim clients do not have one.
 SERVER_LR = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
 
@@ -231,7 +231,8 @@ class WireSection(Section):
     down: Down = Field(
         "float32",
         description="the server's task vector: a number format | eden1 ... eden8 (difference to "
-        "the initial vector) | delta0.02 ... delta8 (to what was sent before)",
+        "the initial vector) | delta0.02 ... delta8 (to what was sent before) | scalars (the "
+        "combined slopes of wire.up = scalars or signs, from which clients make the same step)",
     )
 
 

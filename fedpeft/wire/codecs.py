@@ -2,12 +2,13 @@
 
 A number format (``fedpeft.wire.formats``) sends the vector itself. The others send a change in a
 few bits per number: ``fedpeft.wire.eden``, also as ``delta`` (see ``fedpeft.transfer``), and
-``fedpeft.wire.topk``.
+``fedpeft.wire.topk``. ``fedpeft.wire.slopes`` sends the slopes that lead to a vector.
 """
 
 from __future__ import annotations
 
 import re
+from collections.abc import Sequence
 from typing import Literal
 
 from fedpeft.wire import eden, slopes, topk
@@ -37,32 +38,34 @@ def rate_of(codec: str, *coders: Coder) -> float | None:
     return rate if valid else None
 
 
-def check_codec(name: str, *coders: Coder) -> str:
+def check_codec(name: str, *coders: Coder, others: Sequence[str] = ()) -> str:
     """Return the name of a codec in its shortest form, such as "eden0.5" for "eden0.50".
 
     Raises:
-        ValueError: it is neither a number format nor one of ``coders``.
+        ValueError: it is neither a number format, nor one of ``coders``, nor in ``others``.
     """
-    if name in FORMATS:
+    if name in FORMATS or name in others:
         return name
     rate = rate_of(name, *coders)
     if rate is None:
-        raise ValueError(", ".join([*FORMATS, *(_EXPECTED[coder] for coder in coders)]))
+        expected = [*FORMATS, *(_EXPECTED[coder] for coder in coders)]
+        raise ValueError(", ".join([*expected, *filter(None, [" or ".join(others)])]))
     return f"{name.rstrip('0123456789.')}{rate:g}"
 
 
 def check_up(name: str) -> str:
-    """Return the name of a codec of updates, see ``check_codec`` and ``fedpeft.wire.slopes``.
+    """Return the name of a codec of updates, see ``check_codec``."""
+    return check_codec(name, "eden", "topk", others=slopes.CODECS)
 
-    Raises:
-        ValueError: there is no such codec.
-    """
-    if name in slopes.CODECS:
-        return name
-    try:
-        return check_codec(name, "eden", "topk")
-    except ValueError as error:
-        raise ValueError(f"{error}, {' or '.join(slopes.CODECS)}") from None
+
+def check_down(name: str) -> str:
+    """Return the name of a codec of the server's vector, see ``check_codec``."""
+    return check_codec(name, "eden", "delta", others=[slopes.DOWN])
+
+
+def continues(codec: str) -> bool:
+    """Return whether the codec of a downlink sends steps from what clients hold."""
+    return codec == slopes.DOWN or rate_of(codec, "delta") is not None
 
 
 def encoded_size(size: int, codec: str) -> int:

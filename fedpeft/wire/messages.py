@@ -165,7 +165,7 @@ def label(digest: str, run: str) -> bytes:
 
 
 def next_reference(reference: bytes, step: bytes) -> bytes:
-    """Return the name of the vector that a ``delta`` step leads to from another one."""
+    """Return the name of the vector that a step leads to from another one."""
     return hashlib.sha256(reference + step).digest()[:REFERENCE_BYTES]
 
 

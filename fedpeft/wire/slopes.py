@@ -3,6 +3,11 @@
 ``scalars`` sends every slope in the number format of the model, so that the server makes the
 client's vector without rounding: framing takes many times what two bytes a slope would save.
 ``signs`` sends one bit for each slope, 1 for a negative one.
+
+A downlink of ``scalars`` sends the combined slopes of all clients in the codec of the uplink.
+Clients take the server's steps from them, as in FedKSeed (arXiv 2312.06353), DeComFL (arXiv
+2405.15861) and FeedSign (arXiv 2501.17610). Combined signs are their majority; a tie counts as
+positive, which moves the vector either way with equal chance, as directions are symmetric.
 """
 
 from __future__ import annotations
@@ -10,6 +15,7 @@ from __future__ import annotations
 import numpy as np
 
 CODECS = ("scalars", "signs")
+DOWN = "scalars"
 
 
 def encoded_size(count: int, codec: str, dtype: str) -> int:

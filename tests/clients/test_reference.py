@@ -1,4 +1,4 @@
-"""The reference of a ``delta`` downlink at a node: it survives a process, and hostile messages."""
+"""The reference of a downlink of steps at a node: it survives a process, and hostile messages."""
 
 from __future__ import annotations
 
@@ -14,10 +14,12 @@ from workers import node_context, state_folder
 
 from clients import relay
 from clients.folder import NodeFolder
+from clients.memory import recall
+from clients.reference import follow
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.transfer import encode_step
+from fedpeft.transfer import decode_step, encode_slopes, encode_step
 from fedpeft.wire.messages import (
     INITIAL_REFERENCE,
     HandshakeReply,
@@ -30,6 +32,10 @@ from fedpeft.wire.messages import (
 Quick = Callable[..., Experiment]
 SETTINGS = ("wire.down=delta1", "local.steps=1", "federation.rounds=9")
 STEP, WHOLE = 4 + 11, 4 * 82
+SLOPES = (
+    *("local.perturbations=2", "local.steps=1", "wire.up=scalars", "wire.down=scalars"),
+    *("local.optimizer=sgd", "local.max_grad_norm=0", "federation.rounds=9"),
+)
 
 
 @pytest.fixture
@@ -135,6 +141,40 @@ def test_hostile_steps_change_nothing(
     (one,) = steps(runtime_of(experiment), 1)
     assert train(experiment, context, 1, one, b"short").has_error()
     assert train(experiment, context, 1, one, after(one)).has_content()
+
+
+@pytest.mark.parametrize(
+    ("number", "payload", "words"),
+    [
+        (2, bytes(8), "lead to another vector than the one the message names"),
+        (3, bytes(8), "steps to round 2 from round 1, and this client is at round 0"),
+        (2, b"", "steps to round 1 from round 1, and this client is at round 0"),
+        (2, bytes(7), "ValueError"),
+        (2, bytes(8 * 9 + 1), "ValueError"),
+        (2, b"\xff" * 8, "ValueError"),
+        (2, np.full(2, 3e38, "<f4").tobytes(), "ValueError"),
+        (2, b"\xff" * WHOLE, "ValueError"),
+    ],
+    ids=["another", "missing", "none", "short", "long", "nan", "overflow", "nan vector"],
+)
+def test_slopes_lead_to_the_servers_vector_and_hostile_ones_change_nothing(
+    quick: Quick, context: Context, number: int, payload: bytes, words: str
+) -> None:
+    experiment = quick(*SLOPES)
+    runtime = runtime_of(experiment)
+    assert named(experiment, context) == INITIAL_REFERENCE
+    assert train(experiment, context, 1, b"", INITIAL_REFERENCE).has_content()
+    reply = train(experiment, context, number, payload, b"8 bytes.")
+    assert reply.has_error() and words in reply.error.reason
+    assert named(experiment, context) == INITIAL_REFERENCE
+    vector = runtime.parameters.initial_shared(0)
+    slopes = [encode_slopes(runtime, np.float32([[n, 0.5]])) for n in (1, 2)]
+    for each, step in enumerate(slopes, 1):
+        vector = decode_step(runtime, each, vector, step)
+    assert train(experiment, context, 3, b"".join(slopes), after(*slopes)).has_content()
+    assert named(experiment, context) == after(*slopes)
+    data = recall(context, label(experiment.digest, ""))
+    assert follow(data, 3, b"", after(*slopes)).tobytes() == vector.tobytes()
 
 
 def test_two_runs_of_one_experiment_have_two_references(

@@ -24,6 +24,10 @@ from simulations.local import run_local
 from simulations.simulation import prepare, simulate
 
 NodeState = Callable[..., Path]
+SLOPES = [
+    *("local.perturbations=3", "local.steps=1", "wire.up=scalars", "wire.down=scalars"),
+    *("local.optimizer=sgd", "local.max_grad_norm=0"),
+]
 
 
 def deploy(
@@ -88,8 +92,9 @@ def test_clients_with_files_of_rows_give_the_bits_of_the_simulation(
         ["wire.up=eden4", "wire.head=eden1", "wire.down=delta4"],
         ["wire.up=topk0.1", "wire.down=delta1"],
         ["wire.up=scalars", "local.perturbations=3", "local.steps=2"],
+        SLOPES,
     ],
-    ids=["float32", "formats", "eden", "head", "delta", "scalars"],
+    ids=["float32", "formats", "eden", "head", "delta", "scalars", "slopes"],
 )
 def test_parts_of_a_public_task_give_the_bits_of_the_simulation(
     codecs: list[str],

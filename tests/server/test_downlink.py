@@ -1,4 +1,4 @@
-"""A ``delta`` downlink: steps for clients that took part, more for those that missed rounds."""
+"""Downlinks of steps: steps for clients that took part, more for those that missed rounds."""
 
 from __future__ import annotations
 
@@ -27,6 +27,10 @@ Federate = Callable[..., RunFolder]
 ReadLines = Callable[[Path], list[dict[str, Any]]]
 SIZE = 82
 STEP, WHOLE = 4 + 11, 4 * SIZE  # delta1, float32
+SLOPES = [
+    *("local.perturbations=2", "local.steps=1", "local.optimizer=sgd", "local.max_grad_norm=0"),
+    *("wire.up=scalars", "wire.down=scalars"),
+]
 
 
 def vector_of(folder: RunFolder) -> np.ndarray:
@@ -66,6 +70,48 @@ def test_a_client_gets_all_steps_since_its_last_round(
         assert payload == STEP * (number - held[client])
         held[client] = number
     assert max(payload for _, _, payload in sent) > STEP
+
+
+def test_a_client_gets_the_slopes_of_all_rounds_it_missed(
+    quick: Quick, federate: Federate, read_lines: ReadLines
+) -> None:
+    """Catching up costs no bits: a run in which all clients hear each round ends the same."""
+    settings = ("federation.fraction=0.34", "federation.rounds=12", "output.eval_every=12")
+    folder = federate(quick(*SLOPES, *settings))
+    held = dict.fromkeys(range(3), 0)
+    sent = trained(read_lines(folder.path / "bytes.jsonl"))
+    for number, client, payload in sent:
+        assert payload == 2 * 4 * (number - 1 - held[client])
+        held[client] = number - 1
+    assert max(payload for _, _, payload in sent) > 2 * 4
+    exact = federate(quick(*SLOPES, *settings, "wire.down=float32"), out="exact")
+    np.testing.assert_allclose(vector_of(folder), vector_of(exact), rtol=0, atol=1e-5)
+
+
+@pytest.mark.parametrize("count", [40, 41, 42])
+def test_more_slopes_than_half_a_vector_are_sent_once(
+    quick: Quick, federate: Federate, read_lines: ReadLines, count: int
+) -> None:
+    """At 41 two steps are as long as the vector of 82 numbers, which is sent instead."""
+    settings = ("federation.fraction=0.34", "federation.rounds=12", "output.eval_every=12")
+    folder = federate(quick(*SLOPES, *settings, f"local.perturbations={count}"))
+    held = dict.fromkeys(range(3), 0)
+    for number, client, payload in trained(read_lines(folder.path / "bytes.jsonl")):
+        assert payload == min(count * 4 * (number - 1 - held[client]), WHOLE)
+        held[client] = number - 1
+
+
+def test_slopes_as_long_as_the_vector_are_not_taken_for_it(
+    quick: Quick, federate: Federate, read_lines: ReadLines
+) -> None:
+    settings = [*SLOPES, f"local.perturbations={SIZE}", "federation.rounds=3"]
+    folder, exact = (
+        federate(quick(*settings, down), out=down)
+        for down in ("wire.down=scalars", "wire.down=float32")
+    )
+    payloads = [p for _, _, p in trained(read_lines(folder.path / "bytes.jsonl"))]
+    assert payloads == [0] * 3 + [WHOLE] * 6
+    np.testing.assert_allclose(vector_of(folder), vector_of(exact), rtol=0, atol=1e-5)
 
 
 def test_a_client_gets_the_whole_vector_where_that_is_shorter(quick: Quick) -> None:
@@ -123,11 +169,21 @@ def test_a_refused_client_continues_from_what_it_holds(
 
 
 @pytest.mark.parametrize("lost", [False, True])
+@pytest.mark.parametrize(
+    ("settings", "repeated"),
+    [(["wire.up=topk0.1", "wire.down=delta1"], 3 * STEP), (SLOPES, 2 * 2 * 4)],
+    ids=["delta", "slopes"],
+)
 def test_a_resumed_run_ends_in_the_same_bits(
-    quick: Quick, federate: Federate, read_lines: ReadLines, lost: bool
+    quick: Quick,
+    federate: Federate,
+    read_lines: ReadLines,
+    settings: list[str],
+    repeated: int,
+    lost: bool,
 ) -> None:
     """Also where clients have lost their references: they get all steps from the initial vector."""
-    experiment = quick("wire.up=topk0.1", "wire.down=delta1", "federation.rounds=4")
+    experiment = quick(*settings, "federation.rounds=4")
     whole = federate(experiment, out="whole")
 
     def broken(reply: Message) -> Message:
@@ -142,7 +198,7 @@ def test_a_resumed_run_ends_in_the_same_bits(
     assert vector_of(whole).tobytes() == vector_of(again).tobytes()
     third = [p for n, _, p in trained(read_lines(again.path / "bytes.jsonl")) if n == 3]
     # Without a loss, clients hold the vector of the round that is repeated.
-    assert third[-3:] == [3 * STEP if lost else 0] * 3
+    assert third[-3:] == [repeated if lost else 0] * 3
 
 
 def test_topk_sends_later_what_it_left_out(quick: Quick, federate: Federate) -> None:

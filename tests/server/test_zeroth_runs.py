@@ -21,6 +21,7 @@ from fedpeft.randomness import When
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import CohortResult, train_cohort
 from fedpeft.zeroth import directions
+from server.checkpoints import PREVIOUS, read_checkpoint
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -28,10 +29,12 @@ Federate = Callable[..., RunFolder]
 ReadLines = Callable[[Path], list[dict[str, Any]]]
 ZEROTH = ["local.optimizer=sgd", "local.lr=0.5", "local.perturbations=5"]
 SCALARS = [*ZEROTH, "local.steps=2", "wire.up=scalars"]
+COMBINED = [*SCALARS, "local.max_grad_norm=0", "wire.down=scalars"]
 SIGNS = [
     *("local.optimizer=sgd", "local.lr=0.5", "local.steps=1", "local.perturbations=1"),
     *("wire.up=signs", "federation.strategy=fedmedian"),
 ]
+VOTES = [*SIGNS, "local.max_grad_norm=0", "wire.down=scalars"]
 
 
 def vector_of(folder: RunFolder) -> np.ndarray:
@@ -112,6 +115,93 @@ def test_signs_are_a_majority_vote(quick: Quick, federate: Federate, clients: in
     np.testing.assert_allclose(vector_of(folder), vector, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize(
+    ("settings", "size"),
+    [(COMBINED, 2 * 5 * 4), (VOTES, 1), ([*VOTES, "local.perturbations=9"], 2)],
+)
+def test_slopes_down_are_all_that_is_sent(
+    quick: Quick, federate: Federate, read_lines: ReadLines, settings: list[str], size: int
+) -> None:
+    """In the first round nothing, as clients make the initial vector; then a round's slopes."""
+    folder = federate(quick(*settings, "federation.rounds=3"))
+    lines = [line for line in read_lines(folder.path / "bytes.jsonl") if line["kind"] == "train"]
+    assert [line["down"]["payload"] for line in lines] == [0] * 3 + [size] * 6
+    server, _ = read_checkpoint(folder.path / PREVIOUS)
+    for path in (folder.path / "kept" / "reference").iterdir():
+        assert load_file(path)["2/vector"].tobytes() == server.vector.tobytes()
+
+
+@pytest.mark.parametrize(
+    ("strategy", "mean"), [("fedavg", np.mean), ("fedmedian", np.median)], ids=["mean", "median"]
+)
+def test_slopes_down_lead_along_the_directions(
+    quick: Quick, federate: Federate, strategy: str, mean: Callable[..., np.ndarray]
+) -> None:
+    experiment = quick(
+        *COMBINED,
+        "engine.dtype=float64",
+        "local.steps=1",
+        "local.schedule=constant",
+        "federation.rounds=3",
+        "federation.weighting=uniform",
+        f"federation.strategy={strategy}",
+    )
+    runtime, folder = runtime_of(experiment), federate(experiment)
+    vector = runtime.parameters.initial(0)
+    for number in (1, 2, 3):
+        slopes = mean(train(runtime, folder, vector, number).slopes[:, 0], axis=0)
+        moves = [slope * u for slope, u in zip(slopes, along(experiment, number, 82), strict=True)]
+        vector = vector - 0.5 * sum(moves) / 5
+    assert np.abs(vector - runtime.parameters.initial(0)).max() > 0.01
+    np.testing.assert_allclose(vector_of(folder), vector, rtol=0, atol=1e-10)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["federation.server_lr=0.5", "local.momentum=0.9"],
+        ["local.weight_decay=0.1", "local.proximal_mu=0.2"],
+        ["federation.fraction=0.67", "local.steps=3"],
+    ],
+)
+def test_combined_slopes_lead_where_combined_vectors_lead(
+    quick: Quick, federate: Federate, settings: list[str]
+) -> None:
+    exact = ["engine.dtype=float64", "federation.rounds=3", *settings]
+    slopes, vectors = (
+        vector_of(federate(quick(*COMBINED, *exact, down), out=down))
+        for down in ("wire.down=scalars", "wire.down=float64")
+    )
+    np.testing.assert_allclose(slopes, vectors, rtol=0, atol=1e-10)
+    assert np.abs(slopes - runtime_of(quick()).parameters.initial(0)).max() > 0.01
+
+
+def test_a_tie_of_signs_sent_down_counts_as_positive(quick: Quick, federate: Federate) -> None:
+    experiment = quick(
+        *VOTES,
+        "engine.dtype=float64",
+        "federation.clients=4",
+        "federation.rounds=12",
+        "local.schedule=constant",
+    )
+    runtime, folder = runtime_of(experiment), federate(experiment)
+    vector, votes = runtime.parameters.initial(0), []
+    for number in range(1, 13):
+        votes.append(int(np.sign(train(runtime, folder, vector, number).slopes).sum()))
+        sign = 1 if votes[-1] >= 0 else -1
+        vector = vector - 0.5 * sign * along(experiment, number, len(vector))[0]
+    assert 0 in votes and min(votes) < 0 < max(votes)
+    np.testing.assert_allclose(vector_of(folder), vector, rtol=0, atol=1e-12)
+
+
+def test_slopes_down_beyond_float32_end_the_run(quick: Quick, federate: Federate) -> None:
+    """A client alone decides; its vector is finite, and its slopes times server_lr are not."""
+    experiment = quick(*COMBINED, "federation.clients=1", "federation.server_lr=100")
+    sent = np.full(10, 1e37, "<f4").tobytes()
+    with pytest.raises(RunFailed, match="10 of 10 slopes are NaN or infinite in the combined"):
+        federate(experiment, lambda reply: changed(reply, v=sent), rounds=[1])
+
+
 def test_fedavg_moves_by_the_mean_of_the_signs(quick: Quick, federate: Federate) -> None:
     experiment = quick(
         *SIGNS,
@@ -144,8 +234,10 @@ def test_fedavg_moves_by_the_mean_of_the_signs(quick: Quick, federate: Federate)
             "is above federation.max_update_norm = 50",
         ),
         (SIGNS, bytes(2), "update has 2 bytes, expected 1 (1 signs)"),
+        (COMBINED, bytes(36), "update has 36 bytes, expected 40 (10 scalars)"),
+        (COMBINED, np.full(10, np.inf, "<f4").tobytes(), "10 of 10 slopes are NaN or infinite"),
     ],
-    ids=["short", "vector", "missing", "nan", "overflow", "norm", "signs"],
+    ids=["short", "vector", "missing", "nan", "overflow", "norm", "signs", "down", "down nan"],
 )
 def test_hostile_slopes_are_refused_by_name_and_the_others_count(
     quick: Quick, federate: Federate, settings: list[str], sent: bytes | None, words: str
@@ -157,7 +249,9 @@ def test_hostile_slopes_are_refused_by_name_and_the_others_count(
 
 
 @pytest.mark.parametrize(
-    "settings", [SCALARS, [*SIGNS, "wire.down=delta1"]], ids=["scalars", "signs"]
+    "settings",
+    [SCALARS, [*SIGNS, "wire.down=delta1"], COMBINED, VOTES],
+    ids=["scalars", "signs", "down", "signs down"],
 )
 def test_a_resumed_run_ends_in_the_same_bits(
     quick: Quick, federate: Federate, settings: list[str]

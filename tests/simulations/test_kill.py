@@ -26,6 +26,7 @@ Moment = Callable[[Path], None]  # waits until it is time
 pytestmark = pytest.mark.long
 ROUNDS, PATIENCE = 40, 120
 SIGNS = ("local.perturbations=3", "local.steps=1", "wire.up=signs")
+VOTES = (*SIGNS, "wire.down=scalars", "local.optimizer=sgd", "local.max_grad_norm=0")
 
 
 def wait_for(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
@@ -65,7 +66,7 @@ def assert_equal_runs(out: Path, whole: RunFolder, final_vector: Final) -> None:
 
 @pytest.mark.parametrize(
     ("strategy", "settings"),
-    [("fedavg", ()), ("fedadam", ()), ("fedavgm", ()), ("fedmedian", SIGNS)],
+    [("fedavg", ()), ("fedadam", ()), ("fedavgm", ()), ("fedmedian", SIGNS), ("fedmedian", VOTES)],
 )
 def test_a_run_killed_in_the_middle_of_rounds_resumes_to_the_same_bits(
     quick: Quick,

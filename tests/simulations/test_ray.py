@@ -28,6 +28,10 @@ PRIVATE = ("privacy.unit=both", "privacy.noise_multiplier=1", "privacy.reproduci
 EDEN = ("wire.up=eden1", "wire.down=eden8")
 DELTA = ("wire.up=topk0.1", "wire.down=delta1", "federation.fraction=0.5", "federation.rounds=4")
 ZEROTH = ("local.perturbations=5", "local.steps=2", "wire.up=scalars")
+SLOPES = (
+    *(*ZEROTH, "wire.down=scalars", "local.optimizer=sgd", "local.max_grad_norm=0"),
+    *("federation.fraction=0.5", "federation.rounds=4"),
+)
 UNEVEN = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
 
 pytestmark = [
@@ -159,6 +163,7 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
         (*UNEVEN, *EDEN),
         (*UNEVEN, *DELTA),
         (*UNEVEN, *ZEROTH),
+        (*UNEVEN, *SLOPES),
         (*UNEVEN, "federation.evaluation=clients", *PRIVATE),
     ],
 )

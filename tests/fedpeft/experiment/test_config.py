@@ -149,6 +149,10 @@ def test_contradicting_settings_are_refused(overrides: list[str]) -> None:
 
 ON_CLIENTS = ["federation.evaluation=clients"]
 ZEROTH = ["local.perturbations=5", "local.steps=1"]
+COMBINED = [
+    *(*ZEROTH, "wire.up=scalars", "wire.down=scalars"),
+    *("local.optimizer=sgd", "local.max_grad_norm=0"),
+]
 
 
 @pytest.mark.parametrize(
@@ -157,10 +161,24 @@ ZEROTH = ["local.perturbations=5", "local.steps=1"]
         (["wire.up=scalars"], "sends slopes of zeroth-order steps; set local.perturbations"),
         (["wire.up=signs", "local.perturbations=1"], "number of steps; set local.steps"),
         ([*ZEROTH, "wire.up=signs", "local.steps=2"], "expected local.steps = 1, not 2"),
-        ([*ZEROTH, "wire.down=scalars"], "wire.down = 'scalars': expected float32"),
         ([*ZEROTH, "wire.up=scalars", "wire.head=eden1"], "leave out wire.head"),
         (["wire.head=topk0.1"], "wire.head = 'topk0.1': expected float32"),
         (["wire.head=eden9"], "wire.head = 'eden9': expected float32"),
+        ([*ZEROTH, "wire.down=signs"], "wire.down = 'signs': expected float32"),
+        ([*ZEROTH, "wire.down=scalars"], "expected wire.up = 'scalars' or 'signs'"),
+        ([*COMBINED, "federation.strategy=krum"], "'fedavg' or 'fedmedian' or 'fedtrimmedavg'"),
+        ([*COMBINED, "federation.strategy=fedadam"], "strategy 'fedadam' does not make scalars"),
+        ([*COMBINED, "wire.up=signs"], "expected federation.strategy = 'fedmedian'"),
+        ([*COMBINED, "local.optimizer=adamw"], "expected local.optimizer = 'sgd'"),
+        ([*COMBINED, "local.max_grad_norm=1"], "expected local.max_grad_norm = 0, not 1"),
+        (
+            [*COMBINED, "local.weight_decay=0.1", "federation.server_lr=0.5"],
+            "federation.server_lr = 0.5 multiplies slopes and not local.weight_decay",
+        ),
+        (
+            [*COMBINED, "privacy.unit=client", "privacy.epsilon=3"],
+            "the noise of privacy.unit = 'client' is no step along the directions",
+        ),
         ([*ZEROTH, "wire.up=scalar"], "(the share of numbers), scalars or signs"),
         (
             [*ZEROTH, "wire.up=scalars", "federation.personal=head", *ON_CLIENTS],
@@ -192,6 +210,8 @@ def test_contradictions_of_zeroth_order_are_explained(overrides: list[str], word
     [
         ["local.epochs=2"],  # steps of any number; vectors are sent
         ["federation.personal=head", *ON_CLIENTS],
+        [*COMBINED, "local.weight_decay=0.1", *ON_CLIENTS],
+        [*COMBINED, "wire.up=signs", "federation.strategy=fedmedian"],
         ["wire.up=scalars", "local.steps=3", "privacy.unit=client", "privacy.epsilon=3"],
         ["privacy.unit=client", "privacy.noise_multiplier=1", "privacy.client_noise=clients"],
     ],
