@@ -23,13 +23,12 @@ from fedpeft.privacy.statement import so_far
 from fedpeft.randomness import generator
 from fedpeft.runtime import COMMON, Runtime, parsed, runtime_of
 from fedpeft.trained import describe_vector
-from fedpeft.wire import slopes
-from fedpeft.wire.formats import FORMATS
 from server.byte_ledger import ByteLedger
 from server.central_privacy import CentralPrivacy
-from server.checkpoints import Checkpoint, check_finite
+from server.checkpoints import Checkpoint
+from server.combining import combine
 from server.deployed import opened, registry, run_name, state_folder
-from server.downlink import Broadcast, broadcast, take_slopes
+from server.downlink import Broadcast, broadcast
 from server.evaluation import measure
 from server.exchange import budget_spent, check_replies
 from server.nodes import Node, Nodes
@@ -39,8 +38,7 @@ from server.result import describe_result
 from server.roster import read_roster, write_roster
 from server.run import Run
 from server.runfolder import RunFolder
-from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
-from server.updates import STEPS, Update, check_steps, check_update, max_norm, mean_loss, weight
+from server.updates import STEPS, Update, check_steps, check_update, max_norm, mean_loss
 from server.wire_bytes import WireMeter
 
 log = logging.getLogger(__name__)
@@ -251,72 +249,6 @@ def without_budget(run: Run, failed: Mapping[int, str]) -> list[int]:
     privacy = run.experiment.privacy
     charges = privacy.examples or privacy.local
     return [client for client in failed if charges and budget_spent(failed[client])]
-
-
-def combine(
-    run: Run,
-    state: ServerState,
-    received: np.ndarray,
-    updates: Mapping[int, Update],
-    sampled: Mapping[int, Node],
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the next task vector [P] and the strategy's memory, from updates in client order.
-
-    The updates are changes of the vector that the clients ``received``; the next vector is the
-    server's own, changed by what the strategy makes of them. The error of a quantized downlink thus
-    ends with its round.
-
-    Raises:
-        RunFailed: see ``check_finite``.
-    """
-    if run.experiment.wire.down == slopes.DOWN:
-        return combine_slopes(run, state, updates, sampled)
-    number, federation = state.round + 1, run.experiment.federation
-    quantized = run.experiment.wire.down not in FORMATS
-    current = received if quantized else state.vector
-    strategy = build_strategy(federation)
-    restore_strategy(strategy, state.memory)
-    weighted = [(updates[c].vector, weight(sampled[c], federation.weighting)) for c in updates]
-    if state.central:  # the strategy works on what may be released: a mean with noise
-        mean = state.central.mean_update([vector - current for vector, _ in weighted])
-        weighted = [((current + mean).astype(current.dtype), 1.0)]
-    if not weighted:  # all sampled clients have spent their budgets
-        return state.vector, strategy_state(strategy)
-    with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        vector = aggregate(strategy, number, current, weighted)
-        if quantized:  # all strategies move with the vector that they start from
-            vector = vector + (state.vector - received)
-    memory = strategy_state(strategy)
-    check_finite(run.runtime, number, vector, memory)
-    return vector, memory
-
-
-def combine_slopes(
-    run: Run, state: ServerState, updates: Mapping[int, Update], sampled: Mapping[int, Node]
-) -> tuple[np.ndarray, dict[str, np.ndarray]]:
-    """Return the next task vector [P] and the memory, see ``combine``, from clients' slopes.
-
-    The strategy combines each slope, and the server takes the steps that clients will repeat.
-    """
-    number, federation, local = state.round + 1, run.experiment.federation, run.experiment.local
-    weighted = [
-        (update.slopes.ravel(), weight(sampled[client], federation.weighting))
-        for client, update in updates.items()
-        if update.slopes is not None
-    ]
-    still = np.zeros_like(weighted[0][0])
-    with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        combined = aggregate(build_strategy(federation), number, still, weighted)
-    combined = combined.reshape(local.steps, local.perturbations)
-    try:
-        vector, memory = take_slopes(run.runtime, number, state.vector, combined)
-    except ValueError as error:
-        raise RunFailed(
-            f"round {number}: {error} in the combined slopes or after their steps; "
-            f"federation.max_update_norm limits what a client can add"
-        ) from None
-    check_finite(run.runtime, number, vector, memory)
-    return vector, memory
 
 
 def finish(run: Run, state: ServerState) -> None:

@@ -37,8 +37,9 @@ import numpy as np
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
-from server.app import ServerState, combine
+from server.app import ServerState
 from server.byte_ledger import ByteLedger
+from server.combining import combine
 from server.exchange import check_replies
 from server.nodes import Node, Nodes
 from server.participants import Participants
