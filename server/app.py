@@ -9,8 +9,7 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
-from typing import Any
+from dataclasses import replace
 
 import numpy as np
 from flwr.app import Context, Message
@@ -38,6 +37,7 @@ from server.result import describe_result
 from server.roster import read_roster, write_roster
 from server.run import Run
 from server.runfolder import RunFolder
+from server.state import ServerState
 from server.updates import STEPS, Update, check_steps, check_update, max_norm, mean_loss
 from server.wire_bytes import WireMeter
 
@@ -56,25 +56,6 @@ def main(grid: Grid, context: Context) -> None:
         while state.round < run.experiment.federation.rounds and not state.ended:
             state = play_round(run, state)
         finish(run, state)
-
-
-@dataclass(kw_only=True)
-class ServerState(Checkpoint):
-    """State of a run between two rounds: its checkpoint, and values that are not stored in it.
-
-    Attributes:
-        privacy: ``epsilon`` and ``privacy`` of all rounds so far, see ``so_far``.
-        participants: the clients that take part, and their nodes.
-        wire: the count of bytes on the network.
-        central: the server's noise and ledger; None if the server adds no noise.
-        ended: reason why no further round is possible; empty otherwise.
-    """
-
-    privacy: dict[str, Any]
-    participants: Participants
-    wire: WireMeter
-    central: CentralPrivacy | None = None
-    ended: str = ""
 
 
 def pin_identity(folder: RunFolder, runtime: Runtime) -> None:

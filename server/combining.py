@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -14,11 +13,9 @@ from server.checkpoints import check_finite
 from server.downlink import take_slopes
 from server.nodes import Node
 from server.run import Run
+from server.state import ServerState
 from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
 from server.updates import Update, weight
-
-if TYPE_CHECKING:
-    from server.app import ServerState
 
 
 def combine(

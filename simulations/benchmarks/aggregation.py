@@ -37,7 +37,6 @@ import numpy as np
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
-from server.app import ServerState
 from server.byte_ledger import ByteLedger
 from server.combining import combine
 from server.exchange import check_replies
@@ -45,6 +44,7 @@ from server.nodes import Node, Nodes
 from server.participants import Participants
 from server.run import Run
 from server.runfolder import RunFolder
+from server.state import ServerState
 from server.updates import check_update
 from server.wire_bytes import WireMeter
 from simulations.benchmarks.common import (

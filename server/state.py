@@ -1,0 +1,30 @@
+"""The state of a run between two rounds."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+from server.central_privacy import CentralPrivacy
+from server.checkpoints import Checkpoint
+from server.participants import Participants
+from server.wire_bytes import WireMeter
+
+
+@dataclass(kw_only=True)
+class ServerState(Checkpoint):
+    """State of a run between two rounds: its checkpoint, and values that are not stored in it.
+
+    Attributes:
+        privacy: ``epsilon`` and ``privacy`` of all rounds so far, see ``so_far``.
+        participants: the clients that take part, and their nodes.
+        wire: the count of bytes on the network.
+        central: the server's noise and ledger; None if the server adds no noise.
+        ended: reason why no further round is possible; empty otherwise.
+    """
+
+    privacy: dict[str, Any]
+    participants: Participants
+    wire: WireMeter
+    central: CentralPrivacy | None = None
+    ended: str = ""
