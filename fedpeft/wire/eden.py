@@ -36,7 +36,7 @@ BLOCK = 1 << 15
 #: Numbers sent of a block at least, as many bytes as its scale. With only a few, <z, q> may be
 #: close to zero, and the variance of S has no bound.
 LEAST_KEPT = 32
-_SPLIT = 1 << 12  # a shorter block takes well below a millisecond, whatever its length
+_SPLIT = 1 << 13  # a shorter block takes two milliseconds at most, whatever its length
 
 
 def is_rate(rate: float) -> bool:
