@@ -27,6 +27,7 @@ from clients.memory import kept_experiment, remember
 from clients.reference import held
 from clients.rules import require_open, require_rules
 from fedpeft import training
+from fedpeft.nested import fixed_numbers
 from fedpeft.privacy.ledger import Attempt
 from fedpeft.randomness import When
 from fedpeft.version import __version__
@@ -143,14 +144,16 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
         return []
     assignments = [assignment for assignment, _ in charged]
     runtime, experiment = assignments[0].data.rows.runtime, assignments[0].experiment
+    clients = [assignment.client for assignment in assignments]
     trained = training.train_cohort(
         runtime.model,
         np.stack([assignment.start for assignment in assignments]),
         [runtime.train.select(assignment.data.rows.train) for assignment in assignments],
-        [assignment.client for assignment in assignments],
+        clients,
         experiment.local,
         When(experiment.seed, assignments[0].round, experiment.federation.rounds),
         [protection.dpsgd for _, protection in charged if protection.dpsgd] or None,
+        fixed_numbers(runtime, clients),
     )
     for assignment, vector in zip(assignments, trained.vectors, strict=True):
         keep_personal(assignment.data, assignment.round, vector)

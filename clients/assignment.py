@@ -13,6 +13,7 @@ from clients.kept import completed, keep, kept
 from clients.memory import recall
 from clients.reference import follow, has_reference
 from fedpeft.experiment.config import Experiment
+from fedpeft.nested import is_small
 from fedpeft.privacy.ledger import Attempt
 from fedpeft.runtime import Runtime
 from fedpeft.transfer import decode_down, decode_up, encode_up
@@ -55,7 +56,8 @@ class Assignment:
         if trains and has_reference(data):
             shared = follow(data, number, request.vector, request.reference)
         else:
-            shared = decode_down(data.runtime, number, request.vector)
+            small = is_small(data.runtime.experiment, data.client)
+            shared = decode_down(data.runtime, number, request.vector, small)
         start = completed(data, shared, number - 1 if trains else number)
         return cls(message, data, number, start, attempt)
 

@@ -104,14 +104,22 @@ class Steps:
         local: how to train.
         vectors: task vectors [K, P], which the steps update in place.
         clips: whether to apply ``local.max_grad_norm``.
+        fixed: True for numbers that the steps leave as they are, bool [K, P].
     """
 
-    def __init__(self, local: LocalSection, vectors: Tensor, clips: bool = True):
+    def __init__(
+        self,
+        local: LocalSection,
+        vectors: Tensor,
+        clips: bool = True,
+        fixed: Tensor | None = None,
+    ):
         self._local, self._vectors = local, vectors
         self._optimizer = build_optimizer(local, vectors)
         self._max_norm = local.max_grad_norm if clips else 0.0
         # No copy unless needed: vectors of `full` are as large as the backbone.
-        self._initial = vectors.clone() if local.proximal_mu else vectors
+        self._initial = vectors.clone() if local.proximal_mu or fixed is not None else vectors
+        self._fixed = fixed
 
     def take(self, gradients: Tensor, progress: Sequence[float]) -> None:
         """Take the next step of the first n rows.
@@ -124,9 +132,13 @@ class Steps:
         current, initial = self._vectors[:rows], self._initial[:rows]
         if self._local.proximal_mu:  # FedProx (Li et al. 2020, arXiv 1812.06127)
             gradients += self._local.proximal_mu * (current - initial)
+        if self._fixed is not None:
+            gradients.masked_fill_(self._fixed[:rows], 0)
         lr = current.new_tensor([[learning_rate(self._local, share)] for share in progress])
         with phase("optimiser"):
             self._optimizer.step(current, clip_rows(gradients, self._max_norm), lr)
+        if self._fixed is not None:  # of weight decay, too
+            current.copy_(initial.where(self._fixed[:rows], current))
 
 
 def learning_rate(local: LocalSection, progress: float) -> float:

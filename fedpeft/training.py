@@ -65,6 +65,7 @@ def train_cohort(
     local: LocalSection,
     when: When,
     private: Sequence[DPSGD] | None = None,
+    fixed: np.ndarray | None = None,
 ) -> CohortResult:
     """Train K clients for one round in one batch.
 
@@ -77,6 +78,7 @@ def train_cohort(
         when: seed and round.
         private: DP-SGD of each client. The losses are then NaN, because only the vectors may leave,
             and ``local.max_grad_norm`` is ignored, because examples are clipped.
+        fixed: True for numbers of a client that stay as they are, bool [K, P].
     """
     plans = _plans(data, clients, local, when, private)
     data = _with_states(model, data, plans, uses=2 * local.perturbations or 1)
@@ -85,7 +87,8 @@ def train_cohort(
     steps = np.array([len(plans[k]) for k in order])
     starts = np.broadcast_to(start, (len(plans), model.layout.size))[order]
     vectors = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
-    taken = Steps(local, vectors, clips=not private)
+    kept = None if fixed is None else torch.as_tensor(fixed[order]).to(vectors.device)
+    taken = Steps(local, vectors, clips=not private, fixed=kept)
     total = vectors.new_empty(0 if private or local.perturbations else vectors.shape)
     history: list[tuple[Tensor, Tensor]] = []  # losses and slopes of the clients still training
     for step in range(steps.max(initial=0)):
@@ -95,7 +98,7 @@ def train_cohort(
         slopes = vectors.new_empty(rows, 0)
         if private:
             settings = [private[k] for k in active]
-            gradients, losses = _private_gradients(model, current, texts, batches, settings)
+            gradients, losses = _private_gradients(model, current, texts, batches, settings, kept)
         elif local.perturbations:
             along = directions(local, when, step, vectors)
             slopes, losses = measure(
@@ -169,10 +172,11 @@ def _private_gradients(
     data: Sequence[Encoded],
     batches: Sequence[np.ndarray],
     private: Sequence[DPSGD],
+    fixed: Tensor | None,
 ) -> tuple[Tensor, Tensor]:
     """Return the noisy gradient of each client, [G, P], and NaN for its loss, [G]."""
     with phase("DP"):
-        gradients = private_gradients(model, vectors, data, batches, private)
+        gradients = private_gradients(model, vectors, data, batches, private, fixed)
     return gradients, gradients.new_full((len(vectors),), float("nan"))
 
 

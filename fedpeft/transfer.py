@@ -11,7 +11,8 @@ A number format sends a vector itself. The other codecs send a change:
   round before. The next step corrects the errors of this one, so one bit per number suffices.
   ``server/downlink.py`` and ``clients/reference.py`` let clients catch up that missed rounds.
 
-``wire.head`` gives the head's numbers of an update a codec of their own. They are the last ones.
+``wire.head`` gives the head's numbers of an update a codec of their own, and so does a head with
+many classes. They are the last ones.
 
 A client that trained with zeroth-order gradients can send their slopes (``fedpeft.wire.slopes``):
 the server repeats its steps. With ``scalars`` down, it combines the slopes of all clients and makes
@@ -31,39 +32,56 @@ from __future__ import annotations
 
 import numpy as np
 
+from fedpeft.nested import held_numbers, is_small
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
 from fedpeft.wire import eden, formats, slopes, topk
-from fedpeft.wire.codecs import bits_of, continues, encoded_size, rate_of
+from fedpeft.wire.codecs import (
+    bits_of,
+    continues,
+    encoded_size,
+    head_codec,
+    rate_of,
+    update_parts,
+    update_size,
+)
 from fedpeft.zeroth import replay
 
 #: Sends vectors to evaluate where ``wire.down`` sends steps, as they are no steps.
 _EVALUATED = "eden8"
 
 
-def encode_down(runtime: Runtime, number: int, vector: np.ndarray) -> bytes:
-    """Return the bytes of the server's task vector [S] in round ``number``, for any client.
+def encode_down(runtime: Runtime, number: int, vector: np.ndarray, small: bool = False) -> bytes:
+    """Return the bytes of the server's task vector [S] in round ``number``.
 
     If ``wire.down`` sends steps, the difference to the initial vector at 8 bits; see
     ``encode_step``.
+
+    Args:
+        runtime: of the run.
+        number: of the round.
+        vector: the server's.
+        small: whether they are for clients that hold only a prefix of z.
     """
-    codec = _down(runtime)
+    codec, held = _down(runtime), held_numbers(runtime, small)
     if codec in formats.FORMATS:
-        return formats.encode(vector, codec)
-    return _encode(vector, _initial(runtime), codec, _draw(runtime, "down", number))
+        return formats.encode(vector[held], codec)
+    return _encode(vector[held], _initial(runtime)[held], codec, _draw(runtime, "down", number))
 
 
-def decode_down(runtime: Runtime, number: int, data: bytes) -> np.ndarray:
+def decode_down(runtime: Runtime, number: int, data: bytes, small: bool = False) -> np.ndarray:
     """Return the task vector [S] that clients receive; ``data`` is not trusted.
 
     Raises:
         ValueError: wrong length, or a number that is not finite.
     """
-    codec, parameters = _down(runtime), runtime.parameters
+    codec, held, whole = _down(runtime), held_numbers(runtime, small), _initial(runtime)
     if codec in formats.FORMATS:
-        return formats.decode(data, codec, parameters.shared.size, parameters.numpy_dtype)
-    return _decode(data, _initial(runtime), codec, _draw(runtime, "down", number))
+        whole[held] = formats.decode(data, codec, len(whole[held]), str(whole.dtype))
+    else:
+        whole[held] = _decode(data, whole[held], codec, _draw(runtime, "down", number))
+    return whole
 
 
 def encode_step(runtime: Runtime, number: int, vector: np.ndarray, reference: np.ndarray) -> bytes:
@@ -105,12 +123,19 @@ def decode_slopes(runtime: Runtime, data: bytes) -> np.ndarray:
 
 
 def size_up(runtime: Runtime) -> int:
-    """Return the number of bytes of a client's update."""
+    """Return the number of bytes of an update by a client that holds all numbers."""
     experiment, parameters = runtime.experiment, runtime.parameters
     codec, local = experiment.wire.up, experiment.local
     if codec in slopes.CODECS:
         return slopes.encoded_size(local.steps * local.perturbations, codec, parameters.numpy_dtype)
-    return sum(encoded_size(part.stop - part.start, name) for part, name, _ in _parts(runtime))
+    shared = parameters.shared
+    return update_size(shared.size, shared.head_size, codec, codec_of_head(runtime))
+
+
+def codec_of_head(runtime: Runtime) -> str:
+    """Return the codec of the head's numbers in an update."""
+    wire = runtime.experiment.wire
+    return wire.head or head_codec(wire.up, runtime.info.classes)
 
 
 def encode_up(
@@ -133,15 +158,17 @@ def encode_up(
         vector: the trained vector.
         measured: slopes of its steps, see ``CohortResult``, which some codecs send instead.
     """
-    codec = runtime.experiment.wire.up
-    if codec in slopes.CODECS:
+    experiment = runtime.experiment
+    if experiment.wire.up in slopes.CODECS:
         assert measured is not None  # the settings require perturbations
-        return slopes.encode(measured, codec)
+        return slopes.encode(measured, experiment.wire.up)
+    held = held_numbers(runtime, is_small(experiment, client))
+    start, vector = start[held], vector[held]
     return b"".join(
         formats.encode(vector[part], codec)
         if codec in formats.FORMATS
-        else _encode(vector[part], start[part], codec, _draw(runtime, way, number, client))
-        for part, codec, way in _parts(runtime)
+        else _encode(vector[part], start[part], codec, _draw_up(runtime, part, number, client))
+        for part, codec in _parts(runtime, len(vector))
     )
 
 
@@ -152,22 +179,24 @@ def decode_up(
     codec = runtime.experiment.wire.up
     if codec in slopes.CODECS:
         return _replayed(runtime, number, start, data)
-    parts, decoded = _parts(runtime), []
+    held, whole = held_numbers(runtime, is_small(runtime.experiment, client)), start.copy()
+    decoded = whole[held]
+    parts = _parts(runtime, len(decoded))
     border = len(data) if len(parts) == 1 else encoded_size(parts[0][0].stop, parts[0][1])
-    for (part, codec, way), code in zip(parts, (data[:border], data[border:]), strict=False):
+    for (part, codec), code in zip(parts, (data[:border], data[border:]), strict=False):
         if codec in formats.FORMATS:
-            decoded.append(formats.decode(code, codec, part.stop - part.start, str(start.dtype)))
+            decoded[part] = formats.decode(code, codec, part.stop - part.start, str(start.dtype))
         else:
-            decoded.append(_decode(code, start[part], codec, _draw(runtime, way, number, client)))
-    return np.concatenate(decoded)
+            draw = _draw_up(runtime, part, number, client)
+            decoded[part] = _decode(code, decoded[part], codec, draw)
+    whole[held] = decoded
+    return whole
 
 
-def _parts(runtime: Runtime) -> list[tuple[slice, str, str]]:
-    """Return the parts of an update, each with its codec and the purpose of its random numbers."""
-    wire, shared = runtime.experiment.wire, runtime.parameters.shared
-    border = shared.size - (shared.head_size if wire.head else 0)
-    parts = [(slice(0, border), wire.up, "up"), (slice(border, shared.size), wire.head, "up-head")]
-    return [part for part in parts if part[0].start != part[0].stop]
+def _parts(runtime: Runtime, numbers: int) -> list[tuple[slice, str]]:
+    """Return the parts of an update of ``numbers`` and their codecs."""
+    head, up = runtime.parameters.shared.head_size, runtime.experiment.wire.up
+    return update_parts(numbers, head, up, codec_of_head(runtime))
 
 
 def _down(runtime: Runtime) -> str:
@@ -183,6 +212,10 @@ def _replayed(runtime: Runtime, number: int, start: np.ndarray, data: bytes) -> 
 
 def _initial(runtime: Runtime) -> np.ndarray:
     return runtime.parameters.initial_shared(runtime.experiment.seed)
+
+
+def _draw_up(runtime: Runtime, part: slice, number: int, client: int) -> np.random.Generator:
+    return _draw(runtime, "up-head" if part.start else "up", number, client)
 
 
 def _draw(runtime: Runtime, way: str, number: int, client: int = 0) -> np.random.Generator:

@@ -17,6 +17,7 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpeft.budget import chosen, message_bytes
 from fedpeft.errors import RunFailed
+from fedpeft.nested import is_small
 from fedpeft.privacy.ledger import BudgetSpent
 from fedpeft.privacy.statement import so_far
 from fedpeft.randomness import generator
@@ -30,6 +31,7 @@ from server.deployed import opened, registry, run_name, state_folder
 from server.downlink import Broadcast, broadcast
 from server.evaluation import measure
 from server.exchange import budget_spent, check_replies
+from server.nested import completed
 from server.nodes import Node, Nodes
 from server.participants import Participants
 from server.records import RoundLine
@@ -123,7 +125,8 @@ def play_round(run: Run, state: ServerState) -> ServerState:
     if not updates and not participants.with_budget:
         return replace(state, ended=failed[min(failed)])
 
-    vector, memory = combine(run, state, sent.received, updates, sampled)
+    comparable = completed(run, sent, updates, sampled)
+    vector, memory = combine(run, state, sent.received, comparable, sampled)
     measured = measure(run, number, vector, participants, ledger)
     statements += [spent for update in updates.values() for spent in update.statements]
     privacy = so_far(state.privacy, statements)
@@ -197,15 +200,16 @@ def train(
         RunFailed: fewer valid updates than ``federation.min_success``.
     """
     number, federation = state.round + 1, run.experiment.federation
-    vectors = {client: sent.payload(node.reference) for client, node in sampled.items()}
+    sent_to = {client: sent.to(small=is_small(run.experiment, client)) for client in sampled}
+    vectors = {client: sent_to[client].payload(node.reference) for client, node in sampled.items()}
     replies, failed = run.ask("train", number, vectors, sampled, ledger, sent.name)
     state.participants.hold(replies, sent.name)
     state.participants.hear("train", number, sampled, failed)
     limit = max_norm(federation, state.vector.size, state.participants.deployed)
 
     def check(client: int, reply: Message) -> Update:
-        examples = sampled[client].examples
-        return check_update(run.runtime, number, client, reply, sent.received, examples, limit)
+        start, examples = sent_to[client].received, sampled[client].examples
+        return check_update(run.runtime, number, client, reply, start, examples, limit)
 
     updates = check_replies(replies, failed, check)
     steps = state.memory.get(STEPS, np.zeros(federation.clients, dtype=np.int64))

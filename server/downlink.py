@@ -15,7 +15,7 @@ All of it is part of the checkpoint, so a run that continues sends the same step
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 import numpy as np
 
@@ -38,12 +38,18 @@ class Broadcast:
         whole: its bytes for a client of which nothing is known.
         steps: the last steps, oldest first.
         names: of the references before the first step and after each; none if clients hold none.
+        prefix: what is sent to clients that hold only a prefix of z, if there are any.
     """
 
     received: np.ndarray
     whole: bytes
     steps: list[bytes] = field(default_factory=list)
     names: list[bytes] = field(default_factory=list)
+    prefix: Broadcast | None = None
+
+    def to(self, *, small: bool) -> Broadcast:
+        """Return what is sent to clients that hold only a prefix of z, or to the others."""
+        return self.prefix if small and self.prefix else self
 
     @property
     def name(self) -> bytes:
@@ -77,8 +83,8 @@ def broadcast(
     """
     codec = runtime.experiment.wire.down
     if not continues(codec):
-        whole = encode_down(runtime, number, vector)
-        return Broadcast(decode_down(runtime, number, whole), whole)
+        prefix = _vector(runtime, number, vector, True) if runtime.experiment.nested.d else None
+        return replace(_vector(runtime, number, vector, False), prefix=prefix)
     steps, names = [], [INITIAL_REFERENCE]
     reference = runtime.parameters.initial_shared(runtime.experiment.seed)
     if _VECTOR in memory:
@@ -96,6 +102,11 @@ def broadcast(
     whole = formats.encode(received, str(received.dtype))
     kept = max(1, (len(whole) - 1) // len(step))  # more steps would be longer than the vector
     return Broadcast(received, whole, [*steps, step][-kept:], [*names, name][-kept - 1 :])
+
+
+def _vector(runtime: Runtime, number: int, vector: np.ndarray, small: bool) -> Broadcast:
+    whole = encode_down(runtime, number, vector, small)
+    return Broadcast(decode_down(runtime, number, whole, small), whole)
 
 
 def take_slopes(

@@ -9,6 +9,7 @@ import numpy as np
 from flwr.app import Message
 
 from fedpeft.errors import RunFailed
+from fedpeft.nested import is_small
 from fedpeft.tasks import TaskInfo, metrics
 from fedpeft.training import evaluate
 from fedpeft.transfer import encode_down
@@ -81,7 +82,10 @@ def measure_at_clients(
         RunFailed: no client replied.
     """
     info, clients = run.runtime.info, participants.to_evaluate(number)
-    sent = dict.fromkeys(clients, encode_down(run.runtime, number, vector))
+    sent = {
+        client: encode_down(run.runtime, number, vector, is_small(run.experiment, client))
+        for client in clients
+    }
     replies, failed = run.ask("evaluate", number, sent, clients, ledger)
     participants.hear("evaluate", number, clients, failed)
     longest = run.experiment.task.max_length

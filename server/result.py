@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpeft.runtime import Runtime
-from fedpeft.transfer import size_up
+from fedpeft.transfer import codec_of_head, size_up
 from fedpeft.vectorfile import vector_digest
 from fedpeft.wire.codecs import encoded_size
 from server.byte_ledger import total_bytes
@@ -42,7 +42,7 @@ def describe_result(
     messages = [up["message"] for up in updates if up["payload"]]  # an error reply has none
     payload = size_up(runtime)
     head = round(payload * layout.head_size / layout.size)  # its share of the numbers
-    if codec := experiment.wire.head:
+    if (codec := codec_of_head(runtime)) != experiment.wire.up:
         head = encoded_size(layout.head_size, codec)
     sizes: ResultBytes = {
         **total_bytes([*(line["bytes"] for line in rounds), after]),

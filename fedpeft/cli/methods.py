@@ -167,7 +167,7 @@ def _describe(
     from fedpeft.methods import build_method, method_class, settings_for
     from fedpeft.parameters import layout_of
     from fedpeft.tasks import TaskInfo
-    from fedpeft.wire.codecs import encoded_size
+    from fedpeft.wire.codecs import head_codec, update_size
     from fedpeft.wire.framing import train_reply_bytes
 
     settings = settings_for({"name": name})
@@ -184,7 +184,10 @@ def _describe(
             "head": layout.head_size,
             "payload_bytes": 4 * layout.size,
             "message_bytes": {
-                codec: train_reply_bytes(encoded_size(layout.size, codec)) for codec in _CODECS
+                codec: train_reply_bytes(
+                    update_size(layout.size, layout.head_size, codec, head_codec(codec, classes))
+                )
+                for codec in _CODECS
             },
             "share": layout.size / (shape.parameters + layout.head_size),
             "sites": method.sites,

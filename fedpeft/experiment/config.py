@@ -23,8 +23,6 @@ from fedpeft.experiment.contradictions import (
     in_head,
     in_privacy,
     in_task,
-    in_wire,
-    in_zeroth_order,
 )
 from fedpeft.experiment.mistakes import explain
 from fedpeft.experiment.overrides import apply_override
@@ -35,12 +33,14 @@ from fedpeft.experiment.settings import (
     FederationSection,
     HeadSection,
     LocalSection,
+    NestedSection,
     OutputSection,
     PartitionSection,
     Representation,
     TaskSection,
     WireSection,
 )
+from fedpeft.experiment.wire_contradictions import in_nested, in_wire, in_zeroth_order
 from fedpeft.methods import default_lr, settings_for
 from fedpeft.methods.settings import MethodSettings, Section
 
@@ -85,6 +85,7 @@ class Experiment(Section):
     local: LocalSection = LocalSection()
     privacy: PrivacySection = PrivacySection()
     wire: WireSection = WireSection()
+    nested: NestedSection = NestedSection()
     engine: EngineSection = EngineSection()
     output: OutputSection = OutputSection()
 
@@ -103,6 +104,7 @@ class Experiment(Section):
             *in_privacy(self.privacy, self.federation),
             *in_zeroth_order(self.local, self.wire, self.federation, self.privacy, self.method),
             *in_wire(self.wire, self.method),
+            *in_nested(self.nested, self.federation, self.privacy, self.local, self.wire),
         ):
             raise UserError(problem)
         defaults = self.derived()

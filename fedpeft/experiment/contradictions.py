@@ -10,13 +10,13 @@ from fedpeft.experiment.settings import (
     EngineSection,
     FederationSection,
     HeadSection,
-    LocalSection,
     TaskSection,
-    WireSection,
 )
 from fedpeft.methods import method_class
 from fedpeft.methods.settings import MethodSettings
-from fedpeft.wire import slopes
+
+#: Strategies that use only the mean of the clients' updates, to which the noise is added.
+MEAN_BASED = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad")
 
 
 def in_federation(federation: FederationSection, sampled: int) -> Iterator[str]:
@@ -78,92 +78,6 @@ def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:
             f"engine.cohort = {engine.cohort}: method '{method.name}' changes whole "
             f"weights and trains one client at a time; leave it at 0"
         )
-
-
-def in_zeroth_order(
-    local: LocalSection,
-    wire: WireSection,
-    federation: FederationSection,
-    privacy: PrivacySection,
-    method: MethodSettings,
-) -> Iterator[str]:
-    """Yield one line per contradiction of zeroth-order gradients and their slopes as an update."""
-    yield from _in_combined_slopes(local, wire, federation, privacy)
-    points = f"local.perturbations = {local.perturbations}"
-    if local.perturbations and privacy.examples:
-        yield (
-            f"{points}: DP-SGD needs the gradient of each example; expected 0 with privacy.unit = "
-            f"'{privacy.unit}'"
-        )
-    if local.perturbations and not method_class(method.name).grouped:
-        yield (
-            f"{points}: method '{method.name}' changes whole weights, and a pass evaluates one "
-            f"task vector of it; expected 0"
-        )
-    if wire.up not in slopes.CODECS:
-        return
-    codec = f"wire.up = '{wire.up}'"
-    if not local.perturbations:
-        yield f"{codec}: sends slopes of zeroth-order steps; set local.perturbations"
-    if not local.steps:
-        yield f"{codec}: the server must know the number of steps; set local.steps"
-    if wire.up == "signs" and local.steps > 1:
-        yield f"{codec}: clients vote on every step; expected local.steps = 1, not {local.steps}"
-    if privacy.local:
-        yield f"{codec}: has no place for privacy.client_noise = 'clients'; choose another codec"
-    if federation.personal:
-        yield (
-            f"{codec}: the server repeats a client's steps, for which it needs all parameters; "
-            f"leave out federation.personal = '{','.join(federation.personal)}'"
-        )
-
-
-def _in_combined_slopes(
-    local: LocalSection, wire: WireSection, federation: FederationSection, privacy: PrivacySection
-) -> Iterator[str]:
-    """Yield one line per contradiction of a downlink of combined slopes.
-
-    Combined slopes must lead where the combined vectors lead: a client's vector has to be linear in
-    its slopes, and the strategy has to combine each slope separately, without memory.
-    """
-    if wire.down != slopes.DOWN:
-        return
-    codec, strategy = f"wire.down = '{wire.down}'", federation.strategy
-    if wire.up not in slopes.CODECS:
-        expected = " or ".join(f"'{name}'" for name in slopes.CODECS)
-        yield f"{codec}: combines the slopes of clients; expected wire.up = {expected}"
-    elif strategy not in _COMBINING[wire.up]:
-        expected = " or ".join(f"'{name}'" for name in _COMBINING[wire.up])
-        yield (
-            f"{codec}: strategy '{strategy}' does not make {wire.up} of the clients' {wire.up}; "
-            f"expected federation.strategy = {expected}"
-        )
-    if local.optimizer != "sgd":
-        yield (
-            f"{codec}: steps of '{local.optimizer}' are not linear in the slopes; expected "
-            f"local.optimizer = 'sgd'"
-        )
-    if local.max_grad_norm:
-        yield (
-            f"{codec}: clipped steps are not linear in the slopes; expected local.max_grad_norm = "
-            f"0, not {local.max_grad_norm:g}"
-        )
-    if local.weight_decay and federation.server_lr not in (None, 1):
-        yield (
-            f"{codec}: federation.server_lr = {federation.server_lr:g} multiplies slopes and not "
-            f"local.weight_decay; leave one of them out"
-        )
-    if privacy.clients:
-        yield (
-            f"{codec}: the noise of privacy.unit = '{privacy.unit}' is no step along the "
-            f"directions; choose another codec"
-        )
-
-
-#: Strategies that combine each slope separately, by codec of the slopes.
-_COMBINING = {"scalars": ("fedavg", "fedmedian", "fedtrimmedavg"), "signs": ("fedmedian",)}
-#: Strategies that use only the mean of the clients' updates, to which the noise is added.
-_MEAN_BASED = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad")
 
 
 def in_privacy(privacy: PrivacySection, federation: FederationSection) -> Iterator[str]:
@@ -230,30 +144,9 @@ def _in_central(privacy: PrivacySection, federation: FederationSection) -> Itera
             "federation.weighting = 'examples': noise for clients is matched to uniform weights; "
             "leave weighting at 'uniform' or set privacy.client_noise = 'clients'"
         )
-    if federation.strategy not in _MEAN_BASED:
+    if federation.strategy not in MEAN_BASED:
         yield (
             f"federation.strategy = '{federation.strategy}': noise on the mean of the clients "
-            f"works only with strategies that average: expected one of {', '.join(_MEAN_BASED)}, "
+            f"works only with strategies that average: expected one of {', '.join(MEAN_BASED)}, "
             f"or privacy.client_noise = 'clients'"
-        )
-
-
-def in_wire(wire: WireSection, method: MethodSettings) -> Iterator[str]:
-    """Yield one line per contradiction; a budget chooses what the user has not set."""
-    if wire.head and wire.up in slopes.CODECS:
-        yield (
-            f"wire.head = '{wire.head}': wire.up = '{wire.up}' sends slopes, which stand for all "
-            f"numbers; leave out wire.head"
-        )
-    if not wire.budget:
-        return
-    if "up" in wire.model_fields_set:
-        yield (
-            f"wire.budget = '{wire.budget}' chooses wire.up, and wire.up = '{wire.up}' is set; "
-            f"remove one of them"
-        )
-    if method.name == "full":
-        yield (
-            f"wire.budget = '{wire.budget}': method 'full' sends all weights and has no size to "
-            f"reduce; choose another method, or set wire.up"
         )

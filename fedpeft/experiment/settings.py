@@ -187,13 +187,7 @@ class HeadSection(Section):
         description="train a vector of this length, projected to the head's weights; 0 = train the "
         "weights",
     )
-    rank: int | None = Field(
-        None,
-        ge=0,
-        le=MOST,
-        description="train weights of this rank; 0 = of full rank; default: 24 from 100 named "
-        "classes on, otherwise 0",
-    )
+    rank: int = Field(0, ge=0, le=MOST, description="train weights of this rank; 0 = of full rank")
     labels: bool | None = Field(
         None,
         description="add fixed weights made of the class names by the frozen backbone, times a "
@@ -226,13 +220,29 @@ class WireSection(Section):
     head: HeadCodec = Field(
         "",
         description="the head's numbers in a client's update: a number format | eden0.02 ... "
-        "eden8; empty = the same as up",
+        "eden8; empty = the same as up; from 100 classes on eden4 beside a number format, and "
+        "eden1 beside eden2 ... eden8",
     )
     down: Down = Field(
         "float32",
         description="the server's task vector: a number format | eden1 ... eden8 (difference to "
         "the initial vector) | delta0.02 ... delta8 (to what was sent before) | scalars (the "
         "combined slopes of wire.up = scalars or signs, from which clients make the same step)",
+    )
+
+
+class NestedSection(Section):
+    """Clients that hold only the first numbers of z."""
+
+    d: int = Field(
+        0,
+        ge=0,
+        le=MOST,
+        description="length of z at some clients, the first numbers of the run's z; 0 = all of it "
+        "at all clients",
+    )
+    share: float = Field(
+        0.5, gt=0, lt=1, description="share of the clients that hold nested.d numbers of z"
     )
 
 

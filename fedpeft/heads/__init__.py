@@ -15,12 +15,10 @@ from fedpeft.tasks.base import TaskInfo
 if TYPE_CHECKING:
     from fedpeft.experiment.settings import HeadSection
 
-MANY = 100  # from this many named classes on, the default head is small
-RANK = 24  # of the default head with MANY classes
+MANY = 100  # from this many named classes on, small heads start from labels
 
 __all__ = [
     "MANY",
-    "RANK",
     "Full",
     "Head",
     "Labelled",
@@ -47,13 +45,11 @@ def build_head(
         UserError: the head has no fewer numbers than a full one, or it needs labels and the task
             has none.
     """
-    small = info.kind == "classes" and info.classes >= MANY and all(map(_has_letter, info.labels))
-    rank, labels = settings.rank, settings.labels
-    if rank is None:
-        rank = RANK if small and not settings.d else 0
+    small, labels = bool(settings.rank or settings.d), settings.labels
     if labels is None:
-        labels = small and bool(rank or settings.d)
-    weights = _weights(info.classes, width, settings.d, rank, seed)
+        named = info.kind == "classes" and all(map(_has_letter, info.labels))
+        labels = small and named and info.classes >= MANY
+    weights = _weights(info.classes, width, settings.d, settings.rank, seed)
     if labels:
         if info.kind == "score":
             raise UserError("head.labels = true: a score has no classes; leave it out")

@@ -78,10 +78,12 @@ def private_gradients(
     data: Sequence[Encoded],
     batches: Sequence[np.ndarray],
     private: Sequence[DPSGD],
+    fixed: Tensor | None = None,
 ) -> Tensor:
     """Return each client's noisy mean gradient [K, P] at its task vector in ``vectors`` [K, P].
 
-    Batches may have any size, including 0; they are processed in physical batches.
+    Batches may have any size, including 0; they are processed in physical batches. Gradients of
+    numbers that are ``fixed``, bool [K or more, P], are zero before they are clipped.
     """
     total = torch.zeros_like(vectors)
     rows = max(1, private[0].physical_batch // len(private))
@@ -89,8 +91,12 @@ def private_gradients(
     for chosen in parts_by_length(data, batches, model.costs.per_pass, rows):
         with phase("data"):
             part = model.collate(data, chosen)
-        # Nested calls: a name would keep the gradients [N, P] while the next ones are computed.
-        total += clipped_sums(example_gradients(model, vectors, part)[0], len(vectors), private[0])
+        gradients = example_gradients(model, vectors, part)[0]
+        if fixed is not None:
+            rows_of = gradients.view(len(vectors), -1, gradients.shape[1])
+            rows_of.masked_fill_(fixed[: len(vectors), None], 0)
+        total += clipped_sums(gradients, len(vectors), private[0])
+        del gradients  # [N, P]; otherwise kept while the next ones are computed
     for row, client in zip(total, private, strict=True):
         _add_noise(row, client)
     expected = [

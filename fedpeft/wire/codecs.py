@@ -16,6 +16,8 @@ from fedpeft.wire.formats import FORMATS
 
 Coder = Literal["eden", "delta", "topk"]
 
+MANY = 100  # from this many classes on, the head's numbers get fewer bits
+
 _EXPECTED = {
     "eden": "eden1 to eden8 (bits per number), eden0.02 to eden0.99",
     "delta": "delta1 to delta8, delta0.02 to delta0.99",
@@ -78,6 +80,36 @@ def encoded_size(size: int, codec: str) -> int:
     if share := rate_of(codec, "topk"):
         return topk.encoded_size(size, share)
     return eden.encoded_size(size, bits_of(codec))
+
+
+def head_codec(up: str, classes: int) -> str:
+    """Return the codec of the head's numbers if none is set: ``up``, or less with many classes.
+
+    Four bits beside a number format and one bit beside EDEN's others take at most a quarter of
+    the bytes, except beside two and three bits, and lost at most 0.4 points with 150 classes
+    (``simulations/benchmarks/results/heads.md``); less than one bit loses more.
+    """
+    if classes < MANY:
+        return up
+    if up in FORMATS:
+        return "eden4"
+    return "eden1" if (rate_of(up, "eden") or 0) > 1 else up
+
+
+def update_parts(numbers: int, head: int, up: str, codec: str) -> list[tuple[slice, str]]:
+    """Return the parts of an update of ``numbers``, with their codecs.
+
+    The last ``head`` numbers are a part of their own if their ``codec`` differs from ``up``.
+    """
+    border = numbers - (head if codec != up else 0)
+    parts = [(slice(0, border), up), (slice(border, numbers), codec)]
+    return [part for part in parts if part[0].start != part[0].stop]
+
+
+def update_size(numbers: int, head: int, up: str, codec: str) -> int:
+    """Return the number of bytes of an update, see ``update_parts``."""
+    parts = update_parts(numbers, head, up, codec)
+    return sum(encoded_size(part.stop - part.start, name) for part, name in parts)
 
 
 def bits_of(codec: str) -> float:

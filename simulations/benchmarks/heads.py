@@ -32,15 +32,15 @@ from simulations.simulation import prepare, simulate
 FULL = "full"
 #: Name of a head -> its settings.
 HEADS = {
-    FULL: ("head.rank=0", "head.labels=false"),
+    FULL: ("wire.head=float32",),
     **{
-        f"full, {codec} up": ("head.rank=0", "head.labels=false", f"wire.up={codec}")
+        f"full, {codec} up": (f"wire.head={codec}",)
         for codec in ("eden8", "eden4", "eden2", "eden1", "eden0.25")
     },
-    "d = 2048": ("head.d=2048", "head.labels=false"),
-    "d = 2048 and labels": ("head.d=2048", "head.labels=true"),
-    "rank 24": ("head.rank=24", "head.labels=false"),
-    "rank 24 and labels": ("head.rank=24", "head.labels=true"),
+    "d = 2048": ("wire.head=float32", "head.d=2048", "head.labels=false"),
+    "d = 2048 and labels": ("wire.head=float32", "head.d=2048", "head.labels=true"),
+    "rank 24": ("wire.head=float32", "head.rank=24", "head.labels=false"),
+    "rank 24 and labels": ("wire.head=float32", "head.rank=24", "head.labels=true"),
 }
 TASKS = ("intents", "mentions", "cloze")
 SHARE, POINTS = 0.25, 1.0  # the aim: at most this share of the bytes and this loss of accuracy

@@ -93,8 +93,9 @@ def test_clients_with_files_of_rows_give_the_bits_of_the_simulation(
         ["wire.up=topk0.1", "wire.down=delta1"],
         ["wire.up=scalars", "local.perturbations=3", "local.steps=2"],
         SLOPES,
+        ["wire.up=eden1", "wire.down=eden8", "nested.d=8"],
     ],
-    ids=["float32", "formats", "eden", "head", "delta", "scalars", "slopes"],
+    ids=["float32", "formats", "eden", "head", "delta", "scalars", "slopes", "nested"],
 )
 def test_parts_of_a_public_task_give_the_bits_of_the_simulation(
     codecs: list[str],

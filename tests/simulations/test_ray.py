@@ -161,6 +161,7 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
     "settings",
     [
         (*UNEVEN, *EDEN),
+        (*UNEVEN, *EDEN, "nested.d=4"),
         (*UNEVEN, *DELTA),
         (*UNEVEN, *ZEROTH),
         (*UNEVEN, *SLOPES),

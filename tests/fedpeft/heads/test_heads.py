@@ -22,6 +22,8 @@ from fedpeft.runtime import Runtime
 from fedpeft.tasks import TaskInfo
 from fedpeft.trained import Trained
 from fedpeft.training import evaluate
+from fedpeft.transfer import size_up
+from fedpeft.wire.codecs import encoded_size
 
 HEADS: dict[str, Callable[[int, int], Weights]] = {
     "full": Full,
@@ -76,12 +78,11 @@ def info(classes: int) -> TaskInfo:
     ("classes", "settings", "expected", "labels"),
     [
         (2, [], Full, False),
-        (99, [], Full, False),
-        (100, [], LowRank, True),
-        (100, ["head.labels=false"], LowRank, False),
-        (100, ["head.rank=0"], Full, False),
+        (150, [], Full, False),
+        (99, ["head.rank=3"], LowRank, False),
+        (100, ["head.rank=3"], LowRank, True),
+        (100, ["head.rank=3", "head.labels=false"], LowRank, False),
         (100, ["head.d=10"], Projected, True),
-        (9, ["head.rank=3"], LowRank, False),
         (9, ["head.labels=true"], Full, True),
     ],
 )
@@ -94,11 +95,19 @@ def test_the_head_follows_the_settings_and_the_number_of_classes(
     assert isinstance(weights.rest if isinstance(weights, Labelled) else weights, expected)
 
 
+def test_clients_send_the_numbers_of_a_head_with_many_classes_in_few_bits() -> None:
+    experiment = Experiment.load("", ["backbone=tiny", "method.d=8"])
+    numbers = 100 * (32 + 1)
+    assert size_up(Runtime(experiment, known=info(100))) == 4 * 8 + encoded_size(numbers, "eden4")
+    exact = Experiment.load("", ["backbone=tiny", "method.d=8", "wire.head=float32"])
+    assert size_up(Runtime(exact, known=info(100))) == 4 * (8 + numbers)
+
+
 @pytest.mark.parametrize("change", [{"kind": "tags"}, {"labels": tuple(map(str, range(150)))}])
-def test_tags_and_numbered_classes_keep_the_full_head(change: dict[str, Any]) -> None:
-    """Names without a meaning cannot make up for the lower rank."""
+def test_tags_and_numbered_classes_start_without_labels(change: dict[str, Any]) -> None:
+    """Names without a meaning are no start."""
     many = replace(info(150), **change)
-    assert isinstance(build_head(many, 384, HeadSection(), 0, "mean").weights, Full)
+    assert isinstance(build_head(many, 384, HeadSection(rank=3), 0, "mean").weights, LowRank)
 
 
 def test_a_rank_and_a_projection_exclude_each_other() -> None:
@@ -133,14 +142,14 @@ def test_a_run_with_the_head_predicts_as_it_was_evaluated(
     assert_predicts_as_evaluated(trained)
 
 
-def test_a_run_on_many_named_classes_has_the_small_head(tmp_path: Path) -> None:
+def test_a_run_with_a_small_head_of_many_named_classes_starts_from_labels(tmp_path: Path) -> None:
     labels = [f"{one} {other}" for one in "abcdefghij" for other in "klmnopqrst"]
     rows = "".join(f"the text of {label}\t{label}\n" for label in labels)
     (tmp_path / "texts.tsv").write_text(f"text\tlabel\n{rows}")
     files = [f"task.{split}={tmp_path / 'texts.tsv'}" for split in ("train", "dev")]
     custom = ["task.name=custom", *files, "task.train_limit=0", "task.eval_limit=0"]
-    trained = Trained.read(finished_run(*custom, "method.name=slash", "method.d=12"))
-    assert trained.model.layout.head_size == 24 * (100 + 32) + 1 + 100
+    trained = Trained.read(finished_run(*custom, "method.name=slash", "method.d=12", "head.rank=3"))
+    assert trained.model.layout.head_size == 3 * (100 + 32) + 1 + 100
     assert_predicts_as_evaluated(trained)
 
 

@@ -4,7 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from fedpeft.wire.codecs import Coder, check_codec, encoded_size, rate_of
+from fedpeft.wire.codecs import (
+    Coder,
+    check_codec,
+    encoded_size,
+    head_codec,
+    rate_of,
+    update_parts,
+    update_size,
+)
 
 
 @pytest.mark.parametrize(
@@ -53,3 +61,24 @@ def test_other_names_are_refused(
 def test_sizes() -> None:
     sizes = {"float16": 200, "eden1": 4 + 13, "delta2": 4 + 25, "topk0.1": 20 + 9}
     assert {name: encoded_size(100, name) for name in sizes} == sizes
+
+
+@pytest.mark.parametrize(
+    ("up", "codec"),
+    [
+        ("float32", "eden4"), ("float16", "eden4"), ("eden8", "eden1"), ("eden2", "eden1"),
+        ("eden1", "eden1"), ("eden0.2", "eden0.2"), ("topk0.1", "topk0.1"), ("signs", "signs"),
+    ],
+)  # fmt: skip
+def test_many_classes_get_fewer_bits(up: str, codec: str) -> None:
+    assert head_codec(up, 100) == codec
+    assert head_codec(up, 99) == up
+
+
+def test_a_head_with_another_codec_is_a_part_of_its_own() -> None:
+    apart = [(slice(0, 40), "eden4"), (slice(40, 100), "eden1")]
+    assert update_parts(100, 60, "eden4", "eden1") == apart
+    assert update_parts(100, 60, "eden4", "eden4") == [(slice(0, 100), "eden4")]
+    assert update_parts(60, 60, "eden4", "eden1") == [(slice(0, 60), "eden1")]
+    assert update_parts(40, 0, "eden4", "eden1") == [(slice(0, 40), "eden4")]
+    assert update_size(100, 60, "eden4", "eden1") == (4 + 20) + (4 + 8)

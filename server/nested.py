@@ -1,0 +1,43 @@
+"""Updates of clients that hold only a prefix of z, made comparable with those of the others."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+
+from fedpeft.nested import held_numbers, is_small
+from server.downlink import Broadcast
+from server.nodes import Node
+from server.run import Run
+from server.updates import Update, weight
+
+
+def completed(
+    run: Run, sent: Broadcast, updates: Mapping[int, Update], sampled: Mapping[int, Node]
+) -> Mapping[int, Update]:
+    """Return the updates, each with all numbers.
+
+    A number that a client does not hold gets the weighted mean of the clients that hold it, so the
+    mean over all clients is the mean over those. Without such a client in this round, it is as the
+    server sent it. The other numbers of such a client are its changes, taken from the vector that
+    clients with all numbers received: a quantized downlink sends each group its own code.
+    """
+    experiment = run.experiment
+    small = [client for client in updates if is_small(experiment, client)]
+    if not small:
+        return updates
+    whole = [client for client in updates if client not in small]
+    filled = sent.received
+    if whole:
+        weights = [weight(sampled[client], experiment.federation.weighting) for client in whole]
+        vectors = np.stack([updates[client].vector for client in whole]).astype(np.float64)
+        filled = np.average(vectors, axis=0, weights=weights).astype(filled.dtype)
+    held, start = held_numbers(run.runtime, small=True), sent.to(small=True).received
+    complete = dict(updates)
+    for client in small:
+        vector = filled.copy()
+        vector[held] = sent.received[held] + updates[client].vector[held] - start[held]
+        complete[client] = replace(updates[client], vector=vector)
+    return complete
