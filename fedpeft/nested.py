@@ -8,6 +8,7 @@ head travel. The server averages each number over the clients that hold it (``se
 from __future__ import annotations
 
 from functools import lru_cache
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -15,7 +16,9 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.parameters import TaskParameters
 from fedpeft.randomness import generator
-from fedpeft.runtime import Runtime
+
+if TYPE_CHECKING:
+    from fedpeft.runtime import Runtime
 
 Z = "z"  # the parameter that may be nested
 

@@ -17,6 +17,7 @@ from fedpeft.heads import Head, build_head
 from fedpeft.methods import build_method
 from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
+from fedpeft.nested import absent
 from fedpeft.parameters import TaskParameters, layout_of
 from fedpeft.projection import Projection
 from fedpeft.tasks import Task, TaskInfo, described, load_task
@@ -104,8 +105,11 @@ class Runtime:
     def parameters(self) -> TaskParameters:
         """Method and head, created without loading backbone or data."""
         method, head = self._parts
-        personal = self.experiment.federation.personal
-        return TaskParameters(method, head, self.experiment.engine.dtype, personal)
+        experiment, personal = self.experiment, self.experiment.federation.personal
+        parameters = TaskParameters(method, head, experiment.engine.dtype, personal)
+        if experiment.nested.d:
+            absent(parameters, experiment)  # refuse what cannot be nested
+        return parameters
 
     @cached_property
     def model(self) -> TaskModel:

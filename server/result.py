@@ -38,9 +38,10 @@ def describe_result(
         after: bytes of an evaluation after the last round.
     """
     experiment, layout, rounds = runtime.experiment, runtime.parameters.shared, folder.rounds()
-    updates = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
-    messages = [up["message"] for up in updates if up["payload"]]  # an error reply has none
-    payload = size_up(runtime)
+    replies = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
+    updates = [up for up in replies if up["payload"]]  # an error reply has none
+    # Clients that hold only a prefix of z send less.
+    payload = round(np.mean([up["payload"] for up in updates] or [size_up(runtime)]))
     head = round(payload * layout.head_size / layout.size)  # its share of the numbers
     if (codec := codec_of_head(runtime)) != experiment.wire.up:
         head = encoded_size(layout.head_size, codec)
@@ -48,7 +49,7 @@ def describe_result(
         **total_bytes([*(line["bytes"] for line in rounds), after]),
         "per_client_round_up": {
             "payload": payload,
-            "message": round(np.mean(messages)) if messages else 0,
+            "message": round(np.mean([up["message"] for up in updates] or [0])),
             "method": payload - head,
             "head": head,
         },

@@ -145,4 +145,4 @@ def test_without_small_clients_nothing_is_fixed(quick: Quick) -> None:
 def test_methods_without_a_longer_z_are_refused(settings: list[str], words: str) -> None:
     experiment = Experiment.load("", ["backbone=tiny", "task.train_limit=8", *NESTED, *settings])
     with pytest.raises(UserError, match=words):
-        fixed_numbers(runtime_of(experiment), small_clients(experiment))
+        _ = runtime_of(experiment).parameters
