@@ -27,7 +27,7 @@ from simulations.benchmarks.parts.codec_pairs import (
     measured,
 )
 from simulations.benchmarks.parts.fronts import draw_fronts, fronts_of
-from simulations.study.table import PARQUET
+from simulations.study.table import read_table
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -66,17 +66,12 @@ def main(arguments: Sequence[str] | None = None) -> Report:
 
 
 def table_of(study: Path) -> pd.DataFrame:
-    """Return the table of a study.
+    """Return the table of a study of codecs.
 
     Raises:
         UserError: there is none yet, or it lacks an axis.
     """
-    import pandas as pd
-
-    path = study / PARQUET
-    if not path.exists():
-        raise UserError(f"'{path}' does not exist; expected a study: `fedpeft report {study}`")
-    table = pd.read_parquet(path)
+    table = read_table(study)
     if missing := {f"axis.{WIRE}", f"axis.{METHOD}"} - set(table):
         names = ", ".join(sorted(missing))
         raise UserError(f"'{study}' has no {names}; expected a study of codecs")

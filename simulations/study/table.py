@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_atomic
 from server.records import RoundLine
@@ -115,6 +116,20 @@ def write_table(folder: Path, results: Sequence[tuple[Cell, Finished]]) -> None:
     write_atomic(folder / PARQUET, content.getvalue())
     write_atomic(folder / CSV, table.to_csv(index=False))
     write_atomic(folder / COSTS, costs_of(results).to_csv(index=False))
+
+
+def read_table(folder: Path) -> pd.DataFrame:
+    """Return the table of a study's folder.
+
+    Raises:
+        UserError: there is none yet.
+    """
+    import pandas as pd
+
+    path = folder / PARQUET
+    if not path.exists():
+        raise UserError(f"'{path}' does not exist; expected a study: `fedpeft report {folder}`")
+    return pd.read_parquet(path)
 
 
 def rows_of(cell: Cell, finished: Finished) -> list[dict[str, Any]]:

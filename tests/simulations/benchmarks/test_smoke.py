@@ -41,7 +41,7 @@ SLOW = {
     ],
 }
 #: These have tests of their own, or need a task's files, a deployment or hours.
-NOT_RUN = ("bits", "constant", "deployment", "fleet", "private_scores", "upper_half")
+NOT_RUN = "bits", "constant", "deployment", "fleet", "private_scores", "reach", "upper_half"
 CASES = [
     *FAST.items(),
     *(pytest.param(*case, marks=pytest.mark.long, id=case[0]) for case in SLOW.items()),
