@@ -153,7 +153,7 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
         experiment.local,
         When(experiment.seed, assignments[0].round, experiment.federation.rounds),
         [protection.dpsgd for _, protection in charged if protection.dpsgd] or None,
-        fixed_numbers(runtime, clients),
+        fixed_numbers(runtime.parameters, experiment, clients),
     )
     for assignment, vector in zip(assignments, trained.vectors, strict=True):
         keep_personal(assignment.data, assignment.round, vector)

@@ -8,7 +8,6 @@ head travel. The server averages each number over the clients that hold it (``se
 from __future__ import annotations
 
 from functools import lru_cache
-from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -16,9 +15,6 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.parameters import TaskParameters
 from fedpeft.randomness import generator
-
-if TYPE_CHECKING:
-    from fedpeft.runtime import Runtime
 
 Z = "z"  # the parameter that may be nested
 
@@ -46,27 +42,30 @@ def absent(parameters: TaskParameters, experiment: Experiment) -> np.ndarray:
     return places & (np.cumsum(places) > d)
 
 
-def held_numbers(runtime: Runtime, small: bool) -> np.ndarray | slice:
+def held_numbers(
+    parameters: TaskParameters, experiment: Experiment, small: bool
+) -> np.ndarray | slice:
     """Return the places of the shared numbers [S] that a client holds.
 
     Args:
-        runtime: of the experiment.
+        parameters: those of the experiment.
+        experiment: all settings.
         small: whether the client holds only a prefix of z, see ``is_small``.
     """
-    parameters = runtime.parameters
     if not small:
         return slice(None)
-    return ~absent(parameters, runtime.experiment)[~parameters.personal]
+    return ~absent(parameters, experiment)[~parameters.personal]
 
 
-def fixed_numbers(runtime: Runtime, clients: list[int]) -> np.ndarray | None:
+def fixed_numbers(
+    parameters: TaskParameters, experiment: Experiment, clients: list[int]
+) -> np.ndarray | None:
     """Return a mask of the numbers that stay as they are at each of K clients, bool [K, P].
 
     None if there are no such numbers.
     """
-    experiment = runtime.experiment
     small = np.array([is_small(experiment, client) for client in clients])
-    return small[:, None] & absent(runtime.parameters, experiment) if small.any() else None
+    return small[:, None] & absent(parameters, experiment) if small.any() else None
 
 
 @lru_cache(maxsize=16)

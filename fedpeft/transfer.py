@@ -64,7 +64,7 @@ def encode_down(runtime: Runtime, number: int, vector: np.ndarray, small: bool =
         vector: the server's.
         small: whether they are for clients that hold only a prefix of z.
     """
-    codec, held = _down(runtime), held_numbers(runtime, small)
+    codec, held = _down(runtime), _held(runtime, small)
     if codec in formats.FORMATS:
         return formats.encode(vector[held], codec)
     return _encode(vector[held], _initial(runtime)[held], codec, _draw(runtime, "down", number))
@@ -76,7 +76,7 @@ def decode_down(runtime: Runtime, number: int, data: bytes, small: bool = False)
     Raises:
         ValueError: wrong length, or a number that is not finite.
     """
-    codec, held, whole = _down(runtime), held_numbers(runtime, small), _initial(runtime)
+    codec, held, whole = _down(runtime), _held(runtime, small), _initial(runtime)
     if codec in formats.FORMATS:
         whole[held] = formats.decode(data, codec, len(whole[held]), str(whole.dtype))
     else:
@@ -162,7 +162,7 @@ def encode_up(
     if experiment.wire.up in slopes.CODECS:
         assert measured is not None  # the settings require perturbations
         return slopes.encode(measured, experiment.wire.up)
-    held = held_numbers(runtime, is_small(experiment, client))
+    held = _held(runtime, is_small(experiment, client))
     start, vector = start[held], vector[held]
     return b"".join(
         formats.encode(vector[part], codec)
@@ -179,7 +179,7 @@ def decode_up(
     codec = runtime.experiment.wire.up
     if codec in slopes.CODECS:
         return _replayed(runtime, number, start, data)
-    held, whole = held_numbers(runtime, is_small(runtime.experiment, client)), start.copy()
+    held, whole = _held(runtime, is_small(runtime.experiment, client)), start.copy()
     decoded = whole[held]
     parts = _parts(runtime, len(decoded))
     border = len(data) if len(parts) == 1 else encoded_size(parts[0][0].stop, parts[0][1])
@@ -191,6 +191,10 @@ def decode_up(
             decoded[part] = _decode(code, decoded[part], codec, draw)
     whole[held] = decoded
     return whole
+
+
+def _held(runtime: Runtime, small: bool) -> np.ndarray | slice:
+    return held_numbers(runtime.parameters, runtime.experiment, small)
 
 
 def _parts(runtime: Runtime, numbers: int) -> list[tuple[slice, str]]:

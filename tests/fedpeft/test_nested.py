@@ -101,7 +101,7 @@ def test_a_small_client_trains_as_if_the_rest_of_z_were_constant(
     start, clients = runtime.parameters.initial(0), list(range(4))
     start = start + generator(0, "test").normal(size=SIZE)
     dpsgd = [private(client) for client in clients] if dp else None
-    fixed = fixed_numbers(runtime, clients)
+    fixed = fixed_numbers(runtime.parameters, experiment, clients)
     trained = train_cohort(
         runtime.model, start, texts, clients, experiment.local, when, dpsgd, fixed
     )
@@ -128,7 +128,7 @@ def prefix_model(runtime: Runtime, tail: np.ndarray) -> TaskModel:
 def test_without_small_clients_nothing_is_fixed(quick: Quick) -> None:
     experiment = quick(*NESTED)
     large = [client for client in range(4) if not is_small(experiment, client)]
-    assert fixed_numbers(runtime_of(experiment), large) is None
+    assert fixed_numbers(runtime_of(experiment).parameters, experiment, large) is None
 
 
 @pytest.mark.parametrize(

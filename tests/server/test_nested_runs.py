@@ -81,7 +81,7 @@ def test_each_number_is_the_mean_over_the_clients_that_hold_it(
 def trained(runtime: Runtime, parts: list[np.ndarray]) -> tuple[np.ndarray, np.ndarray]:
     """Return the clients' vectors after the first round, and which numbers are fixed."""
     clients, experiment = list(range(len(parts))), runtime.experiment
-    fixed = fixed_numbers(runtime, clients)
+    fixed = fixed_numbers(runtime.parameters, experiment, clients)
     assert fixed is not None
     result = train_cohort(
         runtime.model,
