@@ -34,11 +34,8 @@ def completed(
         weights = [weight(sampled[client], experiment.federation.weighting) for client in whole]
         vectors = np.stack([updates[client].vector for client in whole]).astype(np.float64)
         filled = np.average(vectors, axis=0, weights=weights).astype(filled.dtype)
-    held, start = (
-        held_numbers(run.runtime.parameters, experiment, small=True),
-        sent.to(small=True).received,
-    )
-    complete = dict(updates)
+    held = held_numbers(run.runtime.parameters, experiment, small=True)
+    start, complete = sent.to(small=True).received, dict(updates)
     for client in small:
         vector = filled.copy()
         vector[held] = sent.received[held] + updates[client].vector[held] - start[held]
