@@ -76,9 +76,12 @@ def decode_down(runtime: Runtime, number: int, data: bytes, small: bool = False)
     Raises:
         ValueError: wrong length, or a number that is not finite.
     """
-    codec, held, whole = _down(runtime), _held(runtime, small), _initial(runtime)
+    codec, parameters = _down(runtime), runtime.parameters
+    if codec in formats.FORMATS and not small:  # the initial vector of `full` takes a while
+        return formats.decode(data, codec, parameters.shared.size, parameters.numpy_dtype)
+    held, whole = _held(runtime, small), _initial(runtime)
     if codec in formats.FORMATS:
-        whole[held] = formats.decode(data, codec, len(whole[held]), str(whole.dtype))
+        whole[held] = formats.decode(data, codec, len(whole[held]), parameters.numpy_dtype)
     else:
         whole[held] = _decode(data, whole[held], codec, _draw(runtime, "down", number))
     return whole

@@ -114,7 +114,9 @@ def test_a_run_continues_after_ctrl_c_and_is_copied_when_resumed(
     server: ServerFolder, fedpeft: Command, tmp_path: Path
 ) -> None:
     out = tmp_path / "first"
-    with following("--on", server.path, *settings(), "--out", out) as process:
+    rounds = 20  # still running when it is interrupted
+    longer = settings(f"federation.rounds={rounds}")
+    with following("--on", server.path, *longer, "--out", out) as process:
         run = submitted(out)
         assert process.stdout
         begun = process.stdout.readline()  # a run can be interrupted before it has said a word
@@ -130,8 +132,9 @@ def test_a_run_continues_after_ctrl_c_and_is_copied_when_resumed(
     assert (code, said) == (0, ""), printed
     lines = printed.splitlines()
     assert lines[0].endswith(f", number {run}")  # not submitted again
-    assert [line[:9] for line in lines[1:3]] == ["round 1/2", "round 2/2"]
-    assert lines[3].startswith("accuracy 0.") and "after 2 rounds" in lines[3]
+    played = [line.split()[:2] for line in lines[1 : rounds + 1]]
+    assert played == [["round", f"{number}/{rounds}"] for number in range(1, rounds + 1)]
+    assert lines[rounds + 1].startswith("accuracy 0.") and "after 20 rounds" in lines[rounds + 1]
     assert lines[-1] == f"results: {out}"
     there = server.path / "runs" / "first"
     home = {each.name for each in out.iterdir()} - {"run.lock", "submitted.json"}
