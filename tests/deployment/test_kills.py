@@ -13,6 +13,7 @@ import shutil
 import signal
 import time
 from collections.abc import Iterator
+from pathlib import Path
 
 import disturbed
 import pytest
@@ -26,6 +27,8 @@ from simulations.processes import kill
 pytestmark = pytest.mark.long
 SETTINGS = [*disturbed.SETTINGS, "federation.rounds=2", "local.steps=200"]  # hit in the middle
 SETTINGS += ["wire.up=eden1", "wire.down=delta1"]  # nodes keep a vector between rounds
+SLOPES = ["wire.up=scalars", "wire.down=scalars", "local.perturbations=2", "local.optimizer=sgd"]
+SLOPES += ["local.max_grad_norm=0", "local.lr=0.001"]
 PRIVATE = [*disturbed.PRIVATE, "federation.rounds=3"]
 EVERYBODY: set[Trained] = {(1, 0), (1, 1), (2, 0), (2, 1)}
 DIED = "stopped: the server app died; the same command with --resume continues after its last round"
@@ -151,6 +154,24 @@ def test_killing_server_app_supernode_and_server_does_not_change_the_bits(
     assert deployed.finish("resumed")["digests"]["vector"] == undisturbed
     assert trained(deployed.folder / "resumed") == EVERYBODY
     assert deployed.logged("north", "^ended by signal 9 .* restart")
+
+
+def test_slopes_both_ways_survive_server_app_worker_and_a_lost_reference(
+    deployed: Deployment, tmp_path: Path
+) -> None:
+    settings, before = [*SETTINGS, *SLOPES], seen(deployed)
+    deployed.submit("slopes", settings)
+    with held(deployed, "slopes", 2, before, "north", "south"):
+        kill(pid_of(deployed, "server", "server.process"))
+        kill(pid_of(deployed, "south", "clients.worker"))
+    deployed.finish("slopes", expect=1)
+    assert len(deployed.rounds("slopes")) == 1
+    for kept in ("kept", "attempts"):  # so that north needs the slopes of all rounds, and trains
+        shutil.rmtree(deployed.node("north") / kept)
+    deployed.submit("slopes", settings, "--resume")
+    result = deployed.finish("slopes")
+    assert trained(deployed.folder / "slopes") == EVERYBODY
+    assert result["digests"]["vector"] == simulated(settings, tmp_path / "run", EVERYBODY)
 
 
 def test_killing_a_node_never_loses_a_privacy_charge(deployed: Deployment) -> None:
