@@ -40,6 +40,7 @@ clean:  ## Remove the environment and what was built
 
 .venv/.installed: pyproject.toml | .venv
 	$(BIN)/python -m pip install --quiet --editable '.[demo,ray,docs,dev]'
+	$(BIN)/python -m pip install --quiet --no-deps byzfl==0.0.11  # an oracle; torchvision is not needed
 	touch $@ .venv/.demo-installed
 
 .venv:

@@ -20,6 +20,7 @@ from clients.assignment import Assignment
 from clients.attempts import train_once
 from clients.charging import Protection, charge, hide
 from clients.data import STATE, local_data
+from clients.deadline import limit_of
 from clients.errors import ClientError, error_reply, withheld
 from clients.folder import NodeFolder
 from clients.kept import keep_personal
@@ -148,36 +149,38 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
     trained = training.train_cohort(
         runtime.model,
         np.stack([assignment.start for assignment in assignments]),
-        [runtime.train.select(assignment.data.rows.train) for assignment in assignments],
+        [assignment.data.training for assignment in assignments],
         clients,
         experiment.local,
         When(experiment.seed, assignments[0].round, experiment.federation.rounds),
         [protection.dpsgd for _, protection in charged if protection.dpsgd] or None,
         fixed_numbers(runtime.parameters, experiment, clients),
+        limit_of(assignments),
     )
     for assignment, vector in zip(assignments, trained.vectors, strict=True):
         keep_personal(assignment.data, assignment.round, vector)
     replies = []
-    for (assignment, protection), vector, slopes, loss in zip(
-        charged, trained.vectors, trained.slopes, trained.losses, strict=True
+    for (assignment, protection), vector, slopes, loss, steps in zip(
+        charged, trained.vectors, trained.slopes, trained.losses, trained.steps, strict=True
     ):
         update = assignment.encode(hide(protection, assignment, vector), slopes)
-        replies.append(_trained_reply(assignment, update, float(loss), protection))
+        replies.append(_trained_reply(assignment, update, float(loss), int(steps), protection))
     return replies
 
 
 def _trained_reply(
-    assignment: Assignment, update: bytes, loss: float, protection: Protection
+    assignment: Assignment, update: bytes, loss: float, steps: int, protection: Protection
 ) -> Message:
     """Return the reply with an encoded update.
 
-    With privacy, only the vector and the statements of the privacy spent leave the client: no
-    noise covers the training loss.
+    With privacy, only the vector, the statements of the privacy spent and the number of steps leave
+    the client: no noise covers the training loss.
     """
     experiment = assignment.experiment
     reply = TrainReply(
         vector=update,
         loss=loss if experiment.privacy.unit == "none" else None,
+        steps=steps if experiment.federation.partial else 0,
         **{unit: composition.to_bytes() for unit, composition in protection.statements},
     )
     return _reply(reply, assignment.message)

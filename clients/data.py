@@ -21,6 +21,8 @@ from clients.errors import Refusal, withheld
 from clients.files import examples_digest, files_digest, files_of
 from clients.folder import NodeFolder, NodeSettings
 from clients.partitioning import partition
+from fedpeft.adversary import poisoned, poisons
+from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.privacy.plan import default_delta
@@ -84,6 +86,16 @@ class LocalData:
         """
         with withheld(self.limited):
             return self.read()
+
+    @property
+    def training(self) -> Encoded:
+        """The encoded training examples; a malicious client of a simulation changes some."""
+        rows, experiment = self.rows, self.runtime.experiment
+        if not poisons(experiment, self.client):
+            return rows.runtime.train.select(rows.train)
+        task = rows.runtime.task
+        own = task.train.select(rows.train)
+        return rows.runtime.encode(poisoned(own, experiment, task.info, self.client))
 
     def kept(self, what: str) -> Path:
         """Return the file of vectors that the client keeps between rounds."""

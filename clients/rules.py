@@ -39,6 +39,8 @@ def require_rules(data: LocalData) -> None:
     """
     if data.settings is None:
         return
+    if data.runtime.experiment.adversary.fraction:
+        raise Refusal("adversary.fraction: malicious clients are for simulations; leave it out")
     _require_size(data.runtime, data.settings.max_vector)
     limit = data.max_epsilon
     if limit is None:

@@ -21,6 +21,7 @@ from fedpeft.nested import absent
 from fedpeft.parameters import TaskParameters, layout_of
 from fedpeft.projection import Projection
 from fedpeft.tasks import Task, TaskInfo, described, load_task
+from fedpeft.tasks.base import Examples
 from fedpeft.tasks.encoding import encode
 from fedpeft.version import __version__
 
@@ -127,12 +128,12 @@ class Runtime:
     @cached_property
     def train(self) -> Encoded:
         """The encoded training examples of all clients."""
-        return self._encode("train")
+        return self.encode(self.task.train)
 
     @cached_property
     def dev(self) -> Encoded:
         """The encoded evaluation examples."""
-        return self._encode("dev")
+        return self.encode(self.task.dev)
 
     @cached_property
     def digest(self) -> str:
@@ -164,10 +165,11 @@ class Runtime:
                 total.update(array.tobytes())
         return total.hexdigest()
 
-    def _encode(self, split: str) -> Encoded:
+    def encode(self, examples: Examples) -> Encoded:
+        """Return examples of the task as the backbone reads them."""
         experiment = self.experiment
         return encode(
-            getattr(self.task, split),
+            examples,
             self.backbone.tokenizer,
             str(experiment.representation),
             experiment.task.max_length,

@@ -6,8 +6,10 @@ and sees only client k's examples, so a cohort equals K single clients up to rou
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from math import inf
 
 import numpy as np
 import torch
@@ -25,6 +27,23 @@ from fedpeft.tasks.metrics import statistics, tag_statistics
 from fedpeft.zeroth import combined, directions, measure
 
 EVALUATION_BATCH = 64
+
+
+@dataclass(frozen=True)
+class Limit:
+    """When clients stop before all steps are done, at the earliest after one.
+
+    Attributes:
+        steps: the most steps of each client; None = all.
+        seconds: of training.
+    """
+
+    steps: Sequence[int] | None = None
+    seconds: float = inf
+
+    def reached(self, step: int, passed: float) -> bool:
+        """Return whether there is no time for a step after so many that took so many seconds."""
+        return step > 0 and passed * (step + 1) / step > self.seconds
 
 
 @dataclass(frozen=True)
@@ -66,6 +85,7 @@ def train_cohort(
     when: When,
     private: Sequence[DPSGD] | None = None,
     fixed: np.ndarray | None = None,
+    limit: Limit | None = None,
 ) -> CohortResult:
     """Train K clients for one round in one batch.
 
@@ -79,8 +99,12 @@ def train_cohort(
         private: DP-SGD of each client. The losses are then NaN, because only the vectors may leave,
             and ``local.max_grad_norm`` is ignored, because examples are clipped.
         fixed: True for numbers of a client that stay as they are, bool [K, P].
+        limit: when to stop before all steps are done; None = never.
     """
     plans = _plans(data, clients, local, when, private)
+    if limit and limit.steps:
+        plans = [plan[:most] for plan, most in zip(plans, limit.steps, strict=True)]
+    begun = time.monotonic()
     data = _with_states(model, data, plans, uses=2 * local.perturbations or 1)
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
@@ -92,6 +116,9 @@ def train_cohort(
     total = vectors.new_empty(0 if private or local.perturbations else vectors.shape)
     history: list[tuple[Tensor, Tensor]] = []  # losses and slopes of the clients still training
     for step in range(steps.max(initial=0)):
+        if limit and limit.reached(step, time.monotonic() - begun):
+            steps = np.minimum(steps, step)
+            break
         rows = int((steps > step).sum())
         active, current = order[:rows], vectors[:rows]
         texts, batches = [data[k] for k in active], [plans[k][step] for k in active]

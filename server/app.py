@@ -8,39 +8,39 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Mapping
 from dataclasses import replace
 
 import numpy as np
-from flwr.app import Context, Message
+from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
 from fedpeft.budget import chosen, message_bytes
 from fedpeft.errors import RunFailed
-from fedpeft.nested import is_small
 from fedpeft.privacy.ledger import BudgetSpent
 from fedpeft.privacy.statement import so_far
-from fedpeft.randomness import generator
 from fedpeft.runtime import COMMON, Runtime, parsed, runtime_of
 from fedpeft.trained import describe_vector
 from server.byte_ledger import ByteLedger
 from server.central_privacy import CentralPrivacy
 from server.checkpoints import Checkpoint
+from server.clipping import clip, counted
+from server.clock import Clock, RealClock
 from server.combining import combine
 from server.deployed import opened, registry, run_name, state_folder
-from server.downlink import Broadcast, broadcast
 from server.evaluation import measure
-from server.exchange import budget_spent, check_replies
+from server.fednova import normalized
 from server.nested import completed
-from server.nodes import Node, Nodes
+from server.nodes import Nodes
 from server.participants import Participants
-from server.records import RoundLine
+from server.records import Learned, RoundLine
 from server.result import describe_result
 from server.roster import read_roster, write_roster
 from server.run import Run
 from server.runfolder import RunFolder
 from server.state import ServerState
-from server.updates import STEPS, Update, check_steps, check_update, max_norm, mean_loss
+from server.training import Trained, silent_nodes, train, without_budget
+from server.unheard import unheard
+from server.updates import mean_loss
 from server.wire_bytes import WireMeter
 
 log = logging.getLogger(__name__)
@@ -53,7 +53,8 @@ def main(grid: Grid, context: Context) -> None:
     with opened(context) as folder:
         runtime = runtime_of(parsed(str(context.run_config["experiment"])))
         pin_identity(folder, runtime)
-        run = Run(grid, runtime, folder, run_name(folder))
+        clock = grid if isinstance(grid, Clock) else RealClock()
+        run = Run(grid, runtime, folder, run_name(folder), clock)
         state = start(run)
         while state.round < run.experiment.federation.rounds and not state.ended:
             state = play_round(run, state)
@@ -118,17 +119,16 @@ def play_round(run: Run, state: ServerState) -> ServerState:
     except BudgetSpent as error:
         return replace(state, ended=str(error))
 
-    sampled = choose(run, state)
-    sent = broadcast(run.runtime, state.memory, number, state.vector)
-    updates, failed, steps = train(run, state, sent, sampled, ledger)
+    trained = train(run, state, ledger)
+    sent, updates, failed = trained.sent, trained.updates, trained.failed
     participants.retire(without_budget(run, failed))
     if not updates and not participants.with_budget:
         return replace(state, ended=failed[min(failed)])
 
-    comparable = completed(run, sent, updates, sampled)
-    vector, memory = combine(run, state, sent.received, comparable, sampled)
+    vector, memory, learned = aggregate(run, state, trained)
     measured = measure(run, number, vector, participants, ledger)
     statements += [spent for update in updates.values() for spent in update.statements]
+    statements += unheard(run.experiment, number, silent_nodes(run, state, trained))
     privacy = so_far(state.privacy, statements)
 
     ledger.wire = state.wire.since_last(
@@ -137,103 +137,45 @@ def play_round(run: Run, state: ServerState) -> ServerState:
     seconds = time.monotonic() - began
     line: RoundLine = {
         "round": number,
-        "clients": len(updates),
-        "failed": [{"client": c, "reason": failed[c]} for c in sorted(failed)],
-        "loss": mean_loss(updates, sampled, run.experiment.federation.weighting),
+        **trained.outcome(),
+        **learned,
         **measured,
         "seconds": seconds,
+        "virtual": None if isinstance(run.clock, RealClock) else run.clock.now(),
         "bytes": ledger.round_bytes(),
         "epsilon": privacy["epsilon"],
         "privacy": privacy["privacy"],
     }
-    memory |= {STEPS: steps} if steps.any() else {}
-    memory |= sent.memory() | (central.state() if central else {})
-    total = state.seconds + seconds
+    memory |= trained.memory | (central.state() if central else {})
     after = replace(
-        state, round=number, vector=vector, memory=memory, seconds=total, privacy=privacy
+        state,
+        round=number,
+        vector=vector,
+        memory=memory,
+        seconds=state.seconds + seconds,
+        privacy=privacy,
+        flights=trained.flights,
     )
     run.folder.save_round(line, ledger.lines(number), after)
     if participants.deployed:
         write_roster(run.folder.path, participants, updates, failed)
-    participants.forget(failed)
+    # A client that is late took part; only what it holds is unknown, if it holds anything.
+    participants.forget(client for client in failed if sent.name or client not in trained.late)
     return after
 
 
-def choose(run: Run, state: ServerState) -> dict[int, Node]:
-    """Return the clients of the next round; by Poisson sampling if the server protects them."""
-    number = state.round + 1
-    clients = state.participants.to_train(number)
-    if state.central:
-        return state.central.sample(clients, number)
-    return sample(clients, run.experiment.seed, number, run.experiment.clients_per_round)
-
-
-def sample(clients: Mapping[int, Node], seed: int, number: int, count: int) -> dict[int, Node]:
-    """Return the clients of a round, drawn by a generator of (seed, round), in client order."""
-    pool = sorted(clients)
-    draw = generator(seed, "sample", number)
-    chosen = draw.choice(pool, min(count, len(pool)), replace=False)
-    return {client: clients[client] for client in sorted(chosen.tolist())}
-
-
-def train(
-    run: Run,
-    state: ServerState,
-    sent: Broadcast,
-    sampled: Mapping[int, Node],
-    ledger: ByteLedger,
-) -> tuple[dict[int, Update], dict[int, str], np.ndarray]:
-    """Request training from clients and check their updates.
-
-    Args:
-        run: the run.
-        state: the state before the round.
-        sent: the task vector as sent to the clients.
-        sampled: the clients of the round.
-        ledger: counts the bytes of the round.
-
-    Returns:
-        Valid updates and reasons of failures, both by client, and the privacy steps that each
-        client has reported, shape [clients].
-
-    Raises:
-        RunFailed: fewer valid updates than ``federation.min_success``.
-    """
-    number, federation = state.round + 1, run.experiment.federation
-    sent_to = {client: sent.to(small=is_small(run.experiment, client)) for client in sampled}
-    vectors = {client: sent_to[client].payload(node.reference) for client, node in sampled.items()}
-    replies, failed = run.ask("train", number, vectors, sampled, ledger, sent.name)
-    state.participants.hold(replies, sent.name)
-    state.participants.hear("train", number, sampled, failed)
-    limit = max_norm(federation, state.vector.size, state.participants.deployed)
-
-    def check(client: int, reply: Message) -> Update:
-        start, examples = sent_to[client].received, sampled[client].examples
-        return check_update(run.runtime, number, client, reply, start, examples, limit)
-
-    updates = check_replies(replies, failed, check)
-    steps = state.memory.get(STEPS, np.zeros(federation.clients, dtype=np.int64))
-    updates, steps = check_steps(updates, failed, steps)
-    for client, reason in sorted(failed.items()):
-        log.warning("round %d: client %d failed: %s", number, client, reason)
-    # A client without budget is not a failure of the run. With central privacy a Poisson sample
-    # may be small, and the end of a run must not reveal who failed.
-    spent = len(without_budget(run, failed))
-    needed = max(federation.min_success - spent, int(spent < len(failed)))
-    if len(updates) < needed and not state.central:
-        reasons = "; ".join(f"client {c}: {failed[c]}" for c in sorted(failed)[:3])
-        raise RunFailed(
-            f"round {number}: {len(updates)} of {len(sampled)} clients succeeded, "
-            f"federation.min_success is {federation.min_success} ({reasons})"
-        )
-    return updates, failed, steps
-
-
-def without_budget(run: Run, failed: Mapping[int, str]) -> list[int]:
-    """Return the clients whose privacy budget is spent; only clients with a ledger have one."""
-    privacy = run.experiment.privacy
-    charges = privacy.examples or privacy.local
-    return [client for client in failed if charges and budget_spent(failed[client])]
+def aggregate(
+    run: Run, state: ServerState, trained: Trained
+) -> tuple[np.ndarray, dict[str, np.ndarray], Learned]:
+    """Return the next task vector [P], the strategy's memory, and facts for the round's line."""
+    experiment, sent = run.experiment, trained.sent
+    nodes = counted(experiment, trained.nodes)
+    normal = normalized(experiment, sent, trained.updates, nodes)
+    limited, clipped = clip(experiment, sent, normal, nodes)
+    comparable = completed(run, sent, limited, nodes)
+    vector, memory = combine(run, state, sent.received, comparable, nodes)
+    loss = mean_loss(trained.updates, nodes, experiment.federation.weighting)
+    return vector, memory, {"clipped": clipped, "loss": loss}
 
 
 def finish(run: Run, state: ServerState) -> None:

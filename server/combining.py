@@ -14,7 +14,7 @@ from server.downlink import take_slopes
 from server.nodes import Node
 from server.run import Run
 from server.state import ServerState
-from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
+from server.strategies import next_vector
 from server.updates import Update, weight
 
 
@@ -39,19 +39,17 @@ def combine(
     number, federation = state.round + 1, run.experiment.federation
     quantized = run.experiment.wire.down not in FORMATS
     current = received if quantized else state.vector
-    strategy = build_strategy(federation)
-    restore_strategy(strategy, state.memory)
     weighted = [(updates[c].vector, weight(sampled[c], federation.weighting)) for c in updates]
     if state.central:  # the strategy works on what may be released: a mean with noise
         mean = state.central.mean_update([vector - current for vector, _ in weighted])
         weighted = [((current + mean).astype(current.dtype), 1.0)]
     if not weighted:  # all sampled clients have spent their budgets
-        return state.vector, strategy_state(strategy)
+        _, memory = next_vector(run.experiment, number, current, (), state.memory)
+        return state.vector, memory
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        vector = aggregate(strategy, number, current, weighted)
+        vector, memory = next_vector(run.experiment, number, current, weighted, state.memory)
         if quantized:  # all strategies move with the vector that they start from
             vector = vector + (state.vector - received)
-    memory = strategy_state(strategy)
     check_finite(run.runtime, number, vector, memory)
     return vector, memory
 
@@ -71,7 +69,7 @@ def _combine_slopes(
     ]
     still = np.zeros_like(weighted[0][0])
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        combined = aggregate(build_strategy(federation), number, still, weighted)
+        combined, _ = next_vector(run.experiment, number, still, weighted, {})
     combined = combined.reshape(local.steps, local.perturbations)
     try:
         vector, memory = take_slopes(run.runtime, number, state.vector, combined)

@@ -8,6 +8,7 @@ import math
 import numpy as np
 from flwr.app import Message
 
+from fedpeft.adversary import attack_success
 from fedpeft.errors import RunFailed
 from fedpeft.nested import is_small
 from fedpeft.tasks import TaskInfo, metrics
@@ -55,6 +56,8 @@ def measure(
         evaluation = evaluate(run.runtime.model, vector, run.runtime.dev)
         statistics, loss_sum = evaluation.statistics, evaluation.loss_sum
         extra = metrics.unsummable_scores(info.kind, evaluation.outputs, run.runtime.dev.labels)
+        if experiment.adversary.fraction and experiment.adversary.attack == "backdoor":
+            extra = {**extra, "attack_success": attack_success(run.runtime, vector)}
     scores = {
         name: _finite(value)
         for name, value in (metrics.scores(statistics, info.kind) | extra).items()

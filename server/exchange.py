@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -14,16 +14,48 @@ from fedpeft.errors import printable
 from fedpeft.privacy.ledger import BudgetSpent
 from fedpeft.wire.messages import RECORD, to_fields
 from server.byte_ledger import ByteLedger
+from server.clock import Clock, RealClock
 from server.records import Kind
 
 _TYPES = {"train": "train", "evaluate": "evaluate", "handshake": "query.handshake"}
-_POLLS = 0.05, 1.0  # least and most seconds between two polls for replies
-_DELAY = 0.02  # of the time waited so far, between these: polls of long rounds may be rare
 CLIENT_DIED = 8  # Flower's code for a ClientApp's process that was silent for a minute
-_SILENT = "no reply"
+NODE_GONE = 5  # Flower's code for a node that is no longer connected
+_SILENT, _LATE = "no reply", "late"
 LONGEST = 600  # characters kept of a node's text
 
 Content = TypeVar("Content")
+
+
+@dataclass(frozen=True)
+class Patience:
+    """How long to wait for replies.
+
+    Attributes:
+        timeout: seconds until a client counts as silent.
+        deadline: seconds until a client is late, if that is sooner.
+        enough: replies after which the others are late.
+    """
+
+    timeout: float
+    deadline: float | None = None
+    enough: int | None = None
+
+    @property
+    def seconds(self) -> float:
+        """The most seconds to wait."""
+        return min(self.timeout, self.deadline or self.timeout)
+
+    def suffices(self, replies: int) -> bool:
+        """Return whether so many replies are enough."""
+        return self.enough is not None and replies >= self.enough
+
+    def missed(self, replies: int) -> str:
+        """Return why a client failed that did not reply, when there are so many replies."""
+        if self.suffices(replies):
+            return f"{_LATE}: {replies} others were faster (federation.over_selection)"
+        if self.deadline is not None and self.deadline <= self.timeout:
+            return f"{_LATE}: no reply within {self.deadline:g} s (federation.deadline)"
+        return f"{_SILENT} within {self.timeout:g} s"
 
 
 def exchange(
@@ -32,8 +64,9 @@ def exchange(
     content: Callable[[int], object],
     nodes: Mapping[int, int],
     ledger: ByteLedger,
-    timeout: float,
+    patience: Patience,
     progress: Callable[[int, int], None] = lambda done, total: None,
+    clock: Clock | None = None,
 ) -> tuple[dict[int, Message], dict[int, str]]:
     """Send ``content`` to every client and wait for the replies.
 
@@ -45,22 +78,24 @@ def exchange(
         content: returns the fields for a client, see ``fedpeft.wire.messages``.
         nodes: client id -> node id.
         ledger: counts both directions.
-        timeout: seconds.
+        patience: how long to wait.
         progress: called with the number of replies and the number of clients.
+        clock: of the run; None = the time of this machine.
 
     Returns:
         Replies and reasons of failures, by client, in client order.
     """
-    send = partial(_send, grid, kind, content, nodes, ledger)
-    pending = send(sorted(nodes))
+    send_to = partial(send, grid, kind, content, nodes, ledger)
+    pending = send_to(sorted(nodes))
     replies: dict[int, Message] = {}
     failed: dict[int, str] = {}
     repeated: set[int] = set()
-    begun = time.monotonic()
-    deadline = begun + timeout
-    while pending and time.monotonic() < deadline:
+    clock = clock or RealClock()
+    begun = clock.now()
+    until = begun + patience.seconds
+    while pending and clock.now() < until and not patience.suffices(len(replies)):
         arrived = list(grid.pull_messages(list(pending)))
-        if time.monotonic() >= deadline:  # a grid in this process computes replies in the pull
+        if clock.now() >= until:  # a grid in this process computes replies in the pull
             break
         for reply in arrived:
             # Not by its sender: that of an error may be another node. A site may send several
@@ -73,17 +108,17 @@ def exchange(
                 replies[client] = reply
             elif reply.error.code == CLIENT_DIED and client not in repeated:
                 repeated.add(client)
-                pending |= send([client])
+                pending |= send_to([client])
             else:
-                failed[client] = _reason(reply.error.code, reply.error.reason)
+                failed[client] = reason_of(reply.error.code, reply.error.reason)
         progress(len(replies) + len(failed), len(nodes))
         if not arrived:
-            time.sleep(min(max(_POLLS[0], _DELAY * (time.monotonic() - begun)), _POLLS[1]))
-    failed |= dict.fromkeys(pending.values(), f"{_SILENT} within {timeout:g} s")
+            clock.rest(begun, until)
+    failed |= dict.fromkeys(pending.values(), patience.missed(len(replies)))
     return dict(sorted(replies.items())), dict(sorted(failed.items()))
 
 
-def _send(
+def send(
     grid: Grid,
     kind: Kind,
     content: Callable[[int], object],
@@ -129,7 +164,18 @@ def check_replies(
 
 def budget_spent(reason: str) -> bool:
     """Return whether a client failed because its privacy budget is spent."""
-    return reason.startswith(_reason(BudgetSpent.CODE, ""))
+    return reason.startswith(reason_of(BudgetSpent.CODE, ""))
+
+
+def was_late(reason: str) -> bool:
+    """Return whether a client failed because it replied too late, if at all."""
+    return reason.startswith(_LATE)
+
+
+def unanswered(reason: str) -> bool:
+    """Return whether a client failed without a word, so that it may have trained."""
+    lost = (_LATE, _SILENT, *(reason_of(code, "") for code in (CLIENT_DIED, NODE_GONE)))
+    return reason.startswith(lost)
 
 
 def was_silent(reason: str) -> bool:
@@ -137,5 +183,6 @@ def was_silent(reason: str) -> bool:
     return reason.startswith(_SILENT)
 
 
-def _reason(code: int, text: str) -> str:
+def reason_of(code: int, text: str) -> str:
+    """Return why a client failed that replied with an error."""
     return f"error {code}: {printable(text, LONGEST)}"

@@ -27,7 +27,7 @@ from fedpeft.wire.messages import (
     pack_experiment,
 )
 from server.byte_ledger import ByteLedger
-from server.exchange import exchange
+from server.exchange import Patience, exchange
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +65,9 @@ def send_handshakes(
                 run=run,
             )
 
-        return exchange(grid, "handshake", content, {n: n for n in nodes}, by_node, timeout)
+        return exchange(
+            grid, "handshake", content, {n: n for n in nodes}, by_node, Patience(timeout)
+        )
 
     briefly, failed = send([node_id for node_id in proposed if node_id in informed], False)
     known = {n: reply for n, reply in briefly.items() if not _lost_experiment(reply)}

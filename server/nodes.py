@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from flwr.serverapp import Grid
 
 from fedpeft.errors import RunFailed
-from fedpeft.experiment.settings import FederationSection
+from fedpeft.experiment.federation import FederationSection
 from fedpeft.wire.messages import INITIAL_REFERENCE
 from server.registry import Registered
 

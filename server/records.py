@@ -77,18 +77,39 @@ class Measured(TypedDict):
     evaluated: int | None
 
 
-class RoundLine(Measured):
+class Outcome(TypedDict):
+    """Who took part in the training of a round.
+
+    ``clients`` counts those that succeeded; ``late`` lists those that did not reply in time, see
+    ``federation.deadline`` and ``federation.over_selection``.
+    """
+
+    clients: int
+    failed: list[Failure]
+    late: list[int]
+
+
+class Learned(TypedDict):
+    """What the updates of a round showed.
+
+    ``clipped`` lists the clients whose update was clipped, see ``federation.max_update_norm``.
+    """
+
+    clipped: list[int]
+    loss: float | None
+
+
+class RoundLine(Outcome, Learned, Measured):
     """A line of rounds.jsonl.
 
-    ``clients`` counts those that succeeded; ``privacy`` holds what all rounds so far spent, a
-    statement for each unit, see ``fedpeft.privacy.statement``.
+    ``virtual`` is the virtual time since the start of a simulation with ``[devices]``, in seconds.
+    ``privacy`` holds what all rounds so far spent, a statement for each unit, see
+    ``fedpeft.privacy.statement``.
     """
 
     round: int
-    clients: int
-    failed: list[Failure]
-    loss: float | None
     seconds: float
+    virtual: float | None
     bytes: RunBytes
     epsilon: float | None
     privacy: dict[str, Any] | None

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from flwr.app import Message
 from flwr.serverapp import Grid
@@ -12,7 +12,8 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import Runtime
 from fedpeft.wire.messages import Request, label
 from server.byte_ledger import ByteLedger
-from server.exchange import exchange
+from server.clock import Clock, RealClock
+from server.exchange import Patience, exchange
 from server.nodes import Node
 from server.records import Kind
 from server.runfolder import RunFolder
@@ -26,6 +27,7 @@ class Run:
     runtime: Runtime
     folder: RunFolder
     name: str = ""
+    clock: Clock = field(default_factory=RealClock)
 
     @property
     def experiment(self) -> Experiment:
@@ -60,6 +62,16 @@ class Run:
             ),
             {client: node.node_id for client, node in clients.items()},
             ledger,
-            self.experiment.federation.timeout,
+            self.patience(kind),
             lambda done, total: self.folder.report(kind, number, done, total),
+            self.clock,
         )
+
+    def patience(self, kind: Kind) -> Patience:
+        """Return how long to wait for replies: training has a deadline, and clients in reserve."""
+        federation = self.experiment.federation
+        if kind != "train":
+            return Patience(federation.timeout)
+        reserve = federation.over_selection > 1
+        enough = self.experiment.clients_per_round if reserve else None
+        return Patience(federation.timeout, federation.deadline, enough)

@@ -11,6 +11,21 @@ from server.participants import Participants
 from server.wire_bytes import WireMeter
 
 
+@dataclass(frozen=True)
+class Flight:
+    """A training request that waits for its reply.
+
+    Attributes:
+        client: that trains.
+        number: of the round it started in.
+        started: seconds on the run's clock.
+    """
+
+    client: int
+    number: int
+    started: float
+
+
 @dataclass(kw_only=True)
 class ServerState(Checkpoint):
     """State of a run between two rounds: its checkpoint, and values that are not stored in it.
@@ -20,6 +35,8 @@ class ServerState(Checkpoint):
         participants: the clients that take part, and their nodes.
         wire: the count of bytes on the network.
         central: the server's noise and ledger; None if the server adds no noise.
+        flights: asynchronous requests that wait, by the ids of their messages; None in a process
+            that has not sent them.
         ended: reason why no further round is possible; empty otherwise.
     """
 
@@ -28,3 +45,4 @@ class ServerState(Checkpoint):
     wire: WireMeter
     central: CentralPrivacy | None = None
     ended: str = ""
+    flights: dict[str, Flight] | None = None

@@ -1,33 +1,56 @@
-"""Flower's strategies by name, and their memory for the checkpoint."""
+"""Strategies: Flower's that average, and our robust ones; with their memory for checkpoints."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Mapping, Sequence
 
 import numpy as np
 from flwr.app import Array, ArrayRecord, ConfigRecord, Message, MetricRecord, RecordDict
-from flwr.serverapp.strategy import (
-    FedAdagrad,
-    FedAdam,
-    FedAvg,
-    FedAvgM,
-    FedMedian,
-    FedTrimmedAvg,
-    FedYogi,
-    Krum,
-)
+from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYogi
 
-from fedpeft.experiment.settings import FederationSection
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.federation import FederationSection
+from fedpeft.experiment.robust import ROBUST
+from server.robust import CENTER, robust_step
 
 WEIGHT = "weight"
 VECTOR = "vector"
-#: These strategies use only the mean of the updates.
-_AVERAGING = (FedAvgM, FedAdagrad, FedAdam, FedYogi)
 #: Attributes that Flower's strategies keep from round to round, besides the current arrays.
 _MEMORY = ("m_t", "v_t", "momentum_vector")
 
 
-def build_strategy(federation: FederationSection) -> FedAvg:
+def next_vector(
+    experiment: Experiment,
+    number: int,
+    current: np.ndarray,
+    updates: Sequence[tuple[np.ndarray, float]],
+    memory: Mapping[str, np.ndarray],
+) -> tuple[np.ndarray, dict[str, np.ndarray]]:
+    """Return the next task vector [P] by ``federation.strategy``, and the strategy's memory.
+
+    Args:
+        experiment: all settings.
+        number: of the round, from 1.
+        current: the task vector [P] the clients started from.
+        updates: (validated vector [P], weight) of each client, in client order; with central
+            privacy a single one for all clients. Robust strategies ignore weights.
+        memory: of the strategy after the last round, from the checkpoint; other names in it are
+            ignored.
+    """
+    if not updates:
+        return current, {name: memory[name] for name in (*_MEMORY, CENTER) if name in memory}
+    if experiment.federation.strategy in ROBUST:
+        changes = np.stack([vector for vector, _ in updates]).astype(np.float64) - current
+        change, kept = robust_step(experiment, number, changes, memory)
+        return (current + change).astype(current.dtype), kept
+    strategy = _averaging(experiment.federation)
+    for name in memory.keys() & set(_MEMORY):
+        array = memory[name]
+        setattr(strategy, name, [array] if name == "momentum_vector" else {VECTOR: array})
+    return _move(strategy, number, current, mean(updates)), _memory(strategy)
+
+
+def _averaging(federation: FederationSection) -> FedAvg:
     """Return the Flower strategy of ``federation.strategy``."""
     lr = federation.server_lr
     shared = {
@@ -46,41 +69,30 @@ def build_strategy(federation: FederationSection) -> FedAvg:
         "fedadam": lambda: FedAdam(**adaptive),
         "fedyogi": lambda: FedYogi(**adaptive),
         "fedadagrad": lambda: FedAdagrad(**adaptive),
-        "fedmedian": lambda: FedMedian(**shared),
-        "fedtrimmedavg": lambda: FedTrimmedAvg(**shared, beta=federation.trim),
-        "krum": lambda: Krum(**shared, num_malicious_nodes=federation.byzantine),
     }
     return makers[federation.strategy]()
 
 
-def aggregate(
-    strategy: FedAvg,
-    number: int,
-    current: np.ndarray,
-    updates: Iterable[tuple[np.ndarray, float]],
-) -> np.ndarray:
-    """Return the next task vector [P].
+def _move(strategy: FedAvg, number: int, current: np.ndarray, average: np.ndarray) -> np.ndarray:
+    """Return the next task vector, given the mean of the clients' vectors.
 
-    Args:
-        strategy: see ``build_strategy``.
-        number: of the round, from 1.
-        current: the task vector [P] the clients started from.
-        updates: (validated vector [P], weight) of each client, in client order; with central
-            privacy a single one for all clients.
+    The strategies use only the mean; one message for each client takes ten times as long.
     """
     arrays = ArrayRecord({VECTOR: Array(current)})
     # Gives the strategy the current arrays. Its message is not sent, because other modules sample
-    # clients and encode messages; the updates become replies to it.
+    # clients and encode messages; the mean becomes the reply to it.
     [request] = strategy.configure_train(number, arrays, ConfigRecord(), _OneNode())
-    updates = list(updates)
-    if isinstance(strategy, _AVERAGING):  # one message for each client takes ten times as long
-        updates = [(mean(updates), 1.0)]
-    replies = [_reply(request, vector, weight) for vector, weight in updates]
-    result, _ = strategy.aggregate_train(number, replies)
+    content = RecordDict(
+        {
+            "arrays": ArrayRecord({VECTOR: Array(average)}),
+            "metrics": MetricRecord({WEIGHT: 1.0}),
+        }
+    )
+    result, _ = strategy.aggregate_train(number, [Message(content, reply_to=request)])
     return result[VECTOR].numpy().astype(current.dtype)
 
 
-def strategy_state(strategy: FedAvg) -> dict[str, np.ndarray]:
+def _memory(strategy: FedAvg) -> dict[str, np.ndarray]:
     """Return the strategy's memory as named arrays, for the checkpoint."""
     state = {}
     for name in _MEMORY:
@@ -88,13 +100,6 @@ def strategy_state(strategy: FedAvg) -> dict[str, np.ndarray]:
         if value is not None:
             state[name] = value[VECTOR] if isinstance(value, dict) else value[0]
     return state
-
-
-def restore_strategy(strategy: FedAvg, state: dict[str, np.ndarray]) -> None:
-    """Restore a strategy's memory from the checkpoint; ignore other names in it."""
-    for name in state.keys() & set(_MEMORY):
-        array = state[name]
-        setattr(strategy, name, [array] if name == "momentum_vector" else {VECTOR: array})
 
 
 def mean(updates: Sequence[tuple[np.ndarray, float]]) -> np.ndarray:
@@ -105,16 +110,6 @@ def mean(updates: Sequence[tuple[np.ndarray, float]]) -> np.ndarray:
     for vector, weight in others:
         result += vector * (weight / total)
     return result
-
-
-def _reply(request: Message, vector: np.ndarray, weight: float) -> Message:
-    content = RecordDict(
-        {
-            "arrays": ArrayRecord({VECTOR: Array(vector)}),
-            "metrics": MetricRecord({WEIGHT: weight}),
-        }
-    )
-    return Message(content, reply_to=request)
 
 
 class _OneNode:

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil
 from typing import Any
 
 import numpy as np
 from flwr.app import Message
 
-from fedpeft.experiment.settings import FederationSection
+from fedpeft.experiment.federation import FederationSection
+from fedpeft.experiment.settings import LocalSection
 from fedpeft.privacy.ledger import Unit
 from fedpeft.privacy.statement import read_statement
 from fedpeft.runtime import Runtime
@@ -17,7 +19,7 @@ from fedpeft.transfer import decode_slopes, decode_up
 from fedpeft.wire import slopes
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
 from server.nodes import Node
-from server.reported import max_loss, read_float
+from server.reported import max_loss, read_float, read_int
 
 #: Name of the reported privacy steps in the checkpoint.
 STEPS = "privacy.steps"
@@ -36,18 +38,26 @@ class Update:
         loss: its mean training loss; None with privacy.
         statements: the privacy it spent, one statement for each unit that it protects itself.
         slopes: of its steps [steps, local.perturbations], where ``wire.down`` combines them.
+        steps: local steps, at least 1.
     """
 
     vector: np.ndarray
     loss: float | None
     statements: list[dict[str, Any]]
     slopes: np.ndarray | None = None
+    steps: int = 1
+
+    def scaled(self, start: np.ndarray, factor: float) -> Update:
+        """Return the update with its change of ``start`` [P], and its slopes, times ``factor``."""
+        change = np.subtract(self.vector, start, dtype=np.float64) * factor
+        slopes = None if self.slopes is None else self.slopes * self.slopes.dtype.type(factor)
+        return replace(self, vector=(start + change).astype(start.dtype), slopes=slopes)
 
 
 def max_norm(federation: FederationSection, size: int, deployed: bool) -> float:
     """Return the largest L2 norm of an update of ``size`` numbers; infinite without a limit."""
-    default = MAX_CHANGE * size**0.5 if deployed else np.inf
-    return federation.max_update_norm or default
+    chosen, default = federation.max_update_norm, MAX_CHANGE * size**0.5 if deployed else np.inf
+    return chosen if chosen and chosen != "auto" else default
 
 
 def check_update(
@@ -82,7 +92,7 @@ def check_update(
         if norm > limit:
             name = (
                 "federation.max_update_norm"
-                if experiment.federation.max_update_norm
+                if limit == experiment.federation.max_update_norm
                 else "the limit"
             )
             raise ValueError(f"update norm {norm:.4g} is above {name} = {limit:g}")
@@ -93,12 +103,19 @@ def check_update(
         for unit, at_client in protected.items()
         if at_client
     ]
+    most = expected_steps(experiment.local, examples)
+    steps = read_int(vars(sent), "steps", 1, most) if experiment.federation.partial else most
     if privacy.unit != "none":
-        return Update(vector, None, statements)
+        return Update(vector, None, statements, steps=steps)
     loss = read_float(vars(sent), "loss", 0, max_loss(runtime.info.kind))
     combines = experiment.wire.down == slopes.DOWN
     measured = decode_slopes(runtime, sent.vector) if combines else None
-    return Update(vector, loss, statements, measured)
+    return Update(vector, loss, statements, measured, steps)
+
+
+def expected_steps(local: LocalSection, examples: int) -> int:
+    """Return the steps that a client with so many examples makes in a round."""
+    return local.steps or local.epochs * ceil(examples / local.batch_size)
 
 
 def check_steps(

@@ -40,6 +40,8 @@ def cohort_size(
         processes: number of processes that share the clients of a round.
     """
     engine, privacy = experiment.engine, experiment.privacy
+    if experiment.federation.mode == "async":  # those that start together need not again
+        return 1
     if not method_class(experiment.method.name).grouped:
         return 1
     if engine.cohort:
@@ -54,7 +56,7 @@ def cohort_size(
         fits = int(CACHED / (rows * lengths.mean() * shape.width + size))
     if privacy.examples:
         fits = min(fits, privacy.physical_batch // rows)  # a step is not split into more parts
-    clients = ceil(experiment.clients_per_round / processes)
+    clients = ceil(experiment.clients_asked / processes)
     fits = max(1, min(fits, clients, MOST))
     return ceil(clients / ceil(clients / fits))  # cohorts of about the same size
 

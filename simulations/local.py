@@ -8,79 +8,21 @@ many clients are trained together in one batch.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from itertools import islice
+from pathlib import Path
 
 from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
-from flwr.serverapp import Grid, ServerApp
+from flwr.serverapp import ServerApp
 
 from clients.errors import error_reply
-from server.flower import Run, from_wire, give_id, new_run, to_wire
+from fedpeft.runtime import parsed, runtime_of
+from server.flower import from_wire, give_id, to_wire
+from server.runfolder import RunFolder
+from simulations.adversary_grid import AdversaryGrid
+from simulations.device_grid import DeviceGrid
+from simulations.grid import CohortGrid, NodeConfig, WrappedGrid
 
 TrainTogether = Callable[[Sequence[Message], Sequence[Context]], list[Message]]
-NodeConfig = dict[str, int | float | str | bool]
-
-
-class CohortGrid(Grid):
-    """Base class: the nodes of a simulation and the messages that wait for them.
-
-    Args:
-        node_configs: one per node.
-        cohort: number of messages answered together.
-    """
-
-    def __init__(self, node_configs: Sequence[NodeConfig], cohort: int):
-        self._cohort, self._run = cohort, new_run()
-        self._contexts = {
-            1000 + place: Context(self._run.run_id, 1000 + place, config, RecordDict(), {})
-            for place, config in enumerate(node_configs)
-        }
-        self._waiting: dict[str, Message] = {}
-
-    def set_run(self, run: object) -> None:
-        """Do nothing: this grid creates its run itself."""
-
-    @property
-    def run(self) -> Run:
-        """The run of all messages."""
-        return self._run
-
-    def create_message(self, *_: object, **__: object) -> Message:
-        """Raise TypeError: Flower deprecated this method for ``Message(...)``."""
-        raise TypeError("use flwr.app.Message(...) instead of Grid.create_message")
-
-    def get_node_ids(self) -> list[int]:
-        """Return the ids of all nodes; simulated nodes stay connected."""
-        return list(self._contexts)
-
-    def get_nodes(self) -> list[object]:
-        """Return no details: simulated nodes have none."""
-        return []
-
-    def push_messages(self, messages: Iterable[Message]) -> list[str]:
-        """Keep messages until they are run; drop those of an earlier round."""
-        self._waiting = {give_id(message): message for message in messages}
-        return list(self._waiting)
-
-    def send_and_receive(
-        self, messages: Iterable[Message], *, timeout: float | None = None
-    ) -> list[Message]:
-        """Run all messages and return the replies in their order; ``timeout`` is ignored."""
-        sent = self.push_messages(messages)
-        replies: dict[str, Message] = {}
-        while len(replies) < len(sent):
-            for reply in self.pull_messages([i for i in sent if i not in replies]):
-                replies[reply.metadata.reply_to_message_id] = reply
-        return [replies[message_id] for message_id in sent]
-
-    def _next_cohort(self, message_ids: Iterable[str]) -> list[Message]:
-        """Take the first waiting messages of ``message_ids``, in that order."""
-        chosen = islice((i for i in message_ids if i in self._waiting), self._cohort)
-        return [self._waiting.pop(message_id) for message_id in list(chosen)]
-
-    def _context(self, message: Message) -> Context:
-        """Return the context of the node that receives a message."""
-        return self._contexts[message.metadata.dst_node_id]
 
 
 class LocalGrid(CohortGrid):
@@ -152,5 +94,12 @@ def run_local(
 
 
 def serve(server_app: ServerApp, grid: CohortGrid, run_config: NodeConfig) -> None:
-    """Run a ServerApp on a grid to its end."""
-    server_app(grid, Context(grid.run.run_id, 0, {}, RecordDict(), dict(run_config)))
+    """Run a ServerApp on a grid to its end, with malicious clients and devices if there are any."""
+    experiment = parsed(str(run_config["experiment"]))
+    played: CohortGrid | WrappedGrid = grid
+    if experiment.adversary.fraction:
+        played = AdversaryGrid(played, runtime_of(experiment))
+    if experiment.devices.step_seconds:
+        done = RunFolder(Path(str(run_config["out"]))).rounds()
+        played = DeviceGrid(played, experiment, (done[-1]["virtual"] or 0.0) if done else 0.0)
+    server_app(played, Context(grid.run.run_id, 0, {}, RecordDict(), dict(run_config)))

@@ -42,7 +42,8 @@ def draw_curves(folder: RunFolder, experiment: Experiment, metric: str) -> None:
 def curves(folder: RunFolder, experiment: Experiment, metric: str) -> Figure:
     """Return a figure of score and training loss against rounds and against bytes sent so far.
 
-    A private run shows epsilon in place of the loss, which stays with the clients.
+    A simulation with devices shows virtual time, too. A private run shows epsilon in place of the
+    loss, which stays with the clients.
     """
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
@@ -55,11 +56,14 @@ def curves(folder: RunFolder, experiment: Experiment, metric: str) -> Figure:
         )
         / 1e6
     )
-    figure = Figure(figsize=(9, 6.5), layout="constrained")
+    against = [(numbers, "round"), (sent, "training traffic, MB")]
+    if rounds[-1].get("virtual") is not None:
+        against.append((np.array([line["virtual"] for line in rounds]) / 60, "virtual minutes"))
+    figure = Figure(figsize=(4.5 * len(against), 6.5), layout="constrained")
     figure.suptitle(f"{experiment.task.name}: {experiment.method.name} on {experiment.backbone}")
     private = any(line.get("privacy") for line in rounds)
-    axes = figure.subplots(2, 2, sharex="col", sharey="row")
-    for column, (x, label) in enumerate(((numbers, "round"), (sent, "training traffic, MB"))):
+    axes = figure.subplots(2, len(against), sharex="col", sharey="row")
+    for column, (x, label) in enumerate(against):
         scored = [
             (at, line["score"])
             for at, line in zip(x, rounds, strict=True)

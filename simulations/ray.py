@@ -29,7 +29,8 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.settings import EngineSection
 from fedpeft.runtime import parsed, runtime_of
 from server.flower import from_wire, give_id, to_wire
-from simulations.local import CohortGrid, NodeConfig, answer, serve
+from simulations.grid import CohortGrid, NodeConfig
+from simulations.local import answer, serve
 
 log = logging.getLogger(__name__)
 CLIENTS = "clients.app"  # module of the client app that each actor imports

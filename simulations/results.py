@@ -42,6 +42,7 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
         f"a round ({up['message']:,} as a message), training {_both_ways(result['bytes'])}, "
         f"handshakes {_both_ways(result['bytes']['handshake'])}"
         + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else ""),
+        *_times(folder.rounds()),
         *_failures(folder.rounds()),
     ]
     if result["rounds"] < rounds:
@@ -56,6 +57,14 @@ def _both_ways(sizes: BothWays) -> str:
     """Return the bytes of the messages in both directions as text."""
     up, down = sizes["up"]["message"], sizes["down"]["message"]
     return f"{readable_bytes(up)} up and {readable_bytes(down)} down"
+
+
+def _times(rounds: list[RoundLine]) -> list[str]:
+    """Return lines about virtual time and late replies, if there are any."""
+    virtual, late = rounds[-1].get("virtual"), sum(len(line.get("late", [])) for line in rounds)
+    asked = late + sum(line["clients"] + len(line["failed"]) for line in rounds)
+    lines = [f"{readable_seconds(virtual)} of virtual time"] if virtual is not None else []
+    return [*lines, f"{late} of {asked} replies came too late"] if late else lines
 
 
 def _failures(rounds: list[RoundLine]) -> list[str]:

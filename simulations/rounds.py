@@ -23,10 +23,11 @@ def measured(lines: Sequence[RoundLine]) -> list[dict[str, Any]]:
         sent.update(traffic)
         row = {
             key: line.get(key)
-            for key in ("round", "loss", "score", "eval_loss", "evaluated", "epsilon")
+            for key in ("round", "loss", "score", "eval_loss", "evaluated", "epsilon", "virtual")
         }
         row |= {f"metric.{name}": value for name, value in (line.get("metrics") or {}).items()}
         row |= {"succeeded": line["clients"], "failed": len(line["failed"])}
+        row["late"] = len(line.get("late", []))
         row |= traffic | {f"sent_{key}": total for key, total in sent.items()}
         rows.append(row | {"seconds": line["seconds"]})
     return rows

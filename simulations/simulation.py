@@ -13,6 +13,8 @@ from clients import partitioning
 from clients.app import app as client_app
 from clients.app import train_together
 from clients.data import KEPT_FOLDER, LEDGER_FOLDER, PARTITION_FILE
+from fedpeft.adversary import target_of
+from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runtime import Runtime, runtime_of
@@ -21,7 +23,8 @@ from server.app import app as server_app
 from server.central_privacy import central_plan
 from server.runfolder import RESULT, RunFolder
 from simulations.cohorts import cohort_size
-from simulations.local import NodeConfig, run_local
+from simulations.grid import NodeConfig
+from simulations.local import run_local
 from simulations.ray import actors_of, require_ray, run_ray
 from simulations.tracking import require_trackers, tracked
 
@@ -36,12 +39,15 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
         UserError: something would stop the run later; nothing is written.
     """
     RunFolder.check(out, experiment, resume)
+    require_devices(experiment)
     if experiment.engine.kind == "ray":
         require_ray("engine.kind = 'ray'")
     require_trackers(experiment.output.track)
     runtime = runtime_of(experiment)
     rows = partitioning.partition(runtime.task, experiment)
     _ = runtime.model, runtime.train, runtime.dev  # load now, so that mistakes show now
+    if experiment.adversary.attack == "backdoor":
+        target_of(experiment, runtime.task.info)
     _check_privacy(experiment, {len(client_rows) for client_rows in rows})
     folder = RunFolder.create(out, experiment, resume)
     digests = {"data": runtime.data_digest, "partition": partitioning.digest(rows)}
@@ -51,6 +57,23 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
     if not (out / PARTITION).exists():
         partitioning.save(out / PARTITION, rows, experiment.partition.kind, runtime.task)
     return folder, runtime
+
+
+def require_devices(experiment: Experiment) -> None:
+    """Raise UserError if clients without a speed would have to be in time."""
+    federation, why = experiment.federation, "simulated clients have no speed; set"
+    if experiment.devices.step_seconds:
+        return
+    if federation.mode == "async":
+        raise UserError(f"federation.mode = 'async': {why} devices.step_seconds")
+    if federation.deadline is not None:
+        raise UserError(
+            f"federation.deadline = {federation.deadline:g}: {why} devices.step_seconds"
+        )
+    if federation.over_selection > 1:
+        raise UserError(
+            f"federation.over_selection = {federation.over_selection:g}: {why} devices.step_seconds"
+        )
 
 
 def _check_privacy(experiment: Experiment, sizes: set[int]) -> None:

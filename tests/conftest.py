@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import importlib.util
 import os
+import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from types import ModuleType
 
 import pytest
 
@@ -39,6 +42,17 @@ def umask() -> Iterator[None]:
 def quick() -> Callable[..., Experiment]:
     """Return a maker of small experiments: ``quick("federation.rounds=3")``."""
     return lambda *overrides: Experiment.load("", [*QUICK, *overrides])
+
+
+@pytest.fixture(scope="session")
+def byzfl() -> Callable[[str], ModuleType]:
+    """Return an importer of a part of byzfl without the rest of it, which needs torchvision."""
+    found = importlib.util.find_spec("byzfl")
+    assert found and found.submodule_search_locations
+    package = ModuleType("byzfl")
+    package.__path__ = list(found.submodule_search_locations)
+    sys.modules["byzfl"] = package
+    return lambda part: importlib.import_module(f"byzfl.{part}")
 
 
 def shared_data(name: str) -> Path:

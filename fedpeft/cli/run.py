@@ -79,6 +79,16 @@ def run(
     if resume and experiment is None and out:
         experiment = fetch_experiment(connection, str(name), out)
     settings = read_experiment(experiment, overrides, print)
+    if settings.adversary.fraction:
+        raise UserError(
+            f"adversary.fraction = {settings.adversary.fraction:g}: malicious clients are for "
+            f"simulations; leave it out"
+        )
+    if settings.devices.step_seconds:
+        raise UserError(
+            f"devices.step_seconds = {settings.devices.step_seconds:g}: virtual devices are for "
+            f"simulations; leave it out"
+        )
     if settings.engine.kind != "local":
         raise UserError(f"engine.kind = '{settings.engine.kind}' is only for simulations; omit it")
     require_trackers(settings.output.track)

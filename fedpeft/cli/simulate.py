@@ -17,6 +17,7 @@ from fedpeft.cli.options import (
 )
 from fedpeft.cli.printing import headline, plain_console
 from fedpeft.errors import UserError
+from fedpeft.experiment.adversary import too_many
 from fedpeft.experiment.config import Experiment
 
 if TYPE_CHECKING:
@@ -73,11 +74,14 @@ def _run(
     console.print(
         headline(
             experiment,
-            f"{federation.clients} clients, {experiment.clients_per_round} a round",
+            f"{federation.clients} clients, {_a_round(experiment)}",
             f"{layout.size:,} numbers each way ({layout.head_size:,} of them the head)",
         ),
         soft_wrap=True,
     )
+    asked = experiment.clients_per_round
+    if warning := too_many(experiment.adversary, experiment.federation, asked):
+        console.print(warning, soft_wrap=True)
     with folder.locked(), simulation.quiet():
         if from_round is not None:
             folder.rewind(from_round)
@@ -92,6 +96,12 @@ def _run(
     print_result(console, result, folder, federation.rounds)
     if seconds:
         _print_profile(console, seconds)
+
+
+def _a_round(experiment: Experiment) -> str:
+    """Return the clients of a round as text, with those asked in reserve."""
+    used, asked = experiment.clients_per_round, experiment.clients_asked
+    return f"{used} a round" if used == asked else f"the first {used} of {asked} a round"
 
 
 def _print_profile(console: Console, seconds: dict[str, float]) -> None:

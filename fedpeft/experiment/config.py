@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from math import ceil
 from pathlib import Path
 from typing import Any, Self
 
@@ -17,6 +18,8 @@ from pydantic import Field, SerializeAsAny, ValidationError, field_validator, mo
 
 from fedpeft.errors import UserError
 from fedpeft.experiment import toml, toml_writer
+from fedpeft.experiment.adversary import AdversarySection, in_adversary
+from fedpeft.experiment.asynchrony import in_asynchrony
 from fedpeft.experiment.contradictions import (
     in_engine,
     in_federation,
@@ -24,13 +27,14 @@ from fedpeft.experiment.contradictions import (
     in_privacy,
     in_task,
 )
+from fedpeft.experiment.devices import DevicesSection, in_devices
+from fedpeft.experiment.federation import SERVER_LR, FederationSection
 from fedpeft.experiment.mistakes import explain
 from fedpeft.experiment.overrides import apply_override
 from fedpeft.experiment.privacy import PrivacySection
+from fedpeft.experiment.robust import in_robust
 from fedpeft.experiment.settings import (
-    SERVER_LR,
     EngineSection,
-    FederationSection,
     HeadSection,
     LocalSection,
     NestedSection,
@@ -86,6 +90,8 @@ class Experiment(Section):
     privacy: PrivacySection = PrivacySection()
     wire: WireSection = WireSection()
     nested: NestedSection = NestedSection()
+    adversary: AdversarySection = AdversarySection()
+    devices: DevicesSection = DevicesSection()
     engine: EngineSection = EngineSection()
     output: OutputSection = OutputSection()
 
@@ -98,12 +104,26 @@ class Experiment(Section):
     def _check(self) -> Self:
         for problem in (
             *in_federation(self.federation, self.clients_per_round),
+            *in_robust(self.federation, self.clients_per_round),
             *in_task(self.task),
             *in_head(self.head),
             *in_engine(self.engine, self.method),
             *in_privacy(self.privacy, self.federation),
             *in_zeroth_order(self.local, self.wire, self.federation, self.privacy, self.method),
             *in_wire(self.wire, self.method),
+            *in_devices(
+                self.devices, self.federation, self.local, self.privacy, self.clients_asked
+            ),
+            *in_asynchrony(
+                self.federation,
+                self.privacy,
+                self.wire,
+                self.nested,
+                self.adversary,
+                self.engine,
+                self.clients_per_round,
+            ),
+            *in_adversary(self.adversary, self.federation, self.wire, self.nested),
             *in_nested(self.nested, self.federation, self.privacy, self.local, self.wire),
         ):
             raise UserError(problem)
@@ -133,6 +153,24 @@ class Experiment(Section):
         """Number of clients asked each round, at least one."""
         federation = self.federation
         return federation.per_round or max(1, round(federation.fraction * federation.clients))
+
+    @property
+    def clients_asked(self) -> int:
+        """Number of clients that are sent a request each round, with those asked in reserve."""
+        return ceil(round(self.federation.over_selection * self.clients_per_round, 9))
+
+    @property
+    def trainings(self) -> int:
+        """Number of trainings of clients in the whole run."""
+        federation = self.federation
+        if federation.mode == "async":  # those that wait at the end have trained, too
+            return federation.rounds * federation.buffer + self.clients_per_round
+        return federation.rounds * self.clients_asked
+
+    @property
+    def clips_updates(self) -> bool:
+        """Whether the server clips updates at the median of their round."""
+        return self.federation.max_update_norm == "auto" and not self.privacy.clients
 
     @property
     def digest(self) -> str:

@@ -4,14 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fedpeft.experiment.federation import FederationSection
 from fedpeft.experiment.privacy import PrivacySection
-from fedpeft.experiment.settings import (
-    SERVER_LR,
-    EngineSection,
-    FederationSection,
-    HeadSection,
-    TaskSection,
-)
+from fedpeft.experiment.settings import EngineSection, HeadSection, TaskSection
 from fedpeft.methods import method_class
 from fedpeft.methods.settings import MethodSettings
 
@@ -21,12 +16,6 @@ MEAN_BASED = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad")
 
 def in_federation(federation: FederationSection, sampled: int) -> Iterator[str]:
     """Yield one line per contradiction, with ``sampled`` clients per round."""
-    strategy = federation.strategy
-    if federation.server_lr is not None and strategy not in SERVER_LR:
-        yield (
-            f"federation.server_lr = {federation.server_lr}: strategy '{strategy}' does "
-            f"not use it; leave it out"
-        )
     if federation.per_round > federation.clients:
         yield (
             f"federation.per_round = {federation.per_round}: expected at most "
@@ -37,19 +26,11 @@ def in_federation(federation: FederationSection, sampled: int) -> Iterator[str]:
             f"federation.min_success = {federation.min_success}: only {sampled} clients are asked "
             f"each round"
         )
-    needed = 2 * federation.byzantine + 3  # Blanchard et al. 2017, proposition 1
-    if strategy == "krum" and sampled < needed:
-        yield (
-            f"federation.byzantine = {federation.byzantine}: krum needs {needed} clients per "
-            f"round, got {sampled}"
-        )
     if federation.personal and federation.evaluation == "server":
         yield (
             f"federation.personal = '{','.join(federation.personal)}': only the clients have "
             f"them; expected federation.evaluation = 'clients'"
         )
-    if strategy == "fedtrimmedavg" and int(federation.trim * sampled) < 1:
-        yield f"federation.trim = {federation.trim}: drops none of {sampled} clients per round"
 
 
 def in_task(task: TaskSection) -> Iterator[str]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal, get_args
+from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
@@ -11,9 +11,6 @@ from fedpeft.methods.settings import MOST, Section, listed
 from fedpeft.wire.codecs import check_codec, check_down, check_up
 
 Representation = Literal["mask", "cls", "mean"]
-Strategy = Literal[
-    "fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad", "fedmedian", "fedtrimmedavg", "krum"
-]
 
 #: Strings, also accepted as ``"a,b"``.
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
@@ -21,8 +18,6 @@ Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 Up = Annotated[str, AfterValidator(check_up)]
 HeadCodec = Annotated[str, AfterValidator(lambda name: name and check_codec(name, "eden"))]
 Down = Annotated[str, AfterValidator(check_down)]
-#: Default server learning rate; the strategies that select or trim clients do not have one.
-SERVER_LR = {"fedavg": 1.0, "fedavgm": 1.0, "fedadam": 0.01, "fedyogi": 0.01, "fedadagrad": 0.01}
 
 
 class TaskSection(Section):
@@ -84,57 +79,6 @@ class PartitionSection(Section):
     column: str = Field("", description="natural: column that names the owner of each example")
     min_examples: int = Field(
         1, ge=1, description="minimum per client; small clients get examples of the largest ones"
-    )
-
-
-class FederationSection(Section):
-    """Rounds, sampling of clients and aggregation."""
-
-    clients: int = Field(10, ge=1, le=MOST, description="number of clients")
-    rounds: int = Field(10, ge=1, le=MOST, description="number of rounds")
-    fraction: float = Field(1.0, gt=0, le=1, description="share of clients asked each round")
-    per_round: int = Field(
-        0, ge=0, description="number of clients asked each round; 0 = by fraction"
-    )
-    strategy: Strategy = Field("fedavg", description=" | ".join(get_args(Strategy)))
-    weighting: Literal["examples", "uniform"] = Field(
-        "uniform",
-        description="weight of a client: uniform | examples (its number of examples)",
-    )
-    server_lr: float | None = Field(
-        None,
-        gt=0,
-        description="server learning rate; default: 1 for fedavg and fedavgm, 0.01 for fedadam, "
-        "fedyogi and fedadagrad",
-    )
-    server_momentum: float = Field(0.9, ge=0, lt=1, description="fedavgm: momentum")
-    tau: float = Field(
-        1e-3, gt=0, description="fedadam, fedyogi, fedadagrad: added to the denominator"
-    )
-    trim: float = Field(
-        0.2,
-        ge=0,
-        lt=0.5,
-        description="fedtrimmedavg: share of clients dropped at either end of each coordinate",
-    )
-    byzantine: int = Field(0, ge=0, description="krum: number of malicious clients to tolerate")
-    min_success: int = Field(
-        1, ge=1, description="valid replies a round needs; with fewer the run stops"
-    )
-    max_update_norm: float = Field(
-        0.0,
-        ge=0,
-        description="L2 norm above which an update counts as failed; 0 = no limit, at a deployed "
-        "server 10,000 times the square root of the number of parameters",
-    )
-    timeout: float = Field(3600.0, gt=0, description="maximum seconds per round")
-    node_wait: float = Field(60.0, gt=0, description="seconds to wait for nodes to connect")
-    personal: Names = Field(
-        (), description="parameters that each client keeps to itself: head, or parameter names"
-    )
-    evaluation: Literal["server", "clients"] = Field(
-        "server",
-        description="where to evaluate: server (dev set) | clients (a share of the dev set each)",
     )
 
 

@@ -5,13 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from fedpeft.experiment.contradictions import MEAN_BASED
+from fedpeft.experiment.federation import FederationSection
 from fedpeft.experiment.privacy import PrivacySection
-from fedpeft.experiment.settings import (
-    FederationSection,
-    LocalSection,
-    NestedSection,
-    WireSection,
-)
+from fedpeft.experiment.settings import LocalSection, NestedSection, WireSection
 from fedpeft.methods import method_class
 from fedpeft.methods.settings import MethodSettings
 from fedpeft.wire import slopes

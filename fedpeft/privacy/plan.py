@@ -20,9 +20,8 @@ class Plan:
 
 def participations(experiment: Experiment) -> int:
     """Return the number of rounds that a client is planned to train in, at least 1."""
-    federation = experiment.federation
-    trainings = federation.rounds * experiment.clients_per_round
-    return experiment.privacy.participations or -(-trainings // federation.clients)
+    clients = experiment.federation.clients
+    return experiment.privacy.participations or -(-experiment.trainings // clients)
 
 
 def default_delta(count: int) -> float:

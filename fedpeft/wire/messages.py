@@ -97,12 +97,14 @@ class TrainReply:
         loss: mean training loss; missing with privacy, because no noise covers it.
         example: ``fedpeft.privacy.statement.Composition`` of the charges that protect examples.
         client: the same of the charges that protect the client, where it adds that noise.
+        steps: local steps; missing unless a client may stop before it has done all.
     """
 
     vector: bytes = _field(PAYLOAD, bytes, b"")
     loss: float | None = _field("l", float)
     example: bytes = _field("e", bytes, b"")
     client: bytes = _field("c", bytes, b"")
+    steps: int = _field("s", int, 0)
 
 
 @dataclass(frozen=True, kw_only=True)

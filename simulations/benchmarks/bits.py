@@ -22,6 +22,7 @@ from simulations.benchmarks.parts.codec_pairs import (
     METHOD,
     POINTS,
     WIRE,
+    chosen_between,
     compared,
     lowest,
     measured,
@@ -33,6 +34,13 @@ if TYPE_CHECKING:
     import pandas as pd
 
 Row = dict[str, object]
+#: Where a message of few bytes can have more numbers or more bits: (method, wire), and its rival.
+RIVALS = (
+    (("SLaSh 1024", "1 up, 32 down"), ("SLaSh 256", "4 up, 32 down")),
+    (("SLaSh 1024", "0.2 up, 32 down"), ("SLaSh 256", "1 up, 32 down")),
+    (("LoRA r=2", "0.2 up, 32 down"), ("SLaSh 256", "4 up, 32 down")),
+    (("LoRA r=2", "0.2 up, 32 down"), ("SLaSh 1024", "1 up, 32 down")),
+)
 
 
 def main(arguments: Sequence[str] | None = None) -> Report:
@@ -62,7 +70,30 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     settings = {"cells": len(cells), "seeds": int(cells["seed"].nunique())}
     report = Report(settings, rows_of(pooled), facts, {"by task": by_task.to_dict("records")})
     record("bits", case, report, arguments, options.results)
+    if choices := rivals(cells):
+        facts = {"points": "100 times the mean difference, more numbers minus more bits"}
+        more = Report(settings, choices, facts, {"rows": choices})
+        record("bits", f"{case}: more numbers or more bits", more, arguments, options.results)
     return report
+
+
+def rivals(cells: pd.DataFrame) -> list[Row]:
+    """Return a row for each of the RIVALS that the cells have."""
+    rows: list[Row] = []
+    for one, other in RIVALS:
+        if found := chosen_between(cells, one, other):
+            low, high = found.bounds
+            rows.append(
+                {
+                    "more numbers": " · ".join(one),
+                    "more bits": " · ".join(other),
+                    "pairs": found.pairs,
+                    "bytes up": " and ".join(f"{size:.0f}" for size in found.bytes_up),
+                    "points": round(found.points, 2),
+                    "interval": f"{low:.2f} to {high:.2f}",
+                }
+            )
+    return rows
 
 
 def table_of(study: Path) -> pd.DataFrame:

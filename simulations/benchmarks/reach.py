@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Sequence
+from math import isnan
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -61,6 +62,7 @@ def rows_of(frame: pd.DataFrame, reference: str) -> list[Row]:
         names = ", ".join(ends[SERIES].unique())
         raise UserError(f"--reference '{reference}': is no series of the study; expected {names}")
     last = ends.set_index([PANEL, SERIES])["mean"]
+    has_time = "virtual" in frame and bool(frame["virtual"].notna().any())
     return [
         {
             "task": row.panel,
@@ -71,10 +73,15 @@ def rows_of(frame: pd.DataFrame, reference: str) -> list[Row]:
             "rounds": round(row.round, 1) if row.reached else None,
             "payload up per client": round(row.client_sent) if row.reached else None,
             "messages up and down": round(row.messages) if row.reached else None,
+            **(_minutes(row.virtual) if has_time else {}),
         }
         for share in SHARES
         for row in to_target(frame, (share * full).to_dict()).itertuples()
     ]
+
+
+def _minutes(seconds: float) -> Row:
+    return {"virtual minutes": None if isnan(seconds) else round(seconds / 60, 1)}
 
 
 if __name__ == "__main__":

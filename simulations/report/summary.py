@@ -119,11 +119,13 @@ def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame
 
     Returns:
         One row per group: ``target``, ``seeds``, ``reached`` (seeds that reached it), and their
-        means of ``round``, ``client_sent``, ``messages`` (bytes up and down, all clients).
+        means of ``round``, ``client_sent``, ``messages`` (bytes up and down, all clients) and
+        ``virtual`` (seconds of virtual time).
     """
     frame = frame.assign(
         target=frame[PANEL].map(targets),
         messages=frame["sent_up_message"] + frame["sent_down_message"],
+        virtual=frame["virtual"] if "virtual" in frame else float("nan"),  # tables of old versions
     )
     there = frame[frame["score"] >= frame["target"]]
     first = there.loc[there.groupby("cell", sort=False)["round"].idxmin()]
@@ -131,7 +133,7 @@ def to_target(frame: pd.DataFrame, targets: Mapping[str, float]) -> pd.DataFrame
         target=("target", "first"), seeds=("cell", "nunique")
     )
     groups = first.groupby(GROUP, sort=False)
-    means = groups[["round", SENT, "messages"]].mean()
+    means = groups[["round", SENT, "messages", "virtual"]].mean()
     result = result.join(groups.size().rename("reached")).join(means).reset_index()
     return result.assign(reached=result["reached"].fillna(0).astype(int))
 

@@ -46,6 +46,8 @@ COLUMNS = {
     "last": "whether it is the cell's last round",
     "succeeded": "clients whose reply was used",
     "failed": "clients that failed",
+    "late": "clients that were not waited for",
+    "virtual": "virtual seconds since the start; empty without devices",
     "loss": "mean training loss; empty with privacy",
     "metric": "name of the task's metric",
     "score": "that metric after this round; empty where it was not evaluated",
@@ -65,7 +67,7 @@ COLUMNS = {
 }
 
 _MAY_BE_EMPTY = (
-    "alpha", "target_epsilon", "loss", "score", "eval_loss", "evaluated", "epsilon",
+    "alpha", "target_epsilon", "loss", "score", "eval_loss", "evaluated", "epsilon", "virtual",
 )  # fmt: skip
 
 

@@ -161,6 +161,48 @@ class Stopping(ClientApp):
         return client_app(message, context)
 
 
+@pytest.mark.parametrize("down", ["float32", "eden8"])
+def test_an_asynchronous_run_goes_on_where_it_was_killed(
+    data_folders: list[Path],
+    settings: list[str],
+    node_state: NodeState,
+    server_folder: Callable[[list[int]], Path],
+    down: str,
+) -> None:
+    server = server_folder([1000, 1001])
+    states = [node_state(f"node{k}", data) for k, data in enumerate(data_folders)]
+    private = ["privacy.unit=example", "privacy.noise_multiplier=1"]
+    asynchronous = ["federation.mode=async", "federation.buffer=1", "federation.rounds=6"]
+    experiment = Experiment.load("", [*settings, *asynchronous, *private, f"wire.down={down}"])
+    for first in (3, 5):
+        with pytest.raises(KeyboardInterrupt):
+            deploy(experiment, states, resume=first > 3, app=Killing(first))
+    deploy(experiment, states, resume=True)
+    run = server / "runs" / "trial"
+    lines = [json.loads(line) for line in (run / "rounds.jsonl").read_text().splitlines()]
+    assert [(line["round"], line["clients"], line["failed"]) for line in lines] == [
+        (number, 1, []) for number in range(1, 7)
+    ]
+    assert read(run / "ended.json")["ok"]
+    # A request that the server repeats is answered with what was trained, and charged once.
+    charged = sum(len(read_ledger(state / "privacy.sqlite").charges) for state in states)
+    assert charged <= 6 + 2
+
+
+class Killing(ClientApp):
+    """The real client app, but the process dies before a given round is trained."""
+
+    def __init__(self, first: int):
+        super().__init__()
+        self.first = first
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        trains = message.metadata.message_type == "train"
+        if trains and content_of(message, Request).round >= self.first:
+            raise KeyboardInterrupt
+        return client_app(message, context)
+
+
 def test_a_runs_name_must_not_be_a_path(
     node_state: NodeState, server_folder: Callable[[list[int]], Path]
 ) -> None:

@@ -16,7 +16,7 @@ from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
 from fedpeft.randomness import generator
-from fedpeft.training import When, evaluate, train_cohort
+from fedpeft.training import CohortResult, Limit, When, evaluate, train_cohort
 
 WHEN = When(seed=5, round=2, rounds=4)
 SIZES = [9, 20, 4]  # ragged: 3, 5 and 1 steps of 4 examples
@@ -95,6 +95,30 @@ def test_steps_replace_epochs(tiny: Backbone) -> None:
     assert train_cohort(
         model, model.parameters.initial(0), [data], [0], local, WHEN
     ).steps.tolist() == [8]
+
+
+def test_clients_stop_at_their_limit(tiny: Backbone) -> None:
+    model = build_model(tiny, "slash")
+    data = clients_of(encoded(tiny, "synthetic/sentiment", "mask", sum(SIZES)), SIZES)
+    local = LocalSection(lr=0.02, batch_size=4, schedule="constant")
+    start = model.parameters.initial(0)
+
+    def train(clients: list[int], limit: Limit | None) -> CohortResult:
+        texts = [data[client] for client in clients]
+        return train_cohort(model, start, texts, clients, local, WHEN, limit=limit)
+
+    assert train([0, 1, 2], None).steps.tolist() == [3, 5, 1]
+    limited = train([0, 1, 2], Limit(steps=[2, 9, 1]))
+    assert limited.steps.tolist() == [2, 5, 1]
+    # With a constant rate, the first steps of a longer training.
+    fewer = local.model_copy(update={"steps": 2})
+    short = train_cohort(model, start, [data[0]], [0], fewer, WHEN)
+    np.testing.assert_allclose(limited.vectors[0], short.vectors[0], rtol=0, atol=1e-11)
+    assert limited.losses[0] == pytest.approx(short.losses[0])
+    timed = train([0, 1], Limit(seconds=1e-9))
+    assert timed.steps.tolist() == [1, 1]
+    assert np.isfinite(timed.losses).all()
+    assert not np.array_equal(timed.vectors[0], start)
 
 
 def test_training_depends_on_seed_round_and_client(tiny: Backbone) -> None:

@@ -18,7 +18,8 @@ from fedpeft.wire.messages import Request
 from server.app import app as server_app
 from server.flower import new_run
 from server.runfolder import RunFolder
-from simulations.local import NodeConfig, run_local
+from simulations.grid import NodeConfig
+from simulations.local import run_local
 from simulations.simulation import node_config, prepare
 
 Spoil = Callable[[Message], Message]

@@ -18,7 +18,7 @@ from fedpeft.privacy.ledger import BudgetSpent, LedgerDamaged, read_ledger
 from server.central_privacy import CentralPrivacy, central_plan
 from server.checkpoints import Checkpoint
 from server.runfolder import RunFolder
-from server.strategies import aggregate, build_strategy, restore_strategy, strategy_state
+from server.strategies import next_vector
 
 Quick = Callable[..., Experiment]
 Make = Callable[..., CentralPrivacy]
@@ -175,7 +175,6 @@ def test_a_resumed_run_continues_with_the_adapted_clip(
 ) -> None:
     settings = ("client_noise_multiplier=0.9", "client_quantile=0.5", "reproducible=true")
     made, vectors = central(*settings), list(draws(5, 8))
-    strategy = build_strategy(quick("federation.strategy=fedadam").federation)
     made.charge(1, START)
     made.mean_update(vectors)
     assert made.clip != 1.0
@@ -183,8 +182,8 @@ def test_a_resumed_run_continues_with_the_adapted_clip(
     folder.save_round({"round": 1}, [], Checkpoint(1, START, made.state()))
     kept = folder.checkpoint()
     assert kept is not None
-    restore_strategy(strategy, kept.memory)  # the same state; the clip is not the strategy's
-    assert strategy_state(strategy) == {}
+    fedadam = quick("federation.strategy=fedadam")
+    assert next_vector(fedadam, 2, START, (), kept.memory)[1] == {}  # the clip is not its memory
     resumed = central(*settings)
     resumed.restore(kept.memory, kept.round)
     assert resumed.clip == made.clip
@@ -242,16 +241,15 @@ def test_an_impossible_adaptive_clip_is_refused_before_a_ledger_is_made(
 @pytest.mark.usefixtures("flower_run")
 def test_no_noise_no_clip_and_all_clients_are_plain_fedavg(central: Make, quick: Quick) -> None:
     made = central("client_noise_multiplier=0", "client_clip=0", federation=("fraction=1",))
-    federation = quick("federation.strategy=fedavg").federation
-    private, plain = build_strategy(federation), build_strategy(federation)
+    fedavg = quick("federation.strategy=fedavg")
     one = other = next(draws(7, 1))
     for number in (1, 2, 3):
         vectors = [other + 10 * each for each in draws(7, 40)]
         said = made.charge(number, one)
         assert (said["epsilon"], said["releasable"]) == (None, False)
         mean = made.mean_update([vector - one for vector in vectors])
-        one = aggregate(private, number, one, [(one + mean, 1.0)])
-        other = aggregate(plain, number, other, [(vector, 1.0) for vector in vectors])
+        one, _ = next_vector(fedavg, number, one, [(one + mean, 1.0)], {})
+        other, _ = next_vector(fedavg, number, other, [(vector, 1.0) for vector in vectors], {})
         np.testing.assert_allclose(one, other, rtol=0, atol=1e-12)
 
 
@@ -260,9 +258,9 @@ def test_no_noise_no_clip_and_all_clients_are_plain_fedavg(central: Make, quick:
 def test_every_averaging_strategy_handles_a_round_without_replies(
     reproducible: CentralPrivacy, quick: Quick, name: str
 ) -> None:
-    strategy = build_strategy(quick(f"federation.strategy={name}").federation)
     reproducible.charge(1, START)
     mean = reproducible.mean_update([])
-    new = aggregate(strategy, 1, START, [(START + mean, 1.0)])
+    strategy = quick(f"federation.strategy={name}")
+    new, _ = next_vector(strategy, 1, START, [(START + mean, 1.0)], {})
     assert np.isfinite(new).all()
     assert not np.array_equal(new, START)

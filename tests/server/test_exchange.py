@@ -12,7 +12,14 @@ from flwr.clientapp import ClientApp
 
 from fedpeft.wire.messages import Request
 from server.byte_ledger import ByteLedger
-from server.exchange import CLIENT_DIED, exchange
+from server.exchange import (
+    CLIENT_DIED,
+    Patience,
+    exchange,
+    unanswered,
+    was_late,
+    was_silent,
+)
 from server.flower import from_wire, to_wire
 from simulations.local import LocalGrid
 
@@ -38,6 +45,8 @@ def ask(
     act: Answer,
     clients: list[int],
     timeout: float = 60,
+    deadline: float | None = None,
+    enough: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
 ) -> tuple[dict[int, int], dict[int, str], ByteLedger]:
     """Ask clients; return what each replied, why others did not, and the ledger."""
@@ -49,7 +58,7 @@ def ask(
         lambda client: Request(),
         {client: 1000 + client for client in clients},
         ledger,
-        timeout,
+        Patience(timeout, deadline, enough),
         progress,
     )
     numbers = {c: int(reply.content["client"]["number"]) for c, reply in replies.items()}
@@ -94,6 +103,22 @@ def test_replies_after_the_timeout_do_not_count() -> None:
     assert ("train", 1, "up") not in ledger.entries
 
 
+def test_a_deadline_and_enough_replies_end_the_wait() -> None:
+    def act(client: int) -> None:
+        if client == 2:
+            time.sleep(0.6)
+
+    numbers, failed, _ = ask(act, [0, 1, 2, 3], deadline=0.5)
+    assert list(numbers) == [0, 1]
+    assert failed == dict.fromkeys([2, 3], "late: no reply within 0.5 s (federation.deadline)")
+    assert all(was_late(why) and unanswered(why) and not was_silent(why) for why in failed.values())
+    numbers, failed, _ = ask(nothing, [0, 1, 2, 3], enough=3)
+    assert list(numbers) == [0, 1, 2]
+    assert failed == {3: "late: 3 others were faster (federation.over_selection)"}
+    _, failed, _ = ask(act, [2], timeout=0.5, deadline=60)
+    assert was_silent(failed[2]) and not was_late(failed[2])
+
+
 def test_an_error_reply_counts_in_the_byte_ledger() -> None:
     def act(client: int) -> None:
         raise KeyError(client)
@@ -115,7 +140,7 @@ def test_a_client_whose_process_died_is_asked_a_second_time(deaths: int) -> None
     app, ledger = Dying(nothing), ByteLedger()
     grid = LocalGrid(app, [{"partition-id": client} for client in range(2)])
     replies, failed = exchange(
-        grid, "train", lambda _: Request(), {0: 1000, 1: 1001}, ledger, timeout=60
+        grid, "train", lambda _: Request(), {0: 1000, 1: 1001}, ledger, Patience(60)
     )
     assert app.asked == [0, 1, 1]  # the second death counts
     assert (list(replies), list(failed)) == (([0, 1], []) if deaths == 1 else ([0], [1]))
@@ -131,7 +156,7 @@ def test_an_exchange_ends_after_the_timeout_without_any_reply() -> None:
     grid = Silent(Echo(nothing), [{"partition-id": 0}])
     started = time.monotonic()
     replies, failed = exchange(
-        grid, "train", lambda _: Request(), {0: 1000}, ByteLedger(), timeout=0.3
+        grid, "train", lambda _: Request(), {0: 1000}, ByteLedger(), Patience(0.3)
     )
     assert not replies
     assert failed == {0: "no reply within 0.3 s"}
@@ -148,7 +173,7 @@ def test_a_cohort_of_any_size_gets_each_message_once(cohort: int) -> None:
 
     grid = LocalGrid(app, [{"partition-id": client} for client in range(5)], cohort, together)
     nodes = {client: 1000 + client for client in range(5)}
-    replies, _ = exchange(grid, "train", lambda _: Request(), nodes, ByteLedger(), timeout=60)
+    replies, _ = exchange(grid, "train", lambda _: Request(), nodes, ByteLedger(), Patience(60))
     assert list(replies) == sorted(app.asked) == [0, 1, 2, 3, 4]
 
 
@@ -164,6 +189,8 @@ class Repeating(LocalGrid):
 
 def test_replies_that_nobody_waits_for_are_ignored() -> None:
     grid, ledger = Repeating(Echo(nothing), [{"partition-id": 0}]), ByteLedger()
-    replies, failed = exchange(grid, "train", lambda client: Request(), {0: 1000}, ledger, 60)
+    replies, failed = exchange(
+        grid, "train", lambda client: Request(), {0: 1000}, ledger, Patience(60)
+    )
     assert [*replies] == [0]
     assert failed == {}

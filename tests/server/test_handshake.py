@@ -22,7 +22,8 @@ from server.handshake import Report, with_backbone
 from server.nodes import Nodes
 from server.participants import Participants
 from server.runfolder import RunFolder
-from simulations.local import LocalGrid, NodeConfig
+from simulations.grid import NodeConfig
+from simulations.local import LocalGrid
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

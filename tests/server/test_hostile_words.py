@@ -13,7 +13,7 @@ from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
 from fedpeft.wire.messages import Request
 from server.byte_ledger import ByteLedger
-from server.exchange import exchange
+from server.exchange import Patience, exchange
 from server.flower import new_run
 from server.runfolder import RunFolder
 from simulations.local import LocalGrid
@@ -32,7 +32,7 @@ class Shouting(ClientApp):
 def test_the_reason_of_an_error_reply_becomes_one_short_printable_line() -> None:
     new_run()
     grid = LocalGrid(Shouting(), [{"partition-id": 0}])
-    _, failed = exchange(grid, "train", lambda _: Request(), {0: 1000}, ByteLedger(), timeout=60)
+    _, failed = exchange(grid, "train", lambda _: Request(), {0: 1000}, ByteLedger(), Patience(60))
     assert failed[0].startswith("error 2: ?[2J?]0;title??round 9: all is well ?31m?xxx")
     assert failed[0].isprintable() and len(failed[0]) < 1000
 

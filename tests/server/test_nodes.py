@@ -9,7 +9,7 @@ import pytest
 
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
-from fedpeft.experiment.settings import FederationSection
+from fedpeft.experiment.federation import FederationSection
 from server.nodes import Nodes, missing_nodes
 from server.registry import Registered
 

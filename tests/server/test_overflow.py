@@ -27,6 +27,10 @@ def sending(value: float, codec: str = "float32") -> Callable[[Message], Message
     return spoil
 
 
+#: By default updates are clipped, and none of this can happen.
+UNLIMITED = "federation.max_update_norm=0"
+
+
 def last_round(folder: RunFolder) -> int:
     checkpoint = folder.checkpoint()
     return checkpoint.round if checkpoint else 0
@@ -41,6 +45,7 @@ def test_a_vector_that_its_codec_cannot_hold_is_not_stored(
         "federation.server_lr=4",
         "wire.up=float16",
         "wire.down=float16",
+        UNLIMITED,
     ]
     experiment = quick(*settings, "federation.rounds=3")
     whole = federate(experiment, out="whole")
@@ -56,7 +61,7 @@ def test_a_memory_of_a_strategy_that_is_infinite_is_not_stored(
     quick: Quick, federate: Federate, strategy: str
 ) -> None:
     """The square of 1e38 is beyond float32, although the vector is not."""
-    experiment = quick(f"federation.strategy={strategy}", "federation.rounds=3")
+    experiment = quick(f"federation.strategy={strategy}", "federation.rounds=3", UNLIMITED)
     with pytest.raises(RunFailed, match=r"^round 2: 82 of 82 numbers .*max_update_norm"):
         federate(experiment, sending(3.4e38), client=1, rounds=[2])
     assert last_round(federate(experiment, resume=True)) == 3
@@ -74,7 +79,7 @@ def test_an_update_that_the_engine_cannot_hold_is_refused(quick: Quick, federate
 def test_a_run_spoiled_by_an_accepted_update_continues_from_the_round_before(
     quick: Quick, federate: Federate
 ) -> None:
-    experiment = quick("federation.rounds=4")
+    experiment = quick("federation.rounds=4", UNLIMITED)
     whole = federate(experiment, out="whole")
     for resume in (False, True):
         with pytest.raises(RunFailed, match="round 3: 0 of 3 clients succeeded"):

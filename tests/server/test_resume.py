@@ -18,7 +18,7 @@ from flwr.app import Message
 from safetensors.numpy import load_file
 
 from fedpeft.experiment.config import Experiment
-from fedpeft.experiment.settings import Strategy
+from fedpeft.experiment.federation import Strategy
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -67,6 +67,24 @@ def test_a_run_interrupted_twice_ends_with_the_same_bits(
     with pytest.raises(KeyboardInterrupt):
         federate(experiment, interrupt, rounds=[4], resume=True)
     assert_same_run(federate(experiment, resume=True), whole)
+
+
+def test_a_run_with_devices_keeps_its_virtual_time(quick: Quick, federate: Federate) -> None:
+    experiment = quick(
+        *("devices.step_seconds=1", "devices.spread=1", "devices.up=900", "devices.dropout=0.1"),
+        *("federation.clients=5", "federation.per_round=2", "federation.over_selection=1.5"),
+        *("federation.deadline=6", "federation.partial=true", "federation.fednova=true"),
+        *("federation.rounds=4", "devices.availability=0.8"),
+    )
+    whole = federate(experiment, out="whole")
+    with pytest.raises(KeyboardInterrupt):
+        federate(experiment, interrupt, rounds=[2])
+    with pytest.raises(KeyboardInterrupt):
+        federate(experiment, interrupt, rounds=[3], resume=True)
+    resumed = federate(experiment, resume=True)
+    assert_same_run(resumed, whole)
+    for key in ("virtual", "late", "failed"):
+        assert [line[key] for line in resumed.rounds()] == [line[key] for line in whole.rounds()]
 
 
 @pytest.mark.parametrize("client", [0, 1, 2])

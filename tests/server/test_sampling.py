@@ -9,9 +9,9 @@ from typing import Any
 import pytest
 
 from fedpeft.experiment.config import Experiment
-from server.app import sample
 from server.nodes import Node
 from server.runfolder import RunFolder
+from server.training import sample
 
 CLIENTS = {client: Node(1000 + client, 5) for client in range(12)}
 

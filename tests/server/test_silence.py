@@ -15,7 +15,8 @@ from fedpeft.experiment.config import Experiment
 from server.app import app as server_app
 from server.runfolder import RunFolder
 from server.silence import Silence
-from simulations.local import LocalGrid, NodeConfig, serve
+from simulations.grid import NodeConfig
+from simulations.local import LocalGrid, serve
 
 Quick = Callable[..., Experiment]
 Nodes = Callable[..., list[NodeConfig]]

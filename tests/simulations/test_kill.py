@@ -26,6 +26,9 @@ Moment = Callable[[Path], None]  # waits until it is time
 pytestmark = pytest.mark.long
 ROUNDS, PATIENCE = 40, 120
 SIGNS = ("local.perturbations=3", "local.steps=1", "wire.up=signs")
+DEVICES = ("devices.step_seconds=1", "devices.spread=1", "devices.up=900")
+DEADLINE = (*DEVICES, "federation.clients=6", "federation.fraction=0.5", "federation.deadline=5")
+ASYNC = (*DEVICES, "federation.clients=6", "federation.mode=async", "federation.buffer=2")
 VOTES = (*SIGNS, "wire.down=scalars", "local.optimizer=sgd", "local.max_grad_norm=0")
 
 
@@ -48,17 +51,19 @@ def lines(out: Path) -> int:
     return path.read_bytes().count(b"\n") if path.exists() else 0
 
 
-def assert_equal_runs(out: Path, whole: RunFolder, final_vector: Final) -> None:
+def assert_equal_runs(
+    out: Path, whole: RunFolder, final_vector: Final, trainings: int = ROUNDS * 2
+) -> None:
     """Check bits, rounds exactly once, and that nothing temporary stays."""
     assert final_vector(out).tobytes() == final_vector(whole.path).tobytes()
     found, expected = RunFolder(out).rounds(), whole.rounds()
     assert [line["round"] for line in found] == list(range(1, ROUNDS + 1))
-    for key in ("loss", "score", "clients", "failed", "metrics"):
+    for key in ("loss", "score", "clients", "failed", "late", "virtual", "metrics"):
         assert [line[key] for line in found] == [line[key] for line in expected]
     ledger = [json.loads(line) for line in (out / "bytes.jsonl").read_text().splitlines()]
     trained = [(line["round"], line["client"]) for line in ledger if line["kind"] == "train"]
     assert trained == sorted(set(trained))
-    assert len(trained) == ROUNDS * 2
+    assert len(trained) == trainings
     assert not list(out.glob(".*"))
     results = [json.loads((path / "result.json").read_text()) for path in (out, whole.path)]
     assert results[0]["digests"] == results[1]["digests"]
@@ -100,6 +105,42 @@ def test_a_run_killed_in_the_middle_of_rounds_resumes_to_the_same_bits(
     process = start_cli(experiment, out, "--resume")
     assert process.wait(PATIENCE) == 0, out.with_suffix(".txt").read_text()
     assert_equal_runs(out, whole, final_vector)
+
+
+@pytest.mark.parametrize(
+    ("settings", "trainings"),
+    [
+        ((*DEADLINE, "federation.partial=true", "federation.fednova=true"), 3 * ROUNDS),
+        ((*DEADLINE, "federation.over_selection=1.5"), 5 * ROUNDS),
+        ((*ASYNC, "federation.fraction=0.67"), 0),
+    ],
+    ids=["partial", "reserve", "async"],
+)
+def test_a_run_with_devices_killed_at_any_time_resumes_to_the_same_bits(
+    quick: Quick,
+    run: Run,
+    start_cli: Start,
+    final_vector: Final,
+    tmp_path: Path,
+    settings: tuple[str, ...],
+    trainings: int,
+) -> None:
+    experiment = quick(f"federation.rounds={ROUNDS}", *settings)
+    whole, _ = run(experiment, "whole")
+    chance, out = random.Random(4), tmp_path / "run"
+    for _ in range(3):
+        before = lines(out)
+        options = ["--resume"] if before else []
+        process = start_cli(experiment, out, *options)
+        wait_for(lambda before=before: lines(out) > before, process)  # type: ignore[misc]
+        time.sleep(chance.uniform(0, 0.2))
+        kill(process)
+    process = start_cli(experiment, out, "--resume")
+    assert process.wait(PATIENCE) == 0, out.with_suffix(".txt").read_text()
+    if not trainings:  # a request that is repeated counts in both of its rounds
+        ledger = [json.loads(line) for line in (out / "bytes.jsonl").read_text().splitlines()]
+        trainings = sum(line["kind"] == "train" for line in ledger)
+    assert_equal_runs(out, whole, final_vector, trainings)
 
 
 def test_a_run_killed_at_any_time_resumes_to_the_same_bits(

@@ -165,6 +165,7 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
         (*UNEVEN, *DELTA),
         (*UNEVEN, *ZEROTH),
         (*UNEVEN, *SLOPES),
+        (*UNEVEN, "adversary.fraction=0.4", "adversary.attack=alie_optimal"),
         (*UNEVEN, "federation.evaluation=clients", *PRIVATE),
     ],
 )

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -13,6 +14,23 @@ WIRE, METHOD, TASK, LABEL = "wire", "method", "task", "label"
 EARLIER_FRAMING = 493  # bytes of a message beside its payload in fedpeft's first version
 POINTS = 1.0  # a loss of fewer points is accepted
 _NUMBER = 4  # bytes of a float32
+
+
+@dataclass(frozen=True)
+class Choice:
+    """A comparison of two ways of training over tasks and seeds.
+
+    Attributes:
+        pairs: number of them.
+        bytes_up: of a message of each.
+        points: 100 times the mean difference of the scores.
+        bounds: its 95 % interval.
+    """
+
+    pairs: int
+    bytes_up: tuple[float, float]
+    points: float
+    bounds: tuple[float, float]
 
 
 def measured(table: pd.DataFrame) -> pd.DataFrame:
@@ -40,7 +58,7 @@ def measured(table: pd.DataFrame) -> pd.DataFrame:
             TASK: last[task].astype(str),
             "seed": last["seed"],
             "score": last["score"],
-            "codecs": list(zip(last["up_codec"], last["down_codec"], strict=True)),
+            "codecs": last[["up_codec", "down_codec"]].apply(tuple, axis=1),
             "up": last["sent_up_message"] / answered,
             "down": last["sent_down_message"] / asked,
             "whole": _NUMBER * last["vector_size"] + EARLIER_FRAMING,
@@ -85,6 +103,26 @@ def compared(cells: pd.DataFrame, by_task: bool = False) -> pd.DataFrame:
             }
         )
     return pd.DataFrame(rows)
+
+
+def chosen_between(
+    cells: pd.DataFrame, one: tuple[str, str], other: tuple[str, str]
+) -> Choice | None:
+    """Compare two (method, wire) over the tasks and seeds that both have; None without any.
+
+    Args:
+        cells: see ``measured``.
+        one: method and wire.
+        other: the same, subtracted.
+    """
+    keys = [TASK, "seed"]
+    sides = [cells[(cells[METHOD] == m) & (cells[WIRE] == w)] for m, w in (one, other)]
+    pairs = sides[0].merge(sides[1], on=keys)
+    points = 100 * (pairs["score_x"] - pairs["score_y"]).to_numpy()
+    if not len(points):
+        return None
+    bytes_up = (float(pairs["up_x"].mean()), float(pairs["up_y"].mean()))
+    return Choice(len(pairs), bytes_up, float(points.mean()), interval(points))
 
 
 def interval(values: np.ndarray) -> tuple[float, float]:

@@ -121,7 +121,7 @@ def test_a_run_continues_after_ctrl_c_and_is_copied_when_resumed(
         assert process.stdout
         begun = process.stdout.readline()  # a run can be interrupted before it has said a word
         os.killpg(process.pid, signal.SIGINT)
-        _, said = process.communicate(timeout=30)
+        _, said = process.communicate(timeout=60)
     assert process.returncode == 130
     assert begun.startswith("synthetic/sentiment · slash on tiny · 1 clients, 1 a round · run ")
     assert said == (
@@ -228,6 +228,8 @@ def test_wrong_options_write_and_submit_nothing(
         (["-s", "backbone=tiny"], "--on"),
         (["--on", "nowhere"], "--on 'nowhere': no server of that name"),
         ([*here, "-s", "engine.kind=ray"], "engine.kind = 'ray' is only for simulations"),
+        ([*here, "-s", "devices.step_seconds=1"], "virtual devices are for simulations"),
+        ([*here, "-s", "adversary.fraction=0.5"], "malicious clients are for simulations"),
         ([*here, "-s", "seeed=1"], "unknown key 'seeed'"),
         ([*here, "--name", "../up"], "'../up': expected a --name of letters"),
         ([*here, "--resume"], "--resume and --stop need --out or --name"),

@@ -15,7 +15,14 @@ from small_studies import BASE, here
 
 from fedpeft.errors import UserError
 from simulations.benchmarks.bits import main
-from simulations.benchmarks.parts.codec_pairs import compared, interval, lowest, measured, verdict
+from simulations.benchmarks.parts.codec_pairs import (
+    chosen_between,
+    compared,
+    interval,
+    lowest,
+    measured,
+    verdict,
+)
 from simulations.benchmarks.parts.fronts import CODED, EARLIER, fronts_of
 from simulations.study.display import StudyDisplay
 from simulations.study.execution import run_study
@@ -95,6 +102,45 @@ def test_differences_are_paired_by_method_task_and_seed() -> None:
     assert found.loc[("a", "1"), "smaller_up"] == pytest.approx(10.0)
     assert found.loc[("b", "1"), "verdict"] == "unclear"  # one pair has no interval
     assert math.isinf(found.loc[("b", "1"), "low"])
+
+
+def test_cells_keep_their_codecs_whatever_their_names_order() -> None:
+    table = pd.DataFrame(
+        {
+            "cell": ["b", "a"],
+            "axis.wire": ["32", "1"],
+            "axis.method": ["slash", "slash"],
+            "axis.task": ["sst2", "sst2"],
+            "seed": [0, 0],
+            "last": [True, True],
+            "score": [0.9, 0.8],
+            "up_codec": ["float32", "eden1"],
+            "down_codec": ["float32", "delta1"],
+            "succeeded": [1, 1],
+            "failed": [0, 0],
+            "sent_up_message": [400, 40],
+            "sent_down_message": [300, 30],
+            "vector_size": [100, 100],
+        }
+    )
+    cells = measured(table)
+    assert cells.loc["b", "codecs"] == ("float32", "float32")
+    assert cells.loc["a", "codecs"] == ("eden1", "delta1")
+    found = compared(cells).set_index("wire")
+    assert found.loc["1", "points"] == pytest.approx(-10)
+
+
+def test_two_ways_are_compared_over_the_pairs_that_both_have() -> None:
+    rows = [
+        *(("big", "1", "sst2", seed, 0.8 + 0.01 * seed, 400.0) for seed in range(3)),
+        *(("small", "4", "sst2", seed, 0.7, 600.0) for seed in (2, 1)),
+    ]
+    found = chosen_between(_cells(rows), ("big", "1"), ("small", "4"))
+    assert found is not None
+    assert (found.pairs, found.bytes_up) == (2, (400.0, 600.0))
+    assert found.points == pytest.approx(11.5)
+    assert found.bounds[0] < 11.5 < found.bounds[1]
+    assert chosen_between(_cells(rows), ("big", "1"), ("absent", "4")) is None
 
 
 def test_interval_is_the_one_of_the_t_test() -> None:

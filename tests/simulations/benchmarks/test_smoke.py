@@ -15,11 +15,13 @@ FAST = {
     "codecs": [*TINY, *FEW, "--sizes", "100"],
     "overhead": [*TINY, *FEW, "--threads", "1"],
     "privacy": [*TINY, "--batch", "6", "--parts", "time", "--methods", "linear"],
+    "robust": ["--clients", "30", "--size", "20"],
     "scaling": ["--sizes", "3", "--vectors", "16"],
 }
 #: Each measures in processes of its own.
 SLOW = {
     "aggregation": ["--clients", "40"],
+    "clipping": ["--rounds", "1", "--partitions", "iid", "--scratch", "clipping"],
     "engines": [*TINY, *FEW, "--workers", "1"],
     "heads": [
         *("--backbone", "tiny", "--tasks", "intents", "--heads", "rank 24 and labels"),

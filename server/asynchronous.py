@@ -1,0 +1,187 @@
+"""Asynchronous training (FedBuff, Nguyen et al. 2022): a round takes the next replies.
+
+As many clients as a round has train at any time. One that replies is replaced by another, which
+starts from the newest vector; after ``federation.buffer`` replies the server takes a step. An
+update that started s rounds ago counts (1 + s) ^ -``federation.staleness``. A client takes part in
+a round at most once.
+
+The requests that wait for their replies when a round ends, and the vectors they started from, are
+part of the checkpoint. A run that continues sends them again; in a simulation with devices they
+keep their time, so it ends with the same bits.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from flwr.app import Message
+
+from fedpeft.randomness import generator
+from fedpeft.wire.messages import Request, label
+from server.byte_ledger import ByteLedger
+from server.downlink import Broadcast, broadcast
+from server.exchange import Patience, check_replies, reason_of, send
+from server.nodes import Node
+from server.run import Run
+from server.state import Flight, ServerState
+from server.updates import Update, check_update, max_norm
+
+_FLIGHTS, _STARTED, _VECTOR = "async.flights", "async.started", "async.vector."
+
+
+@dataclass
+class Collector:
+    """Collects the replies of the next round, and keeps clients training meanwhile.
+
+    Attributes:
+        run: the run.
+        state: the state before the round.
+        ledger: counts the bytes of the round.
+        flights: requests that wait, by the ids of their messages.
+        updates: valid updates, as changes of the newest vector, by client.
+        failed: reasons of failures, by client.
+        nodes: of these clients.
+    """
+
+    run: Run
+    state: ServerState
+    ledger: ByteLedger
+    flights: dict[str, Flight] = field(default_factory=dict)
+    updates: dict[int, Update] = field(default_factory=dict)
+    failed: dict[int, str] = field(default_factory=dict)
+    nodes: dict[int, Node] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        experiment, number = self.run.experiment, self.state.round + 1
+        self.number, self._federation = number, experiment.federation
+        self._draw = generator(experiment.seed, "sample", number)
+        self._sent: dict[int, Broadcast] = {}
+        if self.state.flights is None:
+            self._repeat()
+        else:
+            self.flights = dict(self.state.flights)
+
+    @property
+    def newest(self) -> Broadcast:
+        """What clients receive that start now."""
+        return self._started_from(self.number)
+
+    def collect(self) -> None:
+        """Wait until the round has its replies, or nobody is left to ask."""
+        patience = self.run.patience("train")
+        while len(self.updates) < self._federation.buffer:
+            self._launch()
+            if not self.flights:
+                return
+            arrived = list(self.run.grid.pull_messages([*self.flights]))
+            for reply in arrived:
+                self._take(reply)
+            self._give_up(patience)
+            done = len(self.updates)
+            self.run.folder.report("train", self.number, done, self._federation.buffer)
+            if not arrived:
+                since = [flight.started for flight in self.flights.values()]
+                until = min(since, default=self.run.clock.now()) + patience.seconds
+                self.run.clock.rest(max(since, default=0.0), until)
+
+    def memory(self) -> dict[str, np.ndarray]:
+        """Return the arrays from which a run that continues repeats the requests."""
+        flights = sorted(self.flights.values(), key=lambda flight: (flight.started, flight.client))
+        rows = [(flight.client, flight.number) for flight in flights]
+        kept = {f"{_VECTOR}{number}": self._vector(number) for _, number in rows}
+        return kept | {
+            _FLIGHTS: np.array(rows, dtype=np.int64).reshape(len(rows), 2),
+            _STARTED: np.array([flight.started for flight in flights], dtype=np.float64),
+        }
+
+    def _launch(self) -> None:
+        """Let clients start until as many train as a round has."""
+        busy = {flight.client for flight in self.flights.values()} | self.nodes.keys()
+        ready = self.state.participants.to_train(self.number)
+        idle = {client: node for client, node in ready.items() if client not in busy}
+        least = int(not self.flights and not self.updates)
+        pool = sorted(self.run.clock.within_reach(idle, least)) if idle else []
+        wanted = min(self.run.experiment.clients_per_round - len(self.flights), len(pool))
+        chosen = self._draw.choice(pool, wanted, replace=False).tolist() if wanted > 0 else []
+        now = self.run.clock.now()
+        self._send([Flight(client, self.number, now) for client in sorted(chosen)])
+
+    def _repeat(self) -> None:
+        """Send the requests of the checkpoint again, each at its time."""
+        rows = self.state.memory.get(_FLIGHTS, np.empty((0, 2), np.int64)).tolist()
+        started = self.state.memory.get(_STARTED, np.empty(0)).tolist()
+        now = self.run.clock.now()
+        for (client, number), seconds in zip(rows, started, strict=True):
+            if client in self.state.participants.clients:
+                self.run.clock.seek(seconds)
+                self._send([Flight(client, number, self.run.clock.now())])
+                self.run.grid.pull_messages([*self.flights])
+        self.run.clock.seek(now)
+
+    def _send(self, flights: list[Flight]) -> None:
+        """Send training requests, and wait for their replies from now on."""
+        name = label(self.run.runtime.digest, self.run.name)
+        by_client = {flight.client: flight for flight in flights}
+
+        def content(client: int) -> Request:
+            number = by_client[client].number
+            return Request(vector=self._started_from(number).whole, round=number, label=name)
+
+        clients = self.state.participants.clients
+        nodes = {client: clients[client].node_id for client in by_client}
+        sent = send(self.run.grid, "train", content, nodes, self.ledger, [*by_client])
+        self.flights |= {message_id: by_client[client] for message_id, client in sent.items()}
+
+    def _take(self, reply: Message) -> None:
+        """Check a reply, and keep its update."""
+        flight = self.flights.pop(reply.metadata.reply_to_message_id, None)
+        node = flight and self.state.participants.clients.get(flight.client)
+        if not flight or not node:  # nobody waits for it
+            return
+        client = flight.client
+        self.nodes[client] = node
+        self.ledger.add("train", client, "up", reply)
+        if reply.has_error():
+            self.failed[client] = reason_of(reply.error.code, reply.error.reason)
+            return
+        deployed = self.state.participants.deployed
+        limit = max_norm(self._federation, self.state.vector.size, deployed)
+        start = self._started_from(flight.number).received
+
+        def check(client: int, reply: Message) -> Update:
+            found = check_update(
+                self.run.runtime, flight.number, client, reply, start, node.examples, limit
+            )
+            return self._rebased(found, start, self.number - flight.number)
+
+        self.updates |= check_replies({client: reply}, self.failed, check)
+
+    def _rebased(self, update: Update, start: np.ndarray, age: int) -> Update:
+        """Return the update as a change of the newest vector, less the older it is."""
+        factor = (1 + age) ** -self._federation.staleness
+        change = np.subtract(update.vector, start, dtype=np.float64) * factor
+        vector = (self.newest.received + change).astype(start.dtype)
+        return replace(update, vector=vector)
+
+    def _give_up(self, patience: Patience) -> None:
+        """Wait no longer for requests whose time is over."""
+        now = self.run.clock.now()
+        for message_id, flight in [*self.flights.items()]:
+            if now >= flight.started + patience.seconds:
+                del self.flights[message_id]
+                self.failed[flight.client] = patience.missed(0)
+                node = self.state.participants.clients.get(flight.client)
+                self.nodes |= {flight.client: node} if node else {}
+
+    def _started_from(self, number: int) -> Broadcast:
+        """Return what clients received that started in round ``number``."""
+        if number not in self._sent:
+            self._sent[number] = broadcast(self.run.runtime, {}, number, self._vector(number))
+        return self._sent[number]
+
+    def _vector(self, number: int) -> np.ndarray:
+        """Return the server's task vector [S] in round ``number``, before its step."""
+        if number == self.number:
+            return self.state.vector
+        return self.state.memory[f"{_VECTOR}{number}"]

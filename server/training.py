@@ -1,0 +1,175 @@
+"""The training of a round: the clients asked, their checked updates, and who failed."""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+
+import numpy as np
+from flwr.app import Message
+
+from fedpeft.errors import RunFailed
+from fedpeft.experiment.robust import needed
+from fedpeft.nested import is_small
+from fedpeft.randomness import generator
+from server.asynchronous import Collector
+from server.byte_ledger import ByteLedger
+from server.downlink import Broadcast, broadcast
+from server.exchange import budget_spent, check_replies, unanswered, was_late
+from server.nodes import Node
+from server.records import Failure, Outcome
+from server.run import Run
+from server.state import Flight, ServerState
+from server.updates import STEPS, Update, check_steps, check_update, max_norm
+
+log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True)
+class Trained:
+    """What the training of a round has brought.
+
+    Attributes:
+        sent: the task vector as sent to the clients.
+        nodes: of the clients that replied or failed.
+        updates: valid updates by client.
+        failed: reasons of failures by client.
+        memory: arrays for the checkpoint.
+        flights: asynchronous requests that still wait, see ``ServerState``.
+    """
+
+    sent: Broadcast
+    nodes: dict[int, Node]
+    updates: dict[int, Update]
+    failed: dict[int, str]
+    memory: dict[str, np.ndarray] = field(default_factory=dict)
+    flights: dict[str, Flight] | None = None
+
+    @property
+    def late(self) -> list[int]:
+        """Clients whose reply nobody waited for."""
+        return sorted(client for client, reason in self.failed.items() if was_late(reason))
+
+    def outcome(self) -> Outcome:
+        """Return the numbers and reasons for the round's line."""
+        late = self.late
+        failed: list[Failure] = [
+            {"client": client, "reason": reason}
+            for client, reason in sorted(self.failed.items())
+            if client not in late
+        ]
+        return {"clients": len(self.updates), "failed": failed, "late": late}
+
+
+def train(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
+    """Train clients for the next round and check their updates.
+
+    Args:
+        run: the run.
+        state: the state before the round.
+        ledger: counts the bytes of the round.
+
+    Raises:
+        RunFailed: fewer valid updates than ``federation.min_success``.
+    """
+    number, federation = state.round + 1, run.experiment.federation
+    asynchronous = federation.mode == "async"
+    trained = (_next_replies if asynchronous else _whole_round)(run, state, ledger)
+    failed = trained.failed
+    steps = state.memory.get(STEPS, np.zeros(federation.clients, dtype=np.int64))
+    updates, steps = check_steps(trained.updates, failed, steps)
+    for client, reason in sorted(failed.items()):
+        if not was_late(reason):
+            log.warning("round %d: client %d failed: %s", number, client, reason)
+    require_enough(run, number, updates, failed, len(trained.nodes))
+    reported = {STEPS: steps} if steps.any() else {}
+    memory = trained.memory | trained.sent.memory() | reported
+    return replace(trained, updates=updates, memory=memory)
+
+
+def _whole_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
+    """Ask the clients of a round, and wait for all of them or for the deadline."""
+    number, federation = state.round + 1, run.experiment.federation
+    sampled = choose(run, state)
+    sent = broadcast(run.runtime, state.memory, number, state.vector)
+    sent_to = {client: sent.to(small=is_small(run.experiment, client)) for client in sampled}
+    vectors = {client: sent_to[client].payload(node.reference) for client, node in sampled.items()}
+    replies, failed = run.ask("train", number, vectors, sampled, ledger, sent.name)
+    state.participants.hold(replies, sent.name)
+    state.participants.hear("train", number, sampled, failed)
+    limit = max_norm(federation, state.vector.size, state.participants.deployed)
+
+    def check(client: int, reply: Message) -> Update:
+        start, examples = sent_to[client].received, sampled[client].examples
+        return check_update(run.runtime, number, client, reply, start, examples, limit)
+
+    return Trained(sent, sampled, check_replies(replies, failed, check), failed)
+
+
+def _next_replies(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
+    """Take the next replies of clients that train all the time."""
+    collector = Collector(run, state, ledger)
+    collector.collect()
+    found = collector.nodes, collector.updates, collector.failed
+    state.participants.hear("train", collector.number, collector.nodes, collector.failed)
+    return Trained(collector.newest, *found, collector.memory(), collector.flights)
+
+
+def silent_nodes(run: Run, state: ServerState, trained: Trained) -> list[Node]:
+    """Return the nodes that may have trained without a reply.
+
+    After the last round, these are also those that nobody waits for any more.
+    """
+    clients = [client for client, reason in trained.failed.items() if unanswered(reason)]
+    nodes = [trained.nodes[client] for client in clients]
+    if state.round + 1 < run.experiment.federation.rounds:
+        return nodes
+    waiting = [flight.client for flight in (trained.flights or {}).values()]
+    known = state.participants.clients
+    return nodes + [known[client] for client in waiting if client in known]
+
+
+def choose(run: Run, state: ServerState) -> dict[int, Node]:
+    """Return the clients of the next round; by Poisson sampling if the server protects them."""
+    number, least = state.round + 1, run.experiment.federation.min_success
+    clients = run.clock.within_reach(state.participants.to_train(number), least)
+    if state.central:
+        return state.central.sample(clients, number)
+    return sample(clients, run.experiment.seed, number, run.experiment.clients_asked)
+
+
+def sample(clients: Mapping[int, Node], seed: int, number: int, count: int) -> dict[int, Node]:
+    """Return the clients of a round, drawn by a generator of (seed, round), in client order."""
+    pool = sorted(clients)
+    draw = generator(seed, "sample", number)
+    chosen = draw.choice(pool, min(count, len(pool)), replace=False)
+    return {client: clients[client] for client in sorted(chosen.tolist())}
+
+
+def require_enough(
+    run: Run, number: int, updates: Mapping[int, Update], failed: Mapping[int, str], asked: int
+) -> None:
+    """Raise RunFailed if a round has too few valid updates to go on.
+
+    A client without budget is not a failure of the run. With central privacy a Poisson sample may
+    be small, and the end of a run must not reveal who failed.
+    """
+    federation, spent = run.experiment.federation, len(without_budget(run, failed))
+    least = max(federation.min_success - spent, int(spent < len(failed)))
+    why = f"federation.min_success is {federation.min_success}"
+    if updates and (for_rule := needed(federation)) > federation.min_success:
+        least = for_rule
+        why = f"federation.strategy = '{federation.strategy}' needs {for_rule}"
+    if len(updates) < least and not run.experiment.privacy.central:
+        reasons = "; ".join(f"client {c}: {failed[c]}" for c in sorted(failed)[:3])
+        raise RunFailed(
+            f"round {number}: {len(updates)} of {asked} clients succeeded, {why} ({reasons})"
+        )
+
+
+def without_budget(run: Run, failed: Mapping[int, str]) -> list[int]:
+    """Return the clients whose privacy budget is spent; only clients with a ledger have one."""
+    privacy = run.experiment.privacy
+    charges = privacy.examples or privacy.local
+    return [client for client in failed if charges and budget_spent(failed[client])]

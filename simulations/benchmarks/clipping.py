@@ -1,0 +1,132 @@
+"""Clipping at the median of a round (`federation.max_update_norm=auto`): what it clips and saves.
+
+Federations of ten clients without an attacker, with clipping and without, and with one attacker
+that sends -10 or -50 times its update, for several partitions of the same examples; the same seeds
+for all. Finished runs are read from `--scratch`, so the benchmark can be resumed.
+
+Example:
+    python -m simulations.benchmarks.clipping --scratch /tmp/clipping
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+import tempfile
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import mean, stdev
+
+from fedpeft.experiment.config import Experiment
+from fedpeft.files import write_json
+from simulations.benchmarks.common import Report, Row, arguments_of, record, script
+from simulations.simulation import prepare, simulate
+
+CLIENTS = 10
+#: With nearly one class a client (Dirichlet 0.1) only a pretrained backbone learns the task.
+PARTITIONS = {
+    "iid": (),
+    "Dirichlet 1": ("partition.kind=dirichlet", "partition.alpha=1"),
+    "Dirichlet 0.1": (
+        *("partition.kind=dirichlet", "partition.alpha=0.1", "local.steps=10"),
+        *("backbone=minilm", "method.name=slash", "local.lr=0.01"),
+    ),
+    "quantity 0.5": ("partition.kind=quantity", "partition.alpha=0.5"),
+}
+ATTACK = (f"adversary.fraction={1 / CLIENTS}", "adversary.attack=scaling")
+#: Clipping, then the factor of the attacker; None = all clients are honest.
+CASES = {
+    "no limit": ("0", None),
+    "clipped": ("auto", None),
+    "no limit, attacker -10x": ("0", -10),
+    "clipped, attacker -10x": ("auto", -10),
+    "clipped, attacker -50x": ("auto", -50),
+}
+SETTINGS = (
+    "backbone=tiny",
+    f"federation.clients={CLIENTS}",
+    "method.name=full",
+    "local.lr=0.003",
+    "local.steps=20",
+    "local.batch_size=16",
+    "local.schedule=constant",
+    "output.plots=false",
+    "engine.threads=1",
+    "engine.device=cpu",
+)
+HONEST, POINTS = 0.05, 2.0  # the aims: honest updates clipped, points lost to an attacker
+
+
+def measured(settings: Sequence[str], file: Path) -> Row:
+    """Return score and clipped updates of one run, from its file or from a new run."""
+    if not file.exists():
+        experiment = Experiment.load("", settings)
+        with tempfile.TemporaryDirectory() as scratch:
+            folder, _ = prepare(experiment, Path(scratch) / "run")
+            score = simulate(folder, experiment)["score"]
+            clipped = sum(len(line["clipped"]) for line in folder.rounds())
+        write_json(file, {"score": score, "clipped": clipped})
+    return json.loads(file.read_text(encoding="utf-8"))
+
+
+def row_of(partition: str, case: str, runs: list[Row], reference: list[Row], rounds: int) -> Row:
+    """Return a row of the table; differences pair the seeds of the run without any limit."""
+    lost = [
+        100 * (one["score"] - other["score"]) for one, other in zip(reference, runs, strict=True)
+    ]
+    share = mean(run["clipped"] for run in runs) / (CLIENTS * rounds)
+    return {
+        "partition": partition,
+        "case": case,
+        "accuracy, %": round(100 * mean(run["score"] for run in runs), 1),
+        "points lost": round(mean(lost), 1),
+        "deviation": round(stdev(lost), 1) if len(lost) > 1 else 0.0,
+        "updates clipped, %": round(100 * share, 1),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> Report:
+    """Run the benchmark from its command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = arguments_of(__doc__)
+    parser.set_defaults(repeats=10)
+    parser.add_argument("--rounds", type=int, default=12, help="a run")
+    parser.add_argument("--partitions", nargs="+", choices=PARTITIONS, default=list(PARTITIONS))
+    parser.add_argument("--scratch", type=Path, required=True, help="folder of finished runs")
+    options = parser.parse_args(arguments)
+    return _recorded(options, arguments)
+
+
+def _recorded(options: argparse.Namespace, arguments: Sequence[str]) -> Report:
+    options.scratch.mkdir(parents=True, exist_ok=True)
+    rows, runs = [], {}
+    common = (
+        *SETTINGS,
+        f"federation.rounds={options.rounds}",
+        f"output.eval_every={options.rounds}",
+    )
+    for partition in options.partitions:
+        for case, (limit, factor) in CASES.items():
+            attack = () if factor is None else (*ATTACK, f"adversary.strength={factor}")
+            limits = (*attack, f"federation.max_update_norm={limit}")
+            settings = (*common, *PARTITIONS[partition], *limits)
+            name = f"{partition}, {case}"
+            runs[name] = [
+                measured((*settings, f"seed={seed}"), options.scratch / f"{name}, {seed}.json")
+                for seed in range(options.repeats)
+            ]
+            reference = runs[f"{partition}, no limit"]
+            rows.append(row_of(partition, case, runs[name], reference, options.rounds))
+    facts = {
+        "points lost": "mean and deviation over seeds of the difference to the run with no limit",
+        "the aims": f"at most {HONEST:.0%} of honest updates clipped, and at most {POINTS} points "
+        f"lost to one attacker of {CLIENTS}",
+    }
+    report = Report({"settings": common, "seeds": options.repeats}, rows, facts, runs)
+    record("clipping", "one of ten", report, arguments, options.results)
+    return report
+
+
+if __name__ == "__main__":
+    script(main)
