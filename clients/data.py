@@ -7,7 +7,6 @@ the rules of the node.
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
@@ -20,7 +19,7 @@ from clients.described import require_described
 from clients.errors import Refusal, withheld
 from clients.files import examples_digest, files_digest, files_of
 from clients.folder import NodeFolder, NodeSettings
-from clients.partitioning import partition
+from clients.partitioning import Partition, partition
 from fedpeft.adversary import poisoned, poisons
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment
@@ -29,10 +28,9 @@ from fedpeft.privacy.plan import default_delta
 from fedpeft.runtime import Runtime, parsed, runtime_of
 from fedpeft.tasks import described
 
-#: Keys of a simulated node's config: the partition's file, and the folders of the clients'
-#: ledgers and of the vectors that they keep.
-PARTITION_FILE, LEDGER_FOLDER = "partition-file", "privacy-folder"
-KEPT_FOLDER = "kept-folder"
+#: Keys of a simulated node's config: the folders of the clients' ledgers and of the vectors that
+#: they keep.
+LEDGER_FOLDER, KEPT_FOLDER = "privacy-folder", "kept-folder"
 #: Key of a deployed node's config: its state folder.
 STATE = "state"
 
@@ -92,7 +90,7 @@ class LocalData:
         """The encoded training examples; a malicious client of a simulation changes some."""
         rows, experiment = self.rows, self.runtime.experiment
         if not poisons(experiment, self.client):
-            return rows.runtime.train.select(rows.train)
+            return rows.runtime.training(rows.train)
         task = rows.runtime.task
         own = task.train.select(rows.train)
         return rows.runtime.encode(poisoned(own, experiment, task.info, self.client))
@@ -166,7 +164,7 @@ def _simulated(experiment: Experiment, context: Context) -> LocalData:
     runtime = runtime_of(experiment)
 
     def read() -> Rows:
-        train = _saved_partition(str(config[PARTITION_FILE]))[client]
+        train = partition_of(experiment)[client]
         return Rows(runtime, train, _dev_share(client, clients, len(runtime.task.dev)))
 
     return LocalData(
@@ -219,7 +217,7 @@ def _read(experiment: Experiment, settings: NodeSettings) -> Rows:
     examples = len(runtime.task.dev)
     if settings.partition is None:
         return Rows(runtime, np.arange(len(runtime.task.train)), np.arange(examples))
-    train = _partition(experiment, files, content)[settings.partition]
+    train = partition_of(experiment, files, content)[settings.partition]
     clients = experiment.federation.clients
     return Rows(runtime, train, _dev_share(settings.partition, clients, examples))
 
@@ -229,19 +227,22 @@ def _dev_share(client: int, clients: int, examples: int) -> np.ndarray:
     return np.arange(client, examples, clients)
 
 
-@lru_cache(maxsize=2)
-def _saved_partition(path: str) -> list[np.ndarray]:
-    clients = json.loads(Path(path).read_text(encoding="utf-8"))["clients"]
-    return [np.asarray(rows, dtype=np.int64) for rows in clients]
-
-
 @lru_cache(maxsize=4)
 def _without_data(experiment: Experiment) -> Runtime:
     """Return a runtime for what needs no rows; not one of the few that keep data in memory."""
     return Runtime(experiment, known=described(experiment.task))
 
 
-@lru_cache(maxsize=2)
-def _partition(experiment: Experiment, files: TaskSection, content: str) -> list[np.ndarray]:
+@lru_cache(maxsize=4)
+def partition_of(
+    experiment: Experiment, files: TaskSection | None = None, content: str = ""
+) -> Partition:
+    """Return the partition of an experiment's training examples, computed once in this process.
+
+    Args:
+        experiment: all settings.
+        files: see ``Runtime``.
+        content: digest of the files' content.
+    """
     runtime = runtime_of(experiment, files, content)
     return partition(runtime.task, experiment)

@@ -9,11 +9,15 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from heapq import heapify, heapreplace
+from itertools import pairwise
 from pathlib import Path
-from typing import Any
+from typing import Any, overload
 
 import numpy as np
 
+from fedpeft.batches.encoded import offsets_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import PartitionSection
@@ -21,10 +25,64 @@ from fedpeft.files import write_atomic
 from fedpeft.randomness import generator
 from fedpeft.tasks import Task, TaskInfo
 
-Rows = list[np.ndarray]  # for each client the indices of its examples, int64
+#: Partitions of more clients are not written to files.
+MOST_SAVED = 10_000
 
 
-def partition(task: Task, experiment: Experiment) -> Rows:
+@dataclass(frozen=True)
+class Partition(Sequence[np.ndarray]):
+    """For each client the indices of its examples, int64, in two arrays.
+
+    Attributes:
+        rows: indices, client after client, int64 [n].
+        offsets: those of client i start at ``offsets[i]`` and end at ``offsets[i + 1]``.
+    """
+
+    rows: np.ndarray
+    offsets: np.ndarray
+
+    @classmethod
+    def of(cls, rows: Sequence[np.ndarray]) -> Partition:
+        """Return the partition with these indices for each client."""
+        empty = np.empty(0, np.int64)
+        return cls(
+            np.concatenate([empty, *rows]), offsets_of(np.array([len(r) for r in rows], int))
+        )
+
+    @property
+    def sizes(self) -> np.ndarray:
+        """Number of examples of each client, int64 [clients]."""
+        return np.diff(self.offsets)
+
+    @property
+    def clients(self) -> np.ndarray:
+        """The client of each of ``rows``, int64 [n]."""
+        return np.repeat(np.arange(len(self)), self.sizes)
+
+    def ordered(self) -> Partition:
+        """Return the partition with each client's indices in order."""
+        return Partition(self.rows[np.lexsort((self.rows, self.clients))], self.offsets)
+
+    def lists(self) -> list[list[int]]:
+        """Return the indices of all clients as lists."""
+        rows = self.rows.tolist()
+        return [rows[start:end] for start, end in pairwise(self.offsets.tolist())]
+
+    @overload
+    def __getitem__(self, client: int) -> np.ndarray: ...
+    @overload
+    def __getitem__(self, client: slice) -> list[np.ndarray]: ...
+    def __getitem__(self, client: int | slice) -> np.ndarray | list[np.ndarray]:
+        if isinstance(client, slice):
+            return [self[each] for each in range(len(self))[client]]
+        place = range(len(self))[client]
+        return self.rows[self.offsets[place] : self.offsets[place + 1]]
+
+    def __len__(self) -> int:
+        return len(self.offsets) - 1
+
+
+def partition(task: Task, experiment: Experiment) -> Partition:
     """Return for each client the sorted indices of its training examples.
 
     Every example belongs to exactly one client, and every client has at least
@@ -43,16 +101,16 @@ def partition(task: Task, experiment: Experiment) -> Rows:
         )
     draw = generator(experiment.seed, "partition")
     rows = _KINDS[section.kind](task, section, clients, draw)
-    smallest = min(map(len, rows))
-    # Moving examples would give them a wrong owner, or a client a class it must not have.
-    if section.kind not in ("natural", "pathological"):
-        rows = fill_up(rows, section.min_examples, draw)
-    elif smallest < section.min_examples:
-        raise UserError(
-            f"partition.min_examples = {section.min_examples}: with partition.kind = "
-            f"'{section.kind}' a client has only {smallest}"
-        )
-    return [np.sort(client_rows) for client_rows in rows]
+    smallest = int(rows.sizes.min())
+    if smallest < section.min_examples:
+        # Moving examples would give them a wrong owner, or a client a class it must not have.
+        if section.kind in ("natural", "pathological"):
+            raise UserError(
+                f"partition.min_examples = {section.min_examples}: with partition.kind = "
+                f"'{section.kind}' a client has only {smallest}"
+            )
+        rows = Partition.of(fill_up(rows, section.min_examples, draw))
+    return rows.ordered()
 
 
 def check_kind(info: TaskInfo, experiment: Experiment) -> None:
@@ -79,52 +137,67 @@ def check_kind(info: TaskInfo, experiment: Experiment) -> None:
         )
 
 
-def fill_up(rows: Rows, minimum: int, draw: np.random.Generator) -> Rows:
+def fill_up(
+    rows: Sequence[np.ndarray], minimum: int, draw: np.random.Generator
+) -> list[np.ndarray]:
     """Move random examples from the largest clients to those with fewer than ``minimum``."""
-    rows = list(rows)
-    for client in range(len(rows)):
-        while len(rows[client]) < minimum:
-            largest = max(range(len(rows)), key=lambda other: len(rows[other]))
-            taken = draw.integers(len(rows[largest]))
-            rows[client] = np.append(rows[client], rows[largest][taken])
-            rows[largest] = np.delete(rows[largest], taken)
-    return rows
+    filled = list(rows)
+    largest = [(-len(part), client) for client, part in enumerate(filled) if len(part) > minimum]
+    heapify(largest)
+    for client, part in enumerate(filled):
+        for _ in range(len(part), minimum):
+            giver = largest[0][1]
+            taken = draw.integers(len(filled[giver]))
+            filled[client] = np.append(filled[client], filled[giver][taken])
+            filled[giver] = np.delete(filled[giver], taken)
+            heapreplace(largest, (-len(filled[giver]), giver))
+    return filled
 
 
-def digest(rows: Rows) -> str:
+def digest(rows: Partition) -> str:
     """Return the SHA-256 over the indices of all clients."""
-    clients = [client_rows.tolist() for client_rows in rows]
-    return hashlib.sha256(json.dumps(clients).encode()).hexdigest()
+    return hashlib.sha256(json.dumps(rows.lists()).encode()).hexdigest()
 
 
-def save(path: Path, rows: Rows, kind: str, task: Task) -> None:
-    """Write a partition with its digest and each client's number of examples per label."""
-    clients = [client_rows.tolist() for client_rows in rows]
+def save(path: Path, rows: Partition, kind: str, task: Task) -> None:
+    """Write a partition with its digest and each client's number of examples per label.
+
+    Nothing is written for more than ``MOST_SAVED`` clients.
+    """
+    if len(rows) > MOST_SAVED:
+        return
     counts = {"labels": [*task.info.labels], "counts": label_counts(rows, task).tolist()}
-    content = {"kind": kind, "digest": digest(rows), "clients": clients, **counts}
+    content = {"kind": kind, "digest": digest(rows), "clients": rows.lists(), **counts}
     write_atomic(path, json.dumps(content) + "\n")
 
 
-def label_counts(rows: Sequence[np.ndarray], task: Task) -> np.ndarray:
+def label_counts(rows: Partition, task: Task) -> np.ndarray:
     """Return the number of examples of each client and label, int [clients, C].
 
     C is 0 for scores. For tags, words are counted.
     """
-    labels, classes = task.train.labels, len(task.info.labels)
-    tagged = labels.dtype == object  # an array of tags for every text
-    by_client = [np.concatenate(list(labels[r])) if tagged else labels[r] for r in rows]
+    labels, classes, clients = task.train.labels[rows.rows], len(task.info.labels), rows.clients
     if not classes:
         return np.zeros((len(rows), 0), dtype=np.int64)
-    return np.stack([np.bincount(values, minlength=classes) for values in by_client])
+    if labels.dtype == object:  # an array of tags for every text
+        clients = np.repeat(clients, [len(tags) for tags in labels])
+        labels = np.concatenate(list(labels))
+    counts = np.bincount(clients * classes + labels, minlength=len(rows) * classes)
+    return counts.reshape(len(rows), classes)
 
 
-def _iid(task: Task, section: PartitionSection, clients: int, draw: np.random.Generator) -> Rows:
-    return np.array_split(draw.permutation(len(task.train)), clients)
+def _iid(
+    task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
+) -> Partition:
+    """Give all clients as many examples, the first ones one more if that does not go up."""
+    size, more = divmod(len(task.train), clients)
+    sizes = size + (np.arange(clients) < more)
+    return Partition(draw.permutation(len(task.train)), offsets_of(sizes))
 
 
 def _quantity(
     task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
-) -> Rows:
+) -> Partition:
     """Draw the sizes from a Dirichlet distribution; labels are iid."""
     order = draw.permutation(len(task.train))
     return _cut(order, draw.dirichlet(np.full(clients, section.alpha)))
@@ -132,7 +205,7 @@ def _quantity(
 
 def _dirichlet(
     task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
-) -> Rows:
+) -> Partition:
     """Draw each class's shares from a Dirichlet (Yurochkin et al. 2019, arXiv 1905.12022)."""
     from flwr_datasets.partitioner import DirichletPartitioner
 
@@ -151,7 +224,7 @@ def _dirichlet(
 
 def _pathological(
     task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
-) -> Rows:
+) -> Partition:
     """Give every client ``classes`` classes (McMahan et al. 2017, arXiv 1602.05629)."""
     from flwr_datasets.partitioner import PathologicalPartitioner
 
@@ -166,7 +239,9 @@ def _pathological(
     return _by_flower(partitioner, task.train.labels, clients, draw)
 
 
-def _bins(task: Task, section: PartitionSection, clients: int, draw: np.random.Generator) -> Rows:
+def _bins(
+    task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
+) -> Partition:
     """Give clients ranges of the score, mixed by 1 - strictness."""
     from flwr_datasets.partitioner import ContinuousPartitioner
 
@@ -178,7 +253,7 @@ def _bins(task: Task, section: PartitionSection, clients: int, draw: np.random.G
 
 def _natural(
     task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
-) -> Rows:
+) -> Partition:
     """Make one client of each value of the id column, the largest first."""
     if task.train.owners is None:
         raise UserError("partition.kind = 'natural' needs partition.column, the id column's name")
@@ -191,10 +266,10 @@ def _natural(
             f"different values; use federation.clients = {len(names)}"
         )
     order = np.argsort(-counts, kind="stable")
-    return [np.flatnonzero(inverse == owner) for owner in order]
+    return Partition.of([np.flatnonzero(inverse == owner) for owner in order])
 
 
-_Kind = Callable[[Task, PartitionSection, int, np.random.Generator], Rows]
+_Kind = Callable[[Task, PartitionSection, int, np.random.Generator], Partition]
 _KINDS: dict[str, _Kind] = {
     "iid": _iid,
     "dirichlet": _dirichlet,
@@ -205,24 +280,26 @@ _KINDS: dict[str, _Kind] = {
 }
 
 
-def _cut(order: np.ndarray, shares: np.ndarray) -> Rows:
+def _cut(order: np.ndarray, shares: np.ndarray) -> Partition:
     """Split an array into consecutive pieces with the given shares."""
     ends = np.round(np.cumsum(shares) * len(order)).astype(int)[:-1]
-    return np.split(order, ends)
+    return Partition(order, np.array([0, *ends, len(order)]))
 
 
 def _by_flower(
     partitioner: Any, labels: np.ndarray, clients: int, draw: np.random.Generator
-) -> Rows:
+) -> Partition:
     """Partition shuffled examples by one of Flower's partitioners; return indices."""
     from datasets import Dataset
 
     order = draw.permutation(len(labels))
     partitioner.dataset = Dataset.from_dict({"row": order, "label": labels[order]})
     try:
-        return [
-            np.asarray(partitioner.load_partition(client)["row"], dtype=np.int64)
-            for client in range(clients)
-        ]
+        return Partition.of(
+            [
+                np.asarray(partitioner.load_partition(client)["row"], dtype=np.int64)
+                for client in range(clients)
+            ]
+        )
     except ValueError as error:  # too few examples of a class, or all scores are equal
         raise UserError(f"the examples cannot be partitioned this way: {error}") from None

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from typing import Any
 
+import numpy as np
+
 from fedpeft.backbones.loading import Backbone, backbone_shape, load_backbone, set_threads
 from fedpeft.batches.encoded import Encoded
 from fedpeft.errors import UserError
@@ -27,6 +29,8 @@ from fedpeft.version import __version__
 
 #: Keys of ``Runtime.identity``, which server and node must have in common.
 COMMON = ("version", "experiment", "projection", "layout", "labels", "backbone")
+#: From so many training examples on, a run that asks few of its clients encodes only theirs.
+MANY, _FEW = 100_000, 0.1
 
 
 @dataclass(frozen=True)
@@ -131,6 +135,32 @@ class Runtime:
         return self.encode(self.task.train)
 
     @cached_property
+    def encodes_all(self) -> bool:
+        """Whether all training examples are encoded at once: they are few, or most are used."""
+        federation = self.experiment.federation
+        asked = self.experiment.clients_asked * federation.rounds
+        return len(self.task.train) < MANY or asked > _FEW * federation.clients
+
+    def training(self, rows: np.ndarray) -> Encoded:
+        """Return encoded training examples, by their rows int64 [n]."""
+        return (
+            self.train.select(rows)
+            if self.encodes_all
+            else self.encode(self.task.train.select(rows))
+        )
+
+    @cached_property
+    def lengths(self) -> np.ndarray:
+        """Numbers of tokens of the training examples, or of the first ones of very many, int [n]."""
+        return (
+            self.train.lengths if self.encodes_all else self.training(np.arange(MANY // 10)).lengths
+        )
+
+    def load(self) -> None:
+        """Load backbone and data now, so that mistakes show and no message waits."""
+        _ = self.model, self.dev, self.lengths
+
+    @cached_property
     def dev(self) -> Encoded:
         """The encoded evaluation examples."""
         return self.encode(self.task.dev)
@@ -158,9 +188,11 @@ class Runtime:
 
     @cached_property
     def data_digest(self) -> str:
-        """SHA-256 over the tokens and labels of both splits."""
+        """SHA-256 over the tokens and labels of both splits, or the texts of very many examples."""
         total = hashlib.sha256()
-        for split in (self.train, self.dev):
+        for part in () if self.encodes_all else self.task.train.content():
+            total.update(part)
+        for split in (self.train, self.dev) if self.encodes_all else (self.dev,):
             for array in (split.tokens, split.offsets, split.labels):
                 total.update(array.tobytes())
         return total.hexdigest()

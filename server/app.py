@@ -122,7 +122,7 @@ def play_round(run: Run, state: ServerState) -> ServerState:
     trained = train(run, state, ledger)
     sent, updates, failed = trained.sent, trained.updates, trained.failed
     participants.retire(without_budget(run, failed))
-    if not updates and not participants.with_budget:
+    if not updates and not len(participants.with_budget):
         return replace(state, ended=failed[min(failed)])
 
     vector, memory, learned = aggregate(run, state, trained)

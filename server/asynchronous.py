@@ -99,21 +99,23 @@ class Collector:
         """Let clients start until as many train as a round has."""
         busy = {flight.client for flight in self.flights.values()} | self.nodes.keys()
         ready = self.state.participants.to_train(self.number)
-        idle = {client: node for client, node in ready.items() if client not in busy}
+        idle = np.setdiff1d(ready, [*busy], assume_unique=True)
         least = int(not self.flights and not self.updates)
-        pool = sorted(self.run.clock.within_reach(idle, least)) if idle else []
+        pool = self.run.clock.within_reach(idle, least) if len(idle) else idle
         wanted = min(self.run.experiment.clients_per_round - len(self.flights), len(pool))
         chosen = self._draw.choice(pool, wanted, replace=False).tolist() if wanted > 0 else []
+        joined = self.state.participants.join(chosen, self.ledger, self.number)
         now = self.run.clock.now()
-        self._send([Flight(client, self.number, now) for client in sorted(chosen)])
+        self._send([Flight(client, self.number, now) for client in joined])
 
     def _repeat(self) -> None:
         """Send the requests of the checkpoint again, each at its time."""
         rows = self.state.memory.get(_FLIGHTS, np.empty((0, 2), np.int64)).tolist()
         started = self.state.memory.get(_STARTED, np.empty(0)).tolist()
         now = self.run.clock.now()
+        here = self.state.participants.join([row[0] for row in rows], self.ledger, self.number)
         for (client, number), seconds in zip(rows, started, strict=True):
-            if client in self.state.participants.clients:
+            if client in here:
                 self.run.clock.seek(seconds)
                 self._send([Flight(client, number, self.run.clock.now())])
                 self.run.grid.pull_messages([*self.flights])

@@ -86,7 +86,7 @@ class CentralPrivacy:
         composition = Composition.of(self._ledger.charges("client"))
         return statement("client", composition, plan.delta, self.clip, self._clipping)
 
-    def sample(self, pool: Mapping[int, Client], number: int) -> dict[int, Client]:
+    def sample(self, pool: np.ndarray, number: int) -> list[int]:
         """Return the sampled clients that are in the pool, in client order; possibly none.
 
         Each client of the population is sampled with probability q, independently of the others
@@ -94,8 +94,7 @@ class CentralPrivacy:
         """
         noise = self._noise("client-sample", number)
         population, rate = self.experiment.federation.clients, self.plan.mechanism.sampling_rate
-        taken = poisson(noise, population, rate).tolist()
-        return {client: pool[client] for client in taken if client in pool}
+        return np.intersect1d(poisson(noise, population, rate), pool).tolist()
 
     def mean_update(self, updates: Sequence[np.ndarray]) -> np.ndarray:
         """Return the noisy mean of the charged round's updates [P], float64; adapt the clip.

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Mapping
-from typing import Protocol, TypeVar, runtime_checkable
+from typing import Protocol, runtime_checkable
+
+import numpy as np
 
 _POLLS = 0.05, 1.0  # least and most seconds between two polls for replies
 _DELAY = 0.02  # of the time waited so far, between these: polls of long rounds may be rare
-
-Anything = TypeVar("Anything")
 
 
 @runtime_checkable
@@ -22,8 +21,8 @@ class Clock(Protocol):
     def rest(self, begun: float, until: float) -> None:
         """Wait for replies that are awaited since ``begun``, at most ``until``."""
 
-    def within_reach(self, clients: Mapping[int, Anything], least: int) -> dict[int, Anything]:
-        """Return those of the clients that can be asked now; wait until they are ``least``."""
+    def within_reach(self, clients: np.ndarray, least: int) -> np.ndarray:
+        """Return those of the clients [n] that can be asked now; wait until they are ``least``."""
 
     def seek(self, seconds: float) -> None:
         """Go to a moment, if this clock can."""
@@ -42,9 +41,9 @@ class RealClock:
         seconds = min(max(_POLLS[0], _DELAY * (now - begun)), _POLLS[1])
         time.sleep(max(0.0, min(seconds, until - now)))
 
-    def within_reach(self, clients: Mapping[int, Anything], least: int) -> dict[int, Anything]:
+    def within_reach(self, clients: np.ndarray, least: int) -> np.ndarray:
         """Return all clients: nodes that are away do not take part."""
-        return dict(clients)
+        return clients
 
     def seek(self, seconds: float) -> None:
         """Stay: the time of this machine goes on."""

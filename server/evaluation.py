@@ -84,7 +84,8 @@ def measure_at_clients(
     Raises:
         RunFailed: no client replied.
     """
-    info, clients = run.runtime.info, participants.to_evaluate(number)
+    info = run.runtime.info
+    clients = participants.join(participants.to_evaluate(number), ledger, number)
     sent = {
         client: encode_down(run.runtime, number, vector, is_small(run.experiment, client))
         for client in clients

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Protocol, runtime_checkable
 
 from flwr.serverapp import Grid
 
@@ -33,6 +34,18 @@ class Node:
     reference: bytes = INITIAL_REFERENCE
 
 
+@runtime_checkable
+class Numbered(Protocol):
+    """The grid of a simulation, which knows the node of every client if it is ``numbered``."""
+
+    @property
+    def numbered(self) -> bool:
+        """Whether every client has the node ``node_of``; otherwise nodes tell their clients."""
+
+    def node_of(self, client: int) -> int:
+        """Return the id of a client's node."""
+
+
 @dataclass
 class Nodes:
     """Nodes that are connected to the server.
@@ -52,6 +65,12 @@ class Nodes:
         self.registered = self.registry() if self.registry else ()
         return set(self.grid.get_node_ids())
 
+    @property
+    def numbered(self) -> Numbered | None:
+        """The grid, if it knows the node of every client; then all of them are connected."""
+        grid = self.grid
+        return grid if isinstance(grid, Numbered) and grid.numbered else None
+
     def name(self, node_id: int) -> str:
         """Return the registered name of a node, or ``node ID`` without one."""
         names = (node.name for node in self.registered if node.node_id == node_id)
@@ -70,6 +89,8 @@ class Nodes:
         Raises:
             RunFailed: too few nodes after ``federation.node_wait`` seconds.
         """
+        if self.numbered:
+            return
         wanted, reported = federation.clients, None
         deadline = time.monotonic() + federation.node_wait
         while len(online := self.look()) < wanted:

@@ -1,4 +1,8 @@
-"""The participants of a run: clients whose nodes passed the handshake and have privacy budget."""
+"""The participants of a run: clients whose nodes passed the handshake and have privacy budget.
+
+Nodes shake hands when they connect. If the grid knows the node of every client, as in most
+simulations, they do so when they are first asked: a federation costs what takes part in it.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +10,9 @@ import logging
 import time
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
+from typing import NoReturn
+
+import numpy as np
 
 from fedpeft.errors import RunFailed, printable
 from fedpeft.experiment.config import Experiment
@@ -71,28 +78,32 @@ class Participants:
         return self.nodes.registry is not None
 
     @property
-    def with_budget(self) -> dict[int, Node]:
-        """The clients that can still be asked to train."""
-        return {c: node for c, node in self.clients.items() if c not in self.spent}
+    def known(self) -> np.ndarray:
+        """The clients that are connected and not refused, in order, int64 [n]."""
+        if not self.nodes.numbered:
+            return np.array(sorted(self.clients), dtype=np.int64)
+        return np.arange(self.experiment.federation.clients)
 
-    def to_train(self, number: int) -> dict[int, Node]:
-        """Return the clients that can be asked to train in round ``number``.
+    @property
+    def with_budget(self) -> np.ndarray:
+        """The clients that can still be asked to train, in order, int64 [n]."""
+        return np.setdiff1d(self.known, [*self.spent], assume_unique=True)
+
+    def to_train(self, number: int) -> np.ndarray:
+        """Return the clients that can be asked to train in round ``number``, in order, int64 [n].
 
         Those that did not reply in recent rounds are left out, unless the others are too few.
         """
         clients = self.with_budget
-        awake = {c: n for c, n in clients.items() if not self._rests(c, number)}
+        awake = np.setdiff1d(clients, self._resting(number), assume_unique=True)
         return awake if len(awake) >= self.experiment.federation.min_success else clients
 
-    def to_evaluate(self, number: int) -> dict[int, Node]:
+    def to_evaluate(self, number: int) -> list[int]:
         """Return the clients to ask in round ``number``, after its training, to evaluate."""
         silent = {c for c, last in self.silence["train"].last.items() if last == number}
-        awake = {
-            c: node
-            for c, node in self.clients.items()
-            if c not in silent and not self._rests(c, number)
-        }
-        return awake or self.clients
+        silent.update(self._resting(number))
+        clients = self.known.tolist()
+        return [client for client in clients if client not in silent] or clients
 
     def hear(
         self, kind: Kind, number: int, asked: Iterable[int], failed: Mapping[int, str]
@@ -105,8 +116,10 @@ class Participants:
                 f"is asked again after growing pauses"
             )
 
-    def _rests(self, client: int, number: int) -> bool:
-        return any(self.silence[kind].rests(client, number) for kind in ("train", "evaluate"))
+    def _resting(self, number: int) -> list[int]:
+        """Return the clients that are not to be asked in round ``number``."""
+        heard = self.silence["train"], self.silence["evaluate"]
+        return [*{c for each in heard for c in each.count if each.rests(c, number)}]
 
     def require_budget(self) -> None:
         """Raise BudgetSpent if too few clients have privacy budget left for a round."""
@@ -142,6 +155,8 @@ class Participants:
         Raises:
             RunFailed: fewer than ``federation.min_success`` clients can take part.
         """
+        if self.nodes.numbered:
+            return
         federation = self.experiment.federation
         deadline = time.monotonic() + (federation.node_wait if self.deployed else 0.0)
         while True:
@@ -151,6 +166,31 @@ class Participants:
             if time.monotonic() >= deadline:
                 break
             time.sleep(_INTERVAL)
+        self._too_few()
+
+    def join(self, clients: Iterable[int], ledger: ByteLedger, number: int) -> dict[int, Node]:
+        """Return these clients with their nodes, in order; shake hands first with new ones.
+
+        Args:
+            clients: they can be asked now.
+            ledger: counts the bytes of the round.
+            number: of the round, from 1.
+
+        Raises:
+            RunFailed: a handshake fails, and fewer than ``federation.min_success`` take part.
+        """
+        asked = sorted(clients)
+        if grid := self.nodes.numbered:
+            new = [grid.node_of(client) for client in asked if client not in self.clients]
+            proposed = [node_id for node_id in new if node_id not in self.refused]
+            self._shake_hands(dict.fromkeys(proposed), ledger, number)
+            if len(self.clients) < min(len(asked), self.experiment.federation.min_success):
+                self._too_few()
+        return {client: self.clients[client] for client in asked if client in self.clients}
+
+    def _too_few(self) -> NoReturn:
+        """Raise RunFailed with the reasons of the nodes that cannot take part."""
+        federation = self.experiment.federation
         reasons = "; ".join([*self.refused.values(), *self.silent.values()]) or "none is connected"
         raise RunFailed(
             f"{len(self.clients)} clients can take part, federation.min_success is "
@@ -167,10 +207,15 @@ class Participants:
         new, silence = online - known, self.silence["handshake"]
         if len(self.clients) >= self.experiment.federation.min_success:
             new = {node_id for node_id in new if not silence.rests(node_id, number)}
-        proposed = self._propose(new)
+        self._shake_hands(self._propose(new), ledger, number)
+
+    def _shake_hands(
+        self, proposed: dict[int, int | None], ledger: ByteLedger, number: int
+    ) -> None:
+        """Shake hands with nodes; ``proposed`` has the client that each is to host."""
         if not proposed:
             return
-        by_node = ByteLedger()
+        silence, by_node = self.silence["handshake"], ByteLedger()
         replies, failed = send_handshakes(
             self.nodes.grid, self.experiment, proposed, self.run, by_node, self.numbers
         )

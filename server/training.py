@@ -91,7 +91,7 @@ def train(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
 def _whole_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
     """Ask the clients of a round, and wait for all of them or for the deadline."""
     number, federation = state.round + 1, run.experiment.federation
-    sampled = choose(run, state)
+    sampled = state.participants.join(choose(run, state), ledger, number)
     sent = broadcast(run.runtime, state.memory, number, state.vector)
     sent_to = {client: sent.to(small=is_small(run.experiment, client)) for client in sampled}
     vectors = {client: sent_to[client].payload(node.reference) for client, node in sampled.items()}
@@ -130,7 +130,7 @@ def silent_nodes(run: Run, state: ServerState, trained: Trained) -> list[Node]:
     return nodes + [known[client] for client in waiting if client in known]
 
 
-def choose(run: Run, state: ServerState) -> dict[int, Node]:
+def choose(run: Run, state: ServerState) -> list[int]:
     """Return the clients of the next round; by Poisson sampling if the server protects them."""
     number, least = state.round + 1, run.experiment.federation.min_success
     clients = run.clock.within_reach(state.participants.to_train(number), least)
@@ -139,12 +139,17 @@ def choose(run: Run, state: ServerState) -> dict[int, Node]:
     return sample(clients, run.experiment.seed, number, run.experiment.clients_asked)
 
 
-def sample(clients: Mapping[int, Node], seed: int, number: int, count: int) -> dict[int, Node]:
-    """Return the clients of a round, drawn by a generator of (seed, round), in client order."""
-    pool = sorted(clients)
+def sample(pool: np.ndarray, seed: int, number: int, count: int) -> list[int]:
+    """Return the clients of a round, drawn by a generator of (seed, round), in order.
+
+    Args:
+        pool: clients that can be asked, in order, int64 [n].
+        seed: of the experiment.
+        number: of the round, from 1.
+        count: number of clients; fewer if the pool is smaller.
+    """
     draw = generator(seed, "sample", number)
-    chosen = draw.choice(pool, min(count, len(pool)), replace=False)
-    return {client: clients[client] for client in sorted(chosen.tolist())}
+    return sorted(draw.choice(pool, min(count, len(pool)), replace=False).tolist())
 
 
 def require_enough(

@@ -7,10 +7,10 @@ take no time. A client that is late stops when its round ends.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import TypeVar
 
+import numpy as np
 from flwr.app import Error, Message, MessageType
 
 from fedpeft.devices import SLOT, device_of, reachable, vanishes
@@ -25,7 +25,6 @@ from simulations.grid import CohortGrid, WrappedGrid
 
 #: Seconds until Flower's server notices that a node is gone: two heartbeats of 30 s.
 NOTICED = 60.0
-Anything = TypeVar("Anything")
 
 
 @dataclass(frozen=True)
@@ -73,11 +72,10 @@ class DeviceGrid(WrappedGrid):
         """Go to a moment, to send what was sent then."""
         self._now = seconds
 
-    def within_reach(self, clients: Mapping[int, Anything], least: int) -> dict[int, Anything]:
-        """Return those of the clients that can be asked now; wait until they are ``least``."""
+    def within_reach(self, clients: np.ndarray, least: int) -> np.ndarray:
+        """Return those of the clients [n] that can be asked now; wait until they are ``least``."""
         while True:
-            here = reachable(self._experiment, self._now)
-            found = {client: one for client, one in clients.items() if here[client]}
+            found = clients[reachable(self._experiment, self._now)[clients]]
             if len(found) >= min(least, len(clients)):
                 return found
             self._now = (self._now // SLOT + 1) * SLOT

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
 from itertools import islice
+from typing import overload
 
 from flwr.app import Context, Message, RecordDict
 from flwr.serverapp import Grid
@@ -11,22 +13,48 @@ from flwr.serverapp import Grid
 from server.flower import Run, give_id, new_run
 
 NodeConfig = dict[str, int | float | str | bool]
+_FIRST = 1000  # id of the first node
+
+
+@dataclass(frozen=True)
+class NodeConfigs(Sequence[NodeConfig]):
+    """The node configs of the clients of a simulation, made when they are read.
+
+    Attributes:
+        clients: number of clients; client i is at node i.
+        shared: what all configs have in common.
+    """
+
+    clients: int
+    shared: NodeConfig
+
+    @overload
+    def __getitem__(self, place: int) -> NodeConfig: ...
+    @overload
+    def __getitem__(self, place: slice) -> list[NodeConfig]: ...
+    def __getitem__(self, place: int | slice) -> NodeConfig | list[NodeConfig]:
+        if isinstance(place, slice):
+            return [self[each] for each in range(self.clients)[place]]
+        return {"partition-id": range(self.clients)[place], **self.shared}
+
+    def __len__(self) -> int:
+        return self.clients
 
 
 class CohortGrid(Grid):
     """Base class: the nodes of a simulation and the messages that wait for them.
 
+    A node gets its context with its first message.
+
     Args:
-        node_configs: one per node.
+        node_configs: one per node; ``NodeConfigs`` if client i is at node i.
         cohort: number of messages answered together.
     """
 
     def __init__(self, node_configs: Sequence[NodeConfig], cohort: int):
         self._cohort, self._run = cohort, new_run()
-        self._contexts = {
-            1000 + place: Context(self._run.run_id, 1000 + place, config, RecordDict(), {})
-            for place, config in enumerate(node_configs)
-        }
+        self._configs = node_configs
+        self._contexts: dict[int, Context] = {}
         self._waiting: dict[str, Message] = {}
 
     def set_run(self, run: object) -> None:
@@ -43,7 +71,16 @@ class CohortGrid(Grid):
 
     def get_node_ids(self) -> list[int]:
         """Return the ids of all nodes; simulated nodes stay connected."""
-        return list(self._contexts)
+        return [_FIRST + place for place in range(len(self._configs))]
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the nodes are those of the clients in order."""
+        return isinstance(self._configs, NodeConfigs)
+
+    def node_of(self, client: int) -> int:
+        """Return the id of a client's node, if this grid is numbered."""
+        return _FIRST + client
 
     def get_nodes(self) -> list[object]:
         """Return no details: simulated nodes have none."""
@@ -80,7 +117,11 @@ class CohortGrid(Grid):
 
     def _context(self, message: Message) -> Context:
         """Return the context of the node that receives a message."""
-        return self._contexts[message.metadata.dst_node_id]
+        node = message.metadata.dst_node_id
+        if node not in self._contexts:
+            config = self._configs[node - _FIRST]
+            self._contexts[node] = Context(self._run.run_id, node, config, RecordDict(), {})
+        return self._contexts[node]
 
 
 class WrappedGrid(Grid):
@@ -108,6 +149,15 @@ class WrappedGrid(Grid):
     def get_node_ids(self) -> list[int]:
         """Return the ids of all nodes."""
         return self._inner.get_node_ids()
+
+    @property
+    def numbered(self) -> bool:
+        """Whether the nodes are those of the clients in order."""
+        return self._inner.numbered
+
+    def node_of(self, client: int) -> int:
+        """Return the id of a client's node, if this grid is numbered."""
+        return self._inner.node_of(client)
 
     def get_nodes(self) -> list[object]:
         """Return no details: simulated nodes have none."""

@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clients.partitioning import label_counts
-from simulations.simulation import PARTITION
+from clients.data import partition_of
+from clients.partitioning import Partition, label_counts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -28,8 +27,7 @@ _MOST_CLIENTS = 100  # more bars cannot be distinguished
 def draw_run(folder: RunFolder, runtime: Runtime) -> None:
     """Draw all plots of a finished run into ``plots`` in its folder."""
     draw_curves(folder, runtime.experiment, runtime.task.info.metric)
-    clients = json.loads((folder.path / PARTITION).read_text(encoding="utf-8"))["clients"]
-    rows = [np.asarray(client_rows) for client_rows in clients]
+    rows = partition_of(runtime.experiment)
     draw_partition(folder.path / FOLDER / "partition.png", rows, runtime.task)
 
 
@@ -82,11 +80,11 @@ def curves(folder: RunFolder, experiment: Experiment, metric: str) -> Figure:
     return figure
 
 
-def draw_partition(path: Path, rows: Sequence[np.ndarray], task: Task) -> None:
+def draw_partition(path: Path, rows: Partition, task: Task) -> None:
     """Draw each client's examples: stacked bars of classes, or box plots of scores."""
     from matplotlib.figure import Figure
 
-    shown = rows[:_MOST_CLIENTS]
+    shown = Partition.of(rows[:_MOST_CLIENTS])
     figure = Figure(figsize=(max(5, 0.25 * len(shown) + 2), 4), layout="constrained")
     axis = figure.subplots()
     if task.info.labels:

@@ -45,8 +45,7 @@ class ClientActor:
         clients = import_module(module)
         self._app, self._together = clients.app, clients.train_together
         if experiment:  # load now, so that no message waits for it
-            runtime = runtime_of(parsed(experiment))
-            _ = runtime.model, runtime.train, runtime.dev
+            runtime_of(parsed(experiment)).load()
 
     def ready(self) -> bool:
         """Return True once everything is loaded."""

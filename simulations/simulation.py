@@ -12,7 +12,7 @@ from typing import Any
 from clients import partitioning
 from clients.app import app as client_app
 from clients.app import train_together
-from clients.data import KEPT_FOLDER, LEDGER_FOLDER, PARTITION_FILE
+from clients.data import KEPT_FOLDER, LEDGER_FOLDER, partition_of
 from fedpeft.adversary import target_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
@@ -23,7 +23,7 @@ from server.app import app as server_app
 from server.central_privacy import central_plan
 from server.runfolder import RESULT, RunFolder
 from simulations.cohorts import cohort_size
-from simulations.grid import NodeConfig
+from simulations.grid import NodeConfig, NodeConfigs
 from simulations.local import run_local
 from simulations.ray import actors_of, require_ray, run_ray
 from simulations.tracking import require_trackers, tracked
@@ -44,11 +44,11 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
         require_ray("engine.kind = 'ray'")
     require_trackers(experiment.output.track)
     runtime = runtime_of(experiment)
-    rows = partitioning.partition(runtime.task, experiment)
-    _ = runtime.model, runtime.train, runtime.dev  # load now, so that mistakes show now
+    rows = partition_of(experiment)
+    runtime.load()
     if experiment.adversary.attack == "backdoor":
         target_of(experiment, runtime.task.info)
-    _check_privacy(experiment, {len(client_rows) for client_rows in rows})
+    _check_privacy(experiment, {*rows.sizes.tolist()})
     folder = RunFolder.create(out, experiment, resume)
     digests = {"data": runtime.data_digest, "partition": partitioning.digest(rows)}
     # A resumed run keeps its cohort size: its bits depend on it.
@@ -105,7 +105,7 @@ def _run_engine(folder: RunFolder, experiment: Experiment) -> None:
     run_config: NodeConfig = {"experiment": experiment.to_toml(), "out": str(folder.path)}
     clients, engine = experiment.federation.clients, experiment.engine
     shared = node_config(folder.path, experiment)
-    nodes = [{"partition-id": client, **shared} for client in range(clients)]
+    nodes = NodeConfigs(clients, shared)
     cohort = int(folder.pinned()[COHORT])
     if engine.kind == "ray":
         run_ray(server_app, nodes, run_config, cohort, engine)
@@ -146,7 +146,7 @@ def cohort_of(runtime: Runtime) -> int:
     cuda = backbone.device.type == "cuda"
     memory = torch.cuda.get_device_properties(backbone.device).total_memory if cuda else 0
     processes = actors_of(experiment.engine)[0] if experiment.engine.kind == "ray" else 1
-    size, lengths = runtime.parameters.layout.size, runtime.train.lengths
+    size, lengths = runtime.parameters.layout.size, runtime.lengths
     return cohort_size(experiment, backbone.shape, size, lengths, memory, processes)
 
 
@@ -154,7 +154,6 @@ def node_config(path: Path, experiment: Experiment) -> NodeConfig:
     """Return the part of the node config that all nodes of a run in ``path`` share."""
     ledgers = Path(experiment.privacy.ledger or path / "privacy")
     return {
-        PARTITION_FILE: str((path / PARTITION).resolve()),
         LEDGER_FOLDER: str(ledgers.resolve()),
         KEPT_FOLDER: str((path / "kept").resolve()),
         "num-partitions": experiment.federation.clients,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+import json
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -64,6 +65,12 @@ class Examples:
     def tagged(self) -> bool:
         """Whether the labels are tags of words."""
         return self.labels.dtype == object
+
+    def content(self) -> Iterator[bytes]:
+        """Yield bytes that determine all texts and labels."""
+        yield json.dumps([self.text, self.text_pair]).encode()
+        labels = np.concatenate(list(self.labels)) if self.tagged else self.labels
+        yield labels.tobytes()
 
     def select(self, rows: np.ndarray) -> Examples:
         """Return the rows of an index array, in that order."""

@@ -5,6 +5,7 @@
   or outdoors, early or late) is an entailment if it agrees and a contradiction otherwise, so both
   texts are needed; a hypothesis that adds something else is neutral.
 - similarity: 5 minus the number of the five slots in which the two sentences differ.
+- crowd: a sentiment after a clause that has nothing to do with it, so there are 88 million texts.
 - entities: phrases state who, what, where and when; the tag of a word such as "the", "on" or "at"
   depends on the words after it.
 """
@@ -62,6 +63,13 @@ def _sentiment(label: int, digits: Sequence[int]) -> _Written:
     return text, "", label
 
 
+def _crowd(label: int, digits: Sequence[int]) -> _Written:
+    slots, rest = digits[:3], digits[3:]
+    clause = " ".join(phrases[digit] for phrases, digit in zip(SCENE[:3], slots, strict=True))
+    text, _, _ = _sentiment(label, rest)
+    return f"after {clause} {text}", "", label
+
+
 def _inference(label: int, digits: Sequence[int]) -> _Written:
     person, verb, lead, pick, *values = digits
     specific = [phrases[value] for (phrases, _), value in zip(ASPECTS, values, strict=True)]
@@ -101,12 +109,11 @@ def _entities(_: int, digits: Sequence[int]) -> _Written:
     return words, "", [TAGS.index(tag) for tag in tags]
 
 
+_OPINION = len(OPENINGS), len(NOUNS), len(DAYS), len(MANNERS), len(ADJECTIVES[0])
 GRAMMARS = {
-    "synthetic/sentiment": Grammar(
-        "classes",
-        2,
-        (len(OPENINGS), len(NOUNS), len(DAYS), len(MANNERS), len(ADJECTIVES[0])),
-        _sentiment,
+    "synthetic/sentiment": Grammar("classes", 2, _OPINION, _sentiment),
+    "synthetic/crowd": Grammar(
+        "classes", 2, (*(len(part) for part in SCENE[:3]), *_OPINION), _crowd
     ),
     "synthetic/inference": Grammar(
         "classes", 3, (len(PERSONS), len(VERBS), len(LEADS), 2, 10, 10), _inference

@@ -8,6 +8,8 @@ possible score is 1.0.
 from __future__ import annotations
 
 import math
+from collections.abc import Iterator
+from functools import cached_property
 
 import numpy as np
 
@@ -46,6 +48,15 @@ TASKS = (
         "pearson",
         1.0,
         "number of the five parts in which two sentences agree; generated",
+    ),
+    TaskInfo(
+        "synthetic/crowd",
+        "classes",
+        ("negative", "positive"),
+        False,
+        "accuracy",
+        1.0,
+        "praise or blame after an unrelated clause, for millions of examples; generated",
     ),
     TaskInfo(
         "synthetic/entities",
@@ -113,7 +124,49 @@ def _draw(info: TaskInfo, part: str, count: int, seed: int) -> Examples:
         size = count // grammar.classes + (label < count % grammar.classes)
         ranks = random.choice(pool, size, replace=False) + (0 if part == "eval" else held_out)
         indices.append(_scatter(ranks, grammar.size) * grammar.classes + label)
-    return examples(info.name, random.permutation(np.concatenate(indices)))
+    drawn = random.permutation(np.concatenate(indices))
+    return _Unwritten(info.name, drawn) if grammar.kind == "classes" else examples(info.name, drawn)
+
+
+class _Unwritten(Examples):
+    """Examples of a grammar with classes; their texts are written when they are first read.
+
+    A federation of a million clients reads the texts of those that train.
+
+    Args:
+        name: of the task.
+        indices: of the examples, int64 [n].
+    """
+
+    def __init__(self, name: str, indices: np.ndarray) -> None:
+        labels = indices % GRAMMARS[name].classes
+        vars(self).update(_name=name, _indices=indices, labels=labels, owners=None)
+
+    def __len__(self) -> int:
+        return len(self._indices)
+
+    @cached_property
+    def _written(self) -> Examples:
+        return examples(self._name, self._indices)
+
+    @property
+    def text(self) -> list[Text]:  # type: ignore[override]
+        """The texts."""
+        return self._written.text
+
+    @property
+    def text_pair(self) -> list[str] | None:  # type: ignore[override]
+        """Second texts, or None."""
+        return self._written.text_pair
+
+    def content(self) -> Iterator[bytes]:
+        """Yield bytes that determine all texts and labels."""
+        yield self._name.encode()
+        yield self._indices.tobytes()
+
+    def select(self, rows: np.ndarray) -> Examples:
+        """Return the rows of an index array, in that order."""
+        return _Unwritten(self._name, self._indices[rows])
 
 
 def _scatter(ranks: np.ndarray, size: int) -> np.ndarray:
