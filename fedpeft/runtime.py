@@ -151,10 +151,9 @@ class Runtime:
 
     @cached_property
     def lengths(self) -> np.ndarray:
-        """Numbers of tokens of the training examples, or of the first ones of very many, int [n]."""
-        return (
-            self.train.lengths if self.encodes_all else self.training(np.arange(MANY // 10)).lengths
-        )
+        """Numbers of tokens of training examples: all, or the first of very many, int [n]."""
+        first = np.arange(MANY // 10)
+        return self.train.lengths if self.encodes_all else self.training(first).lengths
 
     def load(self) -> None:
         """Load backbone and data now, so that mistakes show and no message waits."""

@@ -8,7 +8,7 @@ possible score is 1.0.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 
 import numpy as np
@@ -16,7 +16,7 @@ import numpy as np
 from fedpeft.errors import UserError
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.randomness import generator
-from fedpeft.tasks.base import Examples, Task, TaskInfo, tag_column
+from fedpeft.tasks.base import Examples, Task, TaskInfo, Text, tag_column
 from fedpeft.tasks.grammars import GRAMMARS, TAGS
 
 TRAIN_SIZE, DEV_SIZE = 4000, 1000
@@ -138,6 +138,9 @@ class _Unwritten(Examples):
         indices: of the examples, int64 [n].
     """
 
+    _name: str
+    _indices: np.ndarray
+
     def __init__(self, name: str, indices: np.ndarray) -> None:
         labels = indices % GRAMMARS[name].classes
         vars(self).update(_name=name, _indices=indices, labels=labels, owners=None)
@@ -150,12 +153,12 @@ class _Unwritten(Examples):
         return examples(self._name, self._indices)
 
     @property
-    def text(self) -> list[Text]:  # type: ignore[override]
+    def text(self) -> Sequence[Text]:
         """The texts."""
         return self._written.text
 
     @property
-    def text_pair(self) -> list[str] | None:  # type: ignore[override]
+    def text_pair(self) -> list[str] | None:
         """Second texts, or None."""
         return self._written.text_pair
 
