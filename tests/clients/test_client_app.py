@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,6 +17,7 @@ from messaging import arriving, content_of, handshake_request, request, vector_o
 
 from clients.app import app, train_together
 from clients.data import local_data
+from clients.partitioning import partition
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.training import When, evaluate, train_cohort
@@ -26,17 +26,14 @@ from server.flower import new_run
 from server.handshake import Report, read_report
 
 Quick = Callable[..., Experiment]
-SHARES = [[0, 3, 4, 9, 11, 30], [1, 2], [5, 6, 7, 8, 10, 12, 13, 14, 15, 16, 17]]
+THREE = ("federation.clients=3", "task.train_limit=20")  # 7, 7 and 6 examples
 
 
 @pytest.fixture
 def contexts(tmp_path: Path) -> list[Context]:
-    """Contexts of three nodes with few examples."""
-    path = tmp_path / "partition.json"
-    path.write_text(json.dumps({"clients": SHARES}))
+    """Contexts of three nodes."""
     shared = {
         "num-partitions": 3,
-        "partition-file": str(path),
         "privacy-folder": str(tmp_path / "privacy"),
         "kept-folder": str(tmp_path / "kept"),
     }
@@ -63,10 +60,10 @@ def initial(experiment: Experiment) -> np.ndarray:
 def test_the_handshake_returns_client_examples_and_identity(
     quick: Quick, contexts: list[Context]
 ) -> None:
-    experiment = quick()
+    experiment = quick(*THREE)
     report = read_report(shake_hands(experiment, contexts[1]))
     identity = runtime_of(experiment).identity
-    assert report == Report(client=1, examples=2, identity=identity, unknown=False)
+    assert report == Report(client=1, examples=7, identity=identity, unknown=False)
     assert identity["experiment"] == experiment.digest
     assert {"version", "experiment", "backbone", "projection", "layout"} <= set(identity)
 
@@ -82,12 +79,12 @@ def test_a_node_that_lost_the_experiment_asks_for_it(quick: Quick, contexts: lis
 def test_training_is_train_cohort_on_this_clients_examples(
     quick: Quick, contexts: list[Context]
 ) -> None:
-    experiment, client = quick("local.lr=0.1"), 2
+    experiment, client = quick("local.lr=0.1", *THREE), 2
     shake_hands(experiment, contexts[client])
     start = initial(experiment)
     reply = send("train", request(experiment, start, round_number=2), contexts[client])
     runtime = runtime_of(experiment)
-    examples = runtime.train.select(np.array(SHARES[client]))
+    examples = runtime.train.select(partition(runtime.task, experiment)[client])
     expected = train_cohort(
         runtime.model, start[None], [examples], [client], experiment.local, When(0, 2, 2)
     )
@@ -129,9 +126,11 @@ def test_shares_of_the_dev_set_are_disjoint_and_complete(
     assert [len(share) for share in shares] == [14, 13, 13]
 
 
-def test_train_rows_are_those_of_the_partition_file(quick: Quick, contexts: list[Context]) -> None:
-    local = [local_data(quick().to_toml(), context) for context in contexts]
-    assert [data.rows.train.tolist() for data in local] == SHARES
+def test_train_rows_are_those_of_the_partition(quick: Quick, contexts: list[Context]) -> None:
+    experiment = quick(*THREE)
+    local = [local_data(experiment.to_toml(), context) for context in contexts]
+    expected = partition(runtime_of(experiment).task, experiment)
+    assert [data.rows.train.tolist() for data in local] == expected.lists()
     assert [data.client for data in local] == [0, 1, 2]
 
 

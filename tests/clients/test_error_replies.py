@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from pathlib import Path
 
@@ -80,11 +79,9 @@ def test_an_error_in_reading_a_file_is_sent_without_its_text(
         "task.kind=score",
         "task.label=text",
     )
-    (tmp_path / "partition.json").write_text(json.dumps({"clients": [[0]]}))
     node = {
         "partition-id": 0,
         "num-partitions": 1,
-        "partition-file": str(tmp_path / "partition.json"),
         "privacy-folder": str(tmp_path),
         "kept-folder": str(tmp_path),
     }

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import random
 import signal
@@ -15,7 +14,7 @@ from flwr.app import Context, Message, RecordDict
 from messaging import arriving, content_of, handshake_request, request
 
 from clients.app import app
-from clients.data import KEPT_FOLDER, LEDGER_FOLDER, PARTITION_FILE, simulated_ledger
+from clients.data import KEPT_FOLDER, LEDGER_FOLDER, simulated_ledger
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.ledger import PrivacyLedger, read_ledger
@@ -35,7 +34,6 @@ def ask(kind: str, fields: object, context: Context) -> Message:
 def node(folder: Path, ledgers: str) -> Context:
     shared = {"partition-id": 0, "num-partitions": 1}
     files = {
-        PARTITION_FILE: str(folder / "partition.json"),
         LEDGER_FOLDER: str(folder / ledgers),
         KEPT_FOLDER: str(folder / "kept"),
     }
@@ -79,13 +77,14 @@ def test_a_killed_client_never_releases_more_than_its_ledger_holds(
     quick: Callable[..., Experiment], tmp_path: Path
 ) -> None:
     experiment = quick(
+        "federation.clients=1",
+        f"task.train_limit={EXAMPLES}",
         "privacy.unit=example",
         f"privacy.noise_multiplier={SIGMA}",
         f"privacy.delta={DELTA}",
         f"local.batch_size={BATCH}",
         f"local.steps={STEPS}",
     )
-    (tmp_path / "partition.json").write_text(json.dumps({"clients": [[*range(EXAMPLES)]]}))
     new_run()
     # All that is imported and computed once is there before the children are made.
     spent(next(answers(experiment, node(tmp_path, "warm-up"))).mechanisms, DELTA)

@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from clients.partitioning import Partition, fill_up, label_counts, partition, save
 from clients.partitioning import digest as partition_digest
-from clients.partitioning import fill_up, label_counts, partition, save
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
@@ -293,7 +293,7 @@ def test_filling_up_keeps_clients_with_enough_examples() -> None:
 
 
 def test_a_saved_partition_holds_rows_digest_and_counts(tmp_path: Path) -> None:
-    rows = [np.array([0, 3]), np.array([1, 2, 4])]
+    rows = Partition.of([np.array([0, 3]), np.array([1, 2, 4])])
     path = tmp_path / "partition.json"
     task = made_up(np.arange(5) % 2)
     save(path, rows, "iid", task)
@@ -307,11 +307,11 @@ def test_a_saved_partition_holds_rows_digest_and_counts(tmp_path: Path) -> None:
         "counts": [[1, 1], [2, 1]],
     }
     assert digest == hashlib.sha256(json.dumps(kept["clients"]).encode()).hexdigest()
-    assert partition_digest([rows[1], rows[0]]) != digest
+    assert partition_digest(Partition.of([rows[1], rows[0]])) != digest
 
 
 def test_label_counts_of_tags_and_scores() -> None:
-    rows = [np.array([0, 1]), np.arange(2, 10)]
+    rows = Partition.of([np.array([0, 1]), np.arange(2, 10)])
     counts = label_counts(rows, TAGGED)
     assert counts.shape == (2, len(TAGGED.info.labels))
     assert [*counts.sum(axis=1)] == [sum(len(TAGGED.train.text[at]) for at in r) for r in rows]

@@ -16,7 +16,10 @@ def test_available_tasks_have_the_papers_metrics():
     tasks = {info.name: info for info in available_tasks()}
     glue = ["cola", "sst2", "mrpc", "stsb", "qqp"]
     glue += ["mnli", "mnli_mismatched", "qnli", "rte", "wnli"]
-    made = [f"synthetic/{name}" for name in ("sentiment", "inference", "similarity", "entities")]
+    made = [
+        f"synthetic/{name}"
+        for name in ("sentiment", "inference", "similarity", "crowd", "entities")
+    ]
     assert list(tasks) == [*made, *glue, "conll2003", "custom"]
     assert {name: tasks[name].metric for name in glue} == dict.fromkeys(glue, "accuracy") | METRICS
     for info in tasks.values():
