@@ -287,6 +287,19 @@ def test_filling_up_takes_from_the_largest() -> None:
     assert [len(part) for part in rows] == [0, 10, 4]  # what was given is not changed
 
 
+def test_filling_up_takes_what_a_search_for_the_largest_takes() -> None:
+    sizes = np.random.default_rng(0).integers(0, 9, 60)
+    rows = Partition.of([100 * client + np.arange(size) for client, size in enumerate(sizes)])
+    expected, draw = [*rows], generator(0, "test")
+    for client in range(60):
+        while len(expected[client]) < 3:
+            largest = max(range(60), key=lambda other: len(expected[other]))
+            taken = draw.integers(len(expected[largest]))
+            expected[client] = np.append(expected[client], expected[largest][taken])
+            expected[largest] = np.delete(expected[largest], taken)
+    assert all(map(np.array_equal, fill_up(rows, 3, generator(0, "test")), expected))
+
+
 def test_filling_up_keeps_clients_with_enough_examples() -> None:
     rows = [np.arange(2), np.arange(2, 9)]
     assert all(map(np.array_equal, fill_up(rows, 2, generator(0, "test")), rows))

@@ -22,6 +22,7 @@ FAST = {
 SLOW = {
     "aggregation": ["--clients", "40"],
     "clipping": ["--rounds", "1", "--partitions", "iid", "--scratch", "clipping"],
+    "crowd": ["--sizes", "30", "--asked", "3"],
     "engines": [*TINY, *FEW, "--workers", "1"],
     "heads": [
         *("--backbone", "tiny", "--tasks", "intents", "--heads", "rank 24 and labels"),
