@@ -20,9 +20,9 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "docs"
 sys.path[:0] = [str(ROOT), str(SOURCE)]
 
-from parts import reference, results  # noqa: E402  (the path is set above)
+from parts import fleet, reference, results  # noqa: E402  (the path is set above)
 
-PARTS: dict[str, Callable[..., str]] = {**reference.PARTS, **results.PARTS}
+PARTS: dict[str, Callable[..., str]] = {**fleet.PARTS, **reference.PARTS, **results.PARTS}
 #: Pages whose parts are committed.
 COMMITTED = [SOURCE / "results" / name for name in ("communication.md", "record.md")]
 PICTURE = Path("images") / "score-against-bytes.svg"
