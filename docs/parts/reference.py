@@ -222,7 +222,7 @@ _FILES = {
     "bytes.jsonl": "One line per round, client and kind of message.",
     "result.json": "The outcome: score, sizes, total bytes, epsilon, digests, versions.",
     "vector.safetensors": "The trained task vector. Its metadata says how to use it.",
-    "partition.json": "The training examples of each client, with a digest.",
+    "partition.json": "The training examples of each client, with a digest (up to 10,000 clients).",
     "checkpoint.safetensors": "The state after the last finished round.",
     "checkpoint.previous.safetensors": "The state after the round before, for `--from-round`.",
     "identity.json": "What must be the same when the run is resumed.",
