@@ -19,7 +19,8 @@ from clients.described import require_described
 from clients.errors import Refusal, withheld
 from clients.files import examples_digest, files_digest, files_of
 from clients.folder import NodeFolder, NodeSettings
-from clients.partitioning import Partition, partition
+from clients.partition import Partition
+from clients.partitioning import partition
 from fedpeft.adversary import poisoned, poisons
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment

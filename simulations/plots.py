@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from clients.data import partition_of
-from clients.partitioning import Partition, label_counts
+from clients.partition import Partition, label_counts
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -9,10 +9,10 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from clients import partitioning
 from clients.app import app as client_app
 from clients.app import train_together
 from clients.data import KEPT_FOLDER, LEDGER_FOLDER, partition_of
+from clients.partition import save
 from fedpeft.adversary import target_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
@@ -50,12 +50,12 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
         target_of(experiment, runtime.task.info)
     _check_privacy(experiment, {*rows.sizes.tolist()})
     folder = RunFolder.create(out, experiment, resume)
-    digests = {"data": runtime.data_digest, "partition": partitioning.digest(rows)}
+    digests = {"data": runtime.data_digest, "partition": rows.digest}
     # A resumed run keeps its cohort size: its bits depend on it.
     cohort = folder.pinned().get(COHORT) or str(cohort_of(runtime))
     folder.pin({**runtime.identity, **digests, COHORT: cohort})
     if not (out / PARTITION).exists():
-        partitioning.save(out / PARTITION, rows, experiment.partition.kind, runtime.task)
+        save(out / PARTITION, rows, experiment.partition.kind, runtime.task)
     return folder, runtime
 
 

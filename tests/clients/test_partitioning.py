@@ -10,8 +10,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.partitioning import Partition, fill_up, label_counts, partition, save
-from clients.partitioning import digest as partition_digest
+from clients.partition import Partition, label_counts, save
+from clients.partitioning import fill_up, partition
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
@@ -310,7 +310,7 @@ def test_a_saved_partition_holds_rows_digest_and_counts(tmp_path: Path) -> None:
     path = tmp_path / "partition.json"
     task = made_up(np.arange(5) % 2)
     save(path, rows, "iid", task)
-    digest = partition_digest(rows)
+    digest = rows.digest
     kept = json.loads(path.read_text())
     assert kept == {
         "kind": "iid",
@@ -320,7 +320,7 @@ def test_a_saved_partition_holds_rows_digest_and_counts(tmp_path: Path) -> None:
         "counts": [[1, 1], [2, 1]],
     }
     assert digest == hashlib.sha256(json.dumps(kept["clients"]).encode()).hexdigest()
-    assert partition_digest(Partition.of([rows[1], rows[0]])) != digest
+    assert Partition.of([rows[1], rows[0]]).digest != digest
 
 
 def test_label_counts_of_tags_and_scores() -> None:
