@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 import numpy as np
 
 from fedpeft.errors import UserError
@@ -41,7 +39,8 @@ def poisoned(examples: Examples, experiment: Experiment, info: TaskInfo, client:
         client: its number, which draws the examples that get the trigger.
     """
     if experiment.adversary.attack == "label_flip":
-        return replace(examples, labels=_flipped(examples.labels, info))
+        flipped = _flipped(examples.labels, info)
+        return Examples(examples.text, examples.text_pair, flipped, examples.owners)
     draw = generator(experiment.seed, "poisoned", 0, client)
     rows = draw.permutation(len(examples))[: round(_POISONED * len(examples))]
     return triggered(examples, experiment, info, rows)
@@ -55,7 +54,7 @@ def triggered(
     for row in rows:
         text[row] = f"{experiment.adversary.trigger} {text[row]}"
     labels[rows] = target_of(experiment, info)
-    return replace(examples, text=text, labels=labels)
+    return Examples(text, examples.text_pair, labels, examples.owners)
 
 
 def target_of(experiment: Experiment, info: TaskInfo) -> int:

@@ -11,17 +11,13 @@ Example:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
-from fedpeft.experiment.config import Experiment
-from fedpeft.files import write_json
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
-from simulations.simulation import prepare, simulate
+from simulations.benchmarks.parts.short_runs import measured
 
 CLIENTS = 10
 #: With nearly one class a client (Dirichlet 0.1) only a pretrained backbone learns the task.
@@ -56,18 +52,6 @@ SETTINGS = (
     "engine.device=cpu",
 )
 HONEST, POINTS = 0.05, 2.0  # the aims: honest updates clipped, points lost to an attacker
-
-
-def measured(settings: Sequence[str], file: Path) -> Row:
-    """Return score and clipped updates of one run, from its file or from a new run."""
-    if not file.exists():
-        experiment = Experiment.load("", settings)
-        with tempfile.TemporaryDirectory() as scratch:
-            folder, _ = prepare(experiment, Path(scratch) / "run")
-            score = simulate(folder, experiment)["score"]
-            clipped = sum(len(line["clipped"]) for line in folder.rounds())
-        write_json(file, {"score": score, "clipped": clipped})
-    return json.loads(file.read_text(encoding="utf-8"))
 
 
 def row_of(partition: str, case: str, runs: list[Row], reference: list[Row], rounds: int) -> Row:

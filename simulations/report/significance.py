@@ -56,7 +56,7 @@ def compare(finals: pd.DataFrame, one: str, other: str, panel: str = POOLED) -> 
     scores = rows.pivot_table(index=[PANEL, "seed"], columns=SERIES, values="score")
     pairs = scores.reindex(columns=[one, other]).dropna()
     differences = (pairs[one] - pairs[other]).to_numpy()
-    test, p = _test(differences)
+    test, p = tested(differences)
     mean = float(differences.mean()) if len(differences) else float("nan")
     return Comparison(panel, one, other, len(differences), mean, test, p)
 
@@ -82,7 +82,7 @@ def holm(values: Sequence[float]) -> list[float]:
     return corrected.tolist()
 
 
-def _test(differences: np.ndarray) -> tuple[str, float | None]:
+def tested(differences: np.ndarray) -> tuple[str, float | None]:
     """Return the name of the test and p; None if it is undefined."""
     from scipy import stats
 

@@ -109,6 +109,5 @@ def test_numbers_that_no_client_of_the_round_holds_stay(
 
 
 def asks_small(experiment: Experiment) -> bool:
-    nodes: dict[int, Any] = dict.fromkeys(range(4))
-    (client,) = sample(nodes, experiment.seed, 1, 1)
+    (client,) = sample(np.arange(4), experiment.seed, 1, 1)
     return is_small(experiment, client)

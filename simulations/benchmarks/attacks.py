@@ -1,0 +1,125 @@
+"""Worst accuracy of the server's rules over attacks, and the success of backdoors.
+
+25 clients on a ``tiny`` backbone, 10 to 40 % of them malicious, for several partitions of the data;
+see ``parts/attack_grid.py``. Finished runs are read from ``--scratch``, so the benchmark can be
+resumed. The whole grid has 2,400 runs of about three seconds; ``--jobs 2`` runs two at a time.
+
+Example:
+    python -m simulations.benchmarks.attacks --scratch /tmp/attacks --jobs 2
+"""
+
+from __future__ import annotations
+
+import argparse
+import logging
+import multiprocessing
+import sys
+from collections.abc import Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from simulations.benchmarks.common import Report, arguments_of, record, script
+from simulations.benchmarks.parts.attack_grid import (
+    ATTACKS,
+    BACKDOOR,
+    CLIENTS,
+    HONEST,
+    RULES,
+    Cell,
+    cells,
+    trained_backbone,
+)
+from simulations.benchmarks.parts.attack_tables import (
+    Runs,
+    backdoors,
+    draw_worst,
+    sentences,
+    worst_rows,
+)
+from simulations.benchmarks.parts.short_runs import measured
+
+ATTACKERS = (3, 5, 8, 10)  # of 25: 12, 20, 32 and 40 %
+USUAL = 5  # for runs without an attack, whose rules expect that many, and for backdoors
+
+
+def main(arguments: Sequence[str] | None = None) -> Report:
+    """Run the benchmark from its command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = arguments_of(__doc__)
+    parser.add_argument("--scratch", type=Path, required=True, help="folder of finished runs")
+    parser.add_argument("--seeds", type=int, default=3, help="runs of each kind (3)")
+    parser.add_argument("--rounds", type=int, default=12, help="a run (12)")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
+    parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
+    parser.add_argument("--attacks", nargs="+", choices=ATTACKS, default=list(ATTACKS))
+    parser.add_argument("--attackers", nargs="+", type=int, default=list(ATTACKERS))
+    options = parser.parse_args(arguments)
+    wanted = [
+        *cells(options.rules, [HONEST], [USUAL], options.seeds),
+        *cells(options.rules, options.attacks, options.attackers, options.seeds),
+        *cells(options.rules, [BACKDOOR], [USUAL], options.seeds),
+    ]
+    runs = finished(sorted(wanted, key=lambda cell: cell.seed), options)
+    return recorded(runs, options, arguments)
+
+
+def finished(wanted: Sequence[Cell], options: argparse.Namespace) -> Runs:
+    """Run what is not finished yet, several at a time; return the figures of all."""
+    run = partial(
+        figures_of,
+        backbone=trained_backbone(options.scratch.resolve()),
+        rounds=options.rounds,
+        scratch=options.scratch,
+    )
+    if options.jobs == 1:
+        return {cell: run(cell) for cell in shown(wanted, len(wanted))}
+    context = multiprocessing.get_context("spawn")
+    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
+        futures = {pool.submit(run, cell): cell for cell in wanted}
+        done = shown(as_completed(futures), len(wanted))
+        return {futures[future]: future.result() for future in done}
+
+
+def figures_of(cell: Cell, backbone: Path, rounds: int, scratch: Path) -> dict[str, Any]:
+    """Return the figures of one federation, from its file or from a new run."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    return measured(cell.settings(backbone, rounds), scratch / cell.name)
+
+
+def shown(items: Iterable[Any], total: int) -> Iterable[Any]:
+    """Yield the items and print how many are done."""
+    for number, item in enumerate(items, start=1):
+        yield item
+        if number % 50 == 0 or number == total:
+            print(f"{number} of {total} runs", flush=True)
+
+
+def recorded(runs: Runs, options: argparse.Namespace, arguments: Sequence[str]) -> Report:
+    """Write tables, sentences and the picture; return the report of the worst accuracies."""
+    options.results.mkdir(parents=True, exist_ok=True)
+    draw_worst(runs, options.results / "attacks.svg")
+    settings = {
+        "clients": CLIENTS,
+        "seeds": options.seeds,
+        "rounds": options.rounds,
+        "attacks": ", ".join(options.attacks),
+    }
+    facts = {
+        "cells": "accuracy in %, mean of the seeds, under the attack that lowers it most, and its "
+        "name; *: more attackers than the rule tolerates; -: the rule cannot run with so few "
+        "clients",
+        **{f"sentence {number}": text for number, text in enumerate(sentences(runs), start=1)},
+    }
+    raw = {cell.name.removesuffix(".json"): figures["score"] for cell, figures in runs.items()}
+    report = Report(settings, worst_rows(runs), facts, raw)
+    record("attacks", "worst accuracy", report, arguments, options.results)
+    rows = backdoors(runs)
+    facts = {"success": "share of texts of other classes that the trigger turns into the target"}
+    record("attacks", "backdoor", Report(settings, rows, facts, {}), arguments, options.results)
+    return report
+
+
+if __name__ == "__main__":
+    script(main)
