@@ -27,6 +27,7 @@ from simulations.benchmarks.parts.attack_grid import (
     CLIENTS,
     HONEST,
     RULES,
+    USUAL,
     Cell,
     cells,
     trained_backbone,
@@ -41,7 +42,6 @@ from simulations.benchmarks.parts.attack_tables import (
 from simulations.benchmarks.parts.short_runs import measured
 
 ATTACKERS = (3, 5, 8, 10)  # of 25: 12, 20, 32 and 40 %
-USUAL = 5  # for runs without an attack, whose rules expect that many, and for backdoors
 
 
 def main(arguments: Sequence[str] | None = None) -> Report:

@@ -20,6 +20,7 @@ from fedpeft.trained import Trained
 from simulations.simulation import complete
 
 CLIENTS = 25
+USUAL = 5  # attackers in backdoors, and that rules expect where nobody attacks
 HONEST, BACKDOOR = "none", "backdoor"
 #: Attacks on accuracy.
 ATTACKS = (

@@ -18,6 +18,7 @@ from simulations.benchmarks.parts.attack_grid import (
     HONEST,
     MEAN,
     PARTITIONS,
+    USUAL,
     Cell,
     tolerates,
 )
@@ -104,7 +105,7 @@ def scores_of(
 def sentences(runs: Runs) -> list[str]:
     """Return what the runs say of the rules, each with a paired test over partitions and seeds."""
     numbers = numbers_of(runs)
-    few = numbers[min(1, len(numbers) - 1)]
+    few = USUAL if USUAL in numbers else numbers[0]
     rules = [rule for rule in rules_of(runs) if tolerates(rule, few)]
     said = [
         _compared(runs, CLIPPED, MEAN, "scaling", few),

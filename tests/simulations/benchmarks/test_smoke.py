@@ -21,6 +21,10 @@ FAST = {
 #: Each measures in processes of its own.
 SLOW = {
     "aggregation": ["--clients", "40"],
+    "attacks": [
+        *("--seeds", "1", "--rounds", "1", "--rules", "mean, no limit", "--attacks", "scaling"),
+        *("--attackers", "5", "--scratch", "attacks"),
+    ],
     "clipping": ["--rounds", "1", "--partitions", "iid", "--scratch", "clipping"],
     "crowd": ["--sizes", "30", "--asked", "3"],
     "engines": [*TINY, *FEW, "--workers", "1"],
