@@ -10,6 +10,7 @@ import hashlib
 import zlib
 from collections.abc import Mapping
 from dataclasses import dataclass, field, fields
+from functools import lru_cache
 from typing import Any, TypeVar
 
 RECORD = "m"
@@ -176,8 +177,11 @@ def pack_experiment(toml: str) -> bytes:
     return zlib.compress(toml.encode(), 9)
 
 
+@lru_cache(maxsize=4)
 def unpack_experiment(data: bytes) -> str:
     """Return the text of a received experiment, which is not trusted.
+
+    Clients of one process share the text.
 
     Raises:
         ValueError: it is not compressed text of at most ``EXPERIMENT_BYTES`` bytes.
