@@ -1,0 +1,88 @@
+"""Tables of the studies of one SMS and of nested z."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from parts.markdown import table
+from parts.results import STUDIES
+
+if TYPE_CHECKING:
+    import pandas as pd
+
+HANDSHAKE = 437  # bytes up of a client in its run
+SMS, WHOLE = 140, 3000  # bytes of payload a round and way; of messages up in a run
+
+
+def read(name: str) -> pd.DataFrame:
+    """Return all rounds of a committed study."""
+    import pandas as pd
+
+    return pd.read_parquet(STUDIES / name / "table.parquet")
+
+
+def one_sms() -> str:
+    """Return bytes and scores of each candidate, the smallest messages last."""
+    rounds = read("sms")
+    last = rounds[rounds["last"]]
+    scores = last.pivot_table(
+        index="axis.candidate", columns=["axis.task", "seed"], values="score", sort=False
+    )
+    rounds = rounds.assign(
+        up=rounds["up_payload"] / rounds["succeeded"],
+        down=rounds["down_payload"] / rounds["succeeded"],
+        message=rounds["up_message"] / rounds["succeeded"],
+    )
+    rows = []
+    for name, own in scores.iterrows():
+        of = rounds[rounds["axis.candidate"] == name]
+        up, down = of["up"].max(), of["down"].max()
+        whole = of.groupby("cell")["message"].sum().max() + HANDSHAKE
+        fits = "yes" if max(up, down) <= SMS else "no"
+        sent = [f"{up:,.0f}", f"{down:,.0f}", fits, f"{whole:,.0f}"]
+        rows.append([name, *sent, *against(own, scores.loc["SLaSh 1024, float32"])])
+    heads = ["candidate", "payload up", "payload down", "one SMS", "a client sent"]
+    return table([*heads, *heads_of(scores)], rows)
+
+
+def nested() -> str:
+    """Return the scores of each share of small clients, and what they lose."""
+    last = read("nested")
+    last = last[last["last"]]
+    scores = last.pivot_table(
+        index="axis.clients", columns=["axis.task", "seed"], values="score", sort=False
+    )
+    rows = []
+    for name, own in scores.iterrows():
+        rows.append([name, *against(own, scores.loc["all 1,024"])])
+    return table(["clients hold", *heads_of(scores)], rows)
+
+
+def heads_of(scores: pd.DataFrame) -> list[str]:
+    """Return the heads of the columns of ``against``."""
+    return [head for task in scores.columns.unique(0) for head in (task, "points")]
+
+
+def against(own: pd.Series, other: pd.Series) -> list[str]:
+    """Return for each task the mean score, and the difference to another series in points."""
+    cells = []
+    for task in own.index.unique(0):
+        cells += [f"{own[task].mean():.3f}", differences(own[task], other[task])]
+    return cells
+
+
+def differences(own: pd.Series, other: pd.Series) -> str:
+    """Return the mean difference in points with its 95 % t interval over task and seed."""
+    from scipy import stats
+
+    pairs = (100 * (own - other)).dropna().to_numpy()
+    if not len(pairs) or not np.any(pairs):
+        return "-"
+    half = stats.t.ppf(0.975, len(pairs) - 1) * pairs.std(ddof=1) / np.sqrt(len(pairs))
+    return f"{pairs.mean():+.1f} ({pairs.mean() - half:+.1f} to {pairs.mean() + half:+.1f})"
+
+
+PARTS: dict[str, Callable[..., str]] = {"one_sms": one_sms, "nested": nested}
