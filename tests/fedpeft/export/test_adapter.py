@@ -78,7 +78,7 @@ def test_an_adapter_of_a_bert_predicts_as_the_run(
     trained = Trained.read(made_up(tmp_path / "vector", experiment, 0.3))
     export(trained, "peft", tmp_path / "adapter")
     chances = said_by_readme(tmp_path / "adapter", trained, monkeypatch)
-    assert_same(chances, expected_of(trained))
+    assert_same(chances, expected_of(trained), 3e-5)  # random weights of LoRA are large
 
 
 @peft_warns
