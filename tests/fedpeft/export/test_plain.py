@@ -15,9 +15,8 @@ from exports import (
     PAIRS,
     READINGS,
     TEXTS,
-    assert_same,
+    assert_predicts,
     examples_for,
-    expected_of,
     said_by_readme,
 )
 from finished import finished_run, made_up, method, small
@@ -83,7 +82,7 @@ def test_the_readme_of_a_plain_model_predicts_as_the_run(
     trained = Trained.read(folder)
     export(trained, "hf", tmp_path / "plain")
     predictions = said_by_readme(tmp_path / "plain", trained, monkeypatch)
-    assert_same(predictions, expected_of(trained))
+    assert_predicts(predictions, trained)
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     assert "fedpeft" not in json.dumps(config)
     if trained.kind != "score" and not reading.startswith("m"):
@@ -98,7 +97,7 @@ def test_a_fused_bert_predicts_as_unfused(
     trained = Trained.read(made_up(tmp_path / "vector", settings, 1.0))
     export(trained, "hf", tmp_path / "plain")
     predictions = said_by_readme(tmp_path / "plain", trained, monkeypatch)
-    assert_same(predictions, expected_of(trained))
+    assert_predicts(predictions, trained)
 
 
 @pytest.mark.parametrize("kind", ["float64", "regenerated", "projected", "low rank", "labels"])
@@ -115,7 +114,7 @@ def test_other_settings_are_exported_too(
     trained = Trained.read(finished_run(*READINGS["cls"], setting, "method.d=12"))
     export(trained, "hf", tmp_path / "plain")
     predictions = said_by_readme(tmp_path / "plain", trained, monkeypatch)
-    assert_same(predictions, expected_of(trained))
+    assert_predicts(predictions, trained)
 
 
 @pytest.mark.long
