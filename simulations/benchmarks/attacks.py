@@ -37,6 +37,7 @@ from simulations.benchmarks.parts.attack_tables import (
     backdoors,
     draw_worst,
     sentences,
+    success,
     worst_rows,
 )
 from simulations.benchmarks.parts.short_runs import measured
@@ -85,7 +86,7 @@ def finished(wanted: Sequence[Cell], options: argparse.Namespace) -> Runs:
 def figures_of(cell: Cell, backbone: Path, rounds: int, scratch: Path) -> dict[str, Any]:
     """Return the figures of one federation, from its file or from a new run."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    return measured(cell.settings(backbone, rounds), scratch / cell.name)
+    return measured(cell.settings(backbone, rounds), scratch / f"{cell.key}.json")
 
 
 def shown(items: Iterable[Any], total: int) -> Iterable[Any]:
@@ -112,12 +113,13 @@ def recorded(runs: Runs, options: argparse.Namespace, arguments: Sequence[str]) 
         "clients",
         **{f"sentence {number}": text for number, text in enumerate(sentences(runs), start=1)},
     }
-    raw = {cell.name.removesuffix(".json"): figures["score"] for cell, figures in runs.items()}
+    raw = {cell.key: runs[cell]["score"] for cell in runs if cell.attack != BACKDOOR}
     report = Report(settings, worst_rows(runs), facts, raw)
     record("attacks", "worst accuracy", report, arguments, options.results)
     rows = backdoors(runs)
     facts = {"success": "share of texts of other classes that the trigger turns into the target"}
-    record("attacks", "backdoor", Report(settings, rows, facts, {}), arguments, options.results)
+    raw = {cell.key: success(runs[cell]) for cell in runs if cell.attack == BACKDOOR}
+    record("attacks", "backdoor", Report(settings, rows, facts, raw), arguments, options.results)
     return report
 
 

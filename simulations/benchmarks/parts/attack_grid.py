@@ -86,10 +86,10 @@ class Cell:
     seed: int
 
     @property
-    def name(self) -> str:
-        """Name of the file of its figures."""
+    def key(self) -> str:
+        """What tells the run from others; also the stem of the file of its figures."""
         parts = self.partition, self.rule, self.attack, str(self.attackers), str(self.seed)
-        return f"{', '.join(parts)}.json"
+        return ", ".join(parts)
 
     def settings(self, backbone: Path, rounds: int) -> list[str]:
         """Return the settings of its run."""

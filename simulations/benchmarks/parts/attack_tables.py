@@ -66,16 +66,20 @@ def backdoors(runs: Runs) -> list[Row]:
                 for cell, figures in runs.items()
                 if (cell.rule, cell.attack, cell.partition) == (rule, BACKDOOR, partition)
             ]
-            success = mean(figures["metrics"]["attack_success"] for figures in found)
             rows.append(
                 {
                     "partition": partition,
                     "rule": rule,
                     "accuracy, %": round(100 * mean(each["score"] for each in found), 1),
-                    "success, %": round(100 * success, 1),
+                    "success, %": round(100 * mean(map(success, found)), 1),
                 }
             )
     return rows
+
+
+def success(figures: Mapping[str, Any]) -> float:
+    """Return the share of texts of other classes that the backdoor's trigger turns."""
+    return float(figures["metrics"]["attack_success"])
 
 
 def rules_of(runs: Runs) -> list[str]:

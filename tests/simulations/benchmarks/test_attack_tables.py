@@ -106,4 +106,4 @@ def test_the_picture_is_an_svg(runs: Runs, tmp_path: Path) -> None:
 def test_cells_are_those_whose_rules_can_run() -> None:
     found = list(cells(list(RULES), ["scaling"], [5, 8], 1))
     assert len(found) == len(PARTITIONS) * (2 * len(RULES) - 1)
-    assert len({cell.name for cell in found}) == len(found)
+    assert len({cell.key for cell in found}) == len(found)
