@@ -101,9 +101,7 @@ def train_cohort(
         fixed: True for numbers of a client that stay as they are, bool [K, P].
         limit: when to stop before all steps are done; None = never.
     """
-    plans = _plans(data, clients, local, when, private)
-    if limit and limit.steps:
-        plans = [plan[:most] for plan, most in zip(plans, limit.steps, strict=True)]
+    plans = _plans(data, clients, local, when, private, limit)
     begun = time.monotonic()
     data = _with_states(model, data, plans, uses=2 * local.perturbations or 1)
     # Most steps first: the clients still training are then always the first rows.
@@ -128,9 +126,8 @@ def train_cohort(
             gradients, losses = _private_gradients(model, current, texts, batches, settings, kept)
         elif local.perturbations:
             along = directions(local, when, step, vectors)
-            slopes, losses = measure(
-                model, current, texts, batches, along, local.perturbation_scale
-            )
+            scale = local.perturbation_scale
+            slopes, losses = measure(model, current, texts, batches, along, scale)
             gradients = combined(slopes, along)
         else:
             gradients, losses = _mean_gradients(model, current, texts, batches, total[:rows])
@@ -145,11 +142,16 @@ def _plans(
     local: LocalSection,
     when: When,
     private: Sequence[DPSGD] | None,
+    limit: Limit | None,
 ) -> list[list[np.ndarray]]:
-    """Return the batches of each client."""
+    """Return the batches of the steps that each client is to take."""
     if private:
-        return [poisson_batches(dp, len(texts)) for dp, texts in zip(private, data, strict=True)]
-    return [plan_batches(c, texts, local, when) for c, texts in zip(clients, data, strict=True)]
+        plans = [poisson_batches(dp, len(own)) for dp, own in zip(private, data, strict=True)]
+    else:
+        plans = [plan_batches(c, own, local, when) for c, own in zip(clients, data, strict=True)]
+    if limit and limit.steps:
+        return [plan[:most] for plan, most in zip(plans, limit.steps, strict=True)]
+    return plans
 
 
 def _with_states(
