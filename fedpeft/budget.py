@@ -52,7 +52,8 @@ def message_bytes(experiment: Experiment, info: TaskInfo | None = None) -> int:
         info: description of the task, if known; otherwise its data may be read.
     """
     payload, privacy = size_up(Runtime(experiment, known=info)), experiment.privacy
-    return train_reply_bytes(payload, privacy.examples + privacy.local)
+    statements = privacy.examples + privacy.local
+    return train_reply_bytes(payload, statements, experiment.federation.partial)
 
 
 def within_budget(experiment: Experiment) -> Experiment:

@@ -1,14 +1,17 @@
-"""Tables of the studies of one SMS and of nested z."""
+"""Tables of the studies of one SMS, of nested z, and of bytes until full fine-tuning."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Callable
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from parts.markdown import table
-from parts.results import STUDIES
+from parts.results import BENCHMARKS, STUDIES
+from simulations.benchmarks.parts.codec_pairs import interval
+from simulations.readable import readable_bytes
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -61,6 +64,28 @@ def nested() -> str:
     return table(["clients hold", *heads_of(scores)], rows)
 
 
+def reach() -> str:
+    """Return rounds and bytes of each way of training until 95 and 99 % of full fine-tuning."""
+    rows = json.loads((BENCHMARKS / "reach.json").read_text(encoding="utf-8"))["reach"]["table"]
+    ways: dict[str, list[str]] = {}
+    for row in rows:
+        cells = ways.setdefault(row["series"], [row["series"], f"{row['last score']:.3f}"])
+        cells += reached(row)
+    shares = [f"{share:.0%}" for share in sorted({row["share"] for row in rows})]
+    columns = [f"{share}: {text}" for share in shares for text in ("rounds", "up", "messages")]
+    return table(["way of training", "last score", *columns], [*ways.values()])
+
+
+def reached(row: dict[str, Any]) -> list[str]:
+    """Return rounds, payload up of a client, and all messages of a way that reached a share."""
+    if row["rounds"] is None:
+        return ["-", "-", "-"]
+    reached, seeds = row["reached"].split(" of ")
+    some = "" if reached == seeds else f" ({row['reached']})"
+    sizes = row["payload up per client"], row["messages up and down"]
+    return [f"{row['rounds']:g}{some}", *map(readable_bytes, sizes)]
+
+
 def heads_of(scores: pd.DataFrame) -> list[str]:
     """Return the heads of the columns of ``against``."""
     return [head for task in scores.columns.unique(0) for head in (task, "points")]
@@ -76,13 +101,11 @@ def against(own: pd.Series, other: pd.Series) -> list[str]:
 
 def differences(own: pd.Series, other: pd.Series) -> str:
     """Return the mean difference in points with its 95 % t interval over task and seed."""
-    from scipy import stats
-
     pairs = (100 * (own - other)).dropna().to_numpy()
     if not len(pairs) or not np.any(pairs):
         return "-"
-    half = stats.t.ppf(0.975, len(pairs) - 1) * pairs.std(ddof=1) / np.sqrt(len(pairs))
-    return f"{pairs.mean():+.1f} ({pairs.mean() - half:+.1f} to {pairs.mean() + half:+.1f})"
+    low, high = interval(pairs)
+    return f"{pairs.mean():+.1f} ({low:+.1f} to {high:+.1f})"
 
 
-PARTS: dict[str, Callable[..., str]] = {"one_sms": one_sms, "nested": nested}
+PARTS: dict[str, Callable[..., str]] = {"one_sms": one_sms, "nested": nested, "reach": reach}

@@ -18,7 +18,6 @@ if TYPE_CHECKING:
 MANY = 100  # from this many named classes on, small heads start from labels
 
 __all__ = [
-    "MANY",
     "Full",
     "Head",
     "Labelled",

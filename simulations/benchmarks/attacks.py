@@ -48,7 +48,7 @@ ATTACKERS = (3, 5, 8, 10)  # of 25: 12, 20, 32 and 40 %
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__)
+    parser = arguments_of(__doc__, None)
     parser.add_argument("--scratch", type=Path, required=True, help="folder of finished runs")
     parser.add_argument("--seeds", type=int, default=3, help="runs of each kind (3)")
     parser.add_argument("--rounds", type=int, default=12, help="a run (12)")
@@ -86,7 +86,7 @@ def finished(wanted: Sequence[Cell], options: argparse.Namespace) -> Runs:
 def figures_of(cell: Cell, backbone: Path, rounds: int, scratch: Path) -> dict[str, Any]:
     """Return the figures of one federation, from its file or from a new run."""
     logging.getLogger("flwr").setLevel(logging.ERROR)
-    return measured(cell.settings(backbone, rounds), scratch / f"{cell.key}.json")
+    return measured(cell.settings(backbone, rounds), scratch)
 
 
 def shown(items: Iterable[Any], total: int) -> Iterable[Any]:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpeft.errors import UserError
-from simulations.benchmarks.common import Report, arguments_of, record, script
+from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.parts.codec_pairs import (
     EARLIER_FRAMING,
     LABEL,
@@ -33,7 +33,6 @@ from simulations.study.table import read_table
 if TYPE_CHECKING:
     import pandas as pd
 
-Row = dict[str, object]
 #: Where a message of few bytes can have more numbers or more bits: (method, wire), and its rival.
 RIVALS = (
     (("SLaSh 1024", "1 up, 32 down"), ("SLaSh 256", "4 up, 32 down")),
@@ -46,7 +45,7 @@ RIVALS = (
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__)
+    parser = arguments_of(__doc__, None)
     parser.add_argument("study", type=Path, help="the study's folder")
     parser.add_argument("--case", default="", help="name of the case (the folder's name)")
     options = parser.parse_args(arguments)
@@ -72,7 +71,7 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     record("bits", case, report, arguments, options.results)
     if choices := rivals(cells):
         facts = {"points": "100 times the mean difference, more numbers minus more bits"}
-        more = Report(settings, choices, facts, {"rows": choices})
+        more = Report(settings, choices, facts, {})
         record("bits", f"{case}: more numbers or more bits", more, arguments, options.results)
     return report
 

@@ -73,8 +73,7 @@ def row_of(partition: str, case: str, runs: list[Row], reference: list[Row], rou
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__)
-    parser.set_defaults(repeats=10)
+    parser = arguments_of(__doc__, 10)
     parser.add_argument("--rounds", type=int, default=12, help="a run")
     parser.add_argument("--partitions", nargs="+", choices=PARTITIONS, default=list(PARTITIONS))
     parser.add_argument("--scratch", type=Path, required=True, help="folder of finished runs")
@@ -97,7 +96,7 @@ def _recorded(options: argparse.Namespace, arguments: Sequence[str]) -> Report:
             settings = (*common, *PARTITIONS[partition], *limits)
             name = f"{partition}, {case}"
             runs[name] = [
-                measured((*settings, f"seed={seed}"), options.scratch / f"{name}, {seed}.json")
+                measured((*settings, f"seed={seed}"), options.scratch)
                 for seed in range(options.repeats)
             ]
             reference = runs[f"{partition}, no limit"]

@@ -90,8 +90,7 @@ def round_share(options: argparse.Namespace, method: str, codec: str) -> Row:
 def main(arguments: Sequence[str] | None = None) -> list[Report]:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__)
-    parser.set_defaults(repeats=51)
+    parser = arguments_of(__doc__, 51)
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
     parser.add_argument("--glue", type=Path, help="folder of GLUE files; default: made-up texts")
     parser.add_argument("--clients", type=int, default=8, help="clients (8)")

@@ -53,12 +53,19 @@ class Report:
     raw: dict[str, Any]
 
 
-def arguments_of(doc: str | None) -> argparse.ArgumentParser:
-    """Return a parser with the options of every benchmark; ``doc`` is the script's docstring."""
+def arguments_of(doc: str | None, repeats: int | None = 5) -> argparse.ArgumentParser:
+    """Return a parser with the options of every benchmark.
+
+    Args:
+        doc: the script's docstring.
+        repeats: default of ``--repeats``; None for a benchmark that measures nothing twice.
+    """
     parser = argparse.ArgumentParser(
         description=doc, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--repeats", type=int, default=5, help="measurements of each side (5)")
+    if repeats is not None:
+        text = f"measurements of each side, or seeds ({repeats})"
+        parser.add_argument("--repeats", type=int, default=repeats, help=text)
     parser.add_argument(
         "--results", type=Path, default=RESULTS, help="folder of the JSON and Markdown files"
     )

@@ -97,7 +97,7 @@ def row_of(clients: int, engine: str, asked: int) -> tuple[Row, dict[str, object
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__)
+    parser = arguments_of(__doc__, None)
     sizes = [100, 1000, 10_000, 100_000, 1_000_000]
     parser.add_argument("--sizes", type=int, nargs="+", default=sizes, help="clients")
     parser.add_argument("--asked", type=int, default=ASKED, help="clients a round (100)")

@@ -34,7 +34,7 @@ _TICK = os.sysconf("SC_CLK_TCK")
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__)
+    parser = arguments_of(__doc__, None)
     parser.add_argument("--nodes", type=int, default=50, help="number of nodes (50)")
     parser.add_argument("--rounds", type=int, default=20, help="rounds of the run (20)")
     options = parser.parse_args(arguments)

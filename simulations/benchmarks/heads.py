@@ -3,8 +3,7 @@
 `intents` is synthetic; `mentions` and `cloze` are made from the questions of QQP, see
 `parts/many_classes.py`. Each run is a federation that trains only the head (`method.name=linear`),
 for every task, head and seed, at one learning rate. Finished runs are read from `--scratch`, so the
-benchmark can be resumed. The texts are written to `--scratch` too; delete
-it afterwards.
+benchmark can be resumed. The texts are written to `--scratch` too; delete it afterwards.
 
 Example:
     python -m simulations.benchmarks.heads --glue ../shared/data/glue --scratch /tmp/heads
@@ -13,9 +12,7 @@ Example:
 from __future__ import annotations
 
 import argparse
-import json
 import sys
-import tempfile
 from collections.abc import Sequence
 from itertools import product
 from pathlib import Path
@@ -23,11 +20,10 @@ from statistics import mean, stdev
 
 from fedpeft.batches.kept import KeptStates
 from fedpeft.experiment.config import Experiment
-from fedpeft.files import write_json
 from fedpeft.runtime import runtime_of
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.parts.many_classes import glue_texts, intents, nouns
-from simulations.simulation import prepare, simulate
+from simulations.benchmarks.parts.short_runs import kept, result_of
 
 FULL = "full"
 #: Name of a head -> its settings.
@@ -58,23 +54,22 @@ def write_task(task: str, glue: Path | None, folder: Path) -> None:
         nouns(folder, glue_texts(glue, "QQP"), seed=0, cut=task == "cloze")
 
 
-def measured(settings: Sequence[str], file: Path, kept: KeptStates) -> Row:
+def measured(settings: Sequence[str], folder: Path, states: KeptStates) -> Row:
     """Return the figures of one run, from its file or from a new run.
 
     Args:
         settings: the run's settings.
-        file: file of the figures.
-        kept: representations of texts by earlier runs; they are the same for all heads.
+        folder: folder of the figures.
+        states: representations of texts by earlier runs; they are the same for all heads.
     """
-    if not file.exists():
-        experiment = Experiment.load("", settings)
-        runtime_of(experiment).model.kept = kept
-        with tempfile.TemporaryDirectory() as scratch:
-            folder, _ = prepare(experiment, Path(scratch) / "run")
-            result = simulate(folder, experiment)
+
+    def figures() -> Row:
+        runtime_of(Experiment.load("", settings)).model.kept = states
+        result = result_of(settings)
         up = result["bytes"]["per_client_round_up"]["payload"]
-        write_json(file, {"score": result["score"], "numbers": result["head_size"], "up": up})
-    return json.loads(file.read_text(encoding="utf-8"))
+        return {"score": result["score"], "numbers": result["head_size"], "up": up}
+
+    return kept(settings, folder, figures)
 
 
 def settings_of(options: argparse.Namespace, task: str, seed: int) -> list[str]:
@@ -123,8 +118,7 @@ def rows_of(task: str, runs: dict[str, list[Row]]) -> list[Row]:
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__)
-    parser.set_defaults(repeats=3)
+    parser = arguments_of(__doc__, 3)
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
     parser.add_argument("--glue", type=Path, help="folder of GLUE files; intents needs none")
     parser.add_argument("--clients", type=int, default=4, help="clients (4)")
@@ -138,12 +132,10 @@ def main(arguments: Sequence[str] | None = None) -> Report:
         write_task(task, options.glue, options.scratch / task)
         runs: dict[str, list[Row]] = {head: [] for head in dict.fromkeys((FULL, *options.heads))}
         settings = settings_of(options, task, seed=0)
-        kept = runtime_of(Experiment.load("", settings)).model.kept
+        states = runtime_of(Experiment.load("", settings)).model.kept
         for seed, head in product(range(options.repeats), runs):
             settings = [*settings_of(options, task, seed), *HEADS[head]]
-            file = f"{options.backbone}-{task}-{options.rounds}-{options.lr}-{head}-{seed}.json"
-            path = options.scratch / file.replace(" ", "")
-            runs[head].append(measured(settings, path, kept))
+            runs[head].append(measured(settings, options.scratch / "runs", states))
         names = ("backbone", "clients", "rounds", "lr", "repeats")
         facts = {
             "bytes up": "of one client and round; all of them are the head's",

@@ -140,7 +140,7 @@ def _short(result: dict[str, Any]) -> dict[str, Any]:
 def main(arguments: Sequence[str] | None = None) -> list[Report]:
     """Run the study from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__)
+    parser = arguments_of(__doc__, None)
     parser.add_argument("--tasks", nargs="+", default=list(TASKS), choices=list(TASKS))
     parser.add_argument("--methods", nargs="+", default=["slash", "lora"])
     parser.add_argument("--epsilons", nargs="+", default=[NONE, "8", "3", "1"])

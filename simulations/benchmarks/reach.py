@@ -29,7 +29,7 @@ SHARES = 0.95, 0.99
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__)
+    parser = arguments_of(__doc__, None)
     parser.add_argument("study", type=Path, help="the study's folder")
     parser.add_argument("--reference", default="full", help="series that the shares are of")
     options = parser.parse_args(arguments)

@@ -64,7 +64,6 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
-    parser.set_defaults(repeats=5)
     parser.add_argument("--clients", type=int, default=1000, help="updates (1000)")
     parser.add_argument("--size", type=int, default=4099, help="numbers of an update (4099)")
     options = parser.parse_args(arguments)

@@ -7,7 +7,7 @@ seconds of training and evaluation; memory is the peak of the process. Finished 
 `--scratch`, so the benchmark can be resumed.
 
 Example:
-    python -m simulations.benchmarks.upper_half --glue ../shared/data/glue
+    python -m simulations.benchmarks.upper_half --scratch /tmp/upper_half
 """
 
 from __future__ import annotations
@@ -24,9 +24,9 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from fedpeft.experiment.config import Experiment
-from fedpeft.files import write_json
 from simulations.benchmarks.common import Report, Row, arguments_of, child, record, script
 from simulations.benchmarks.memory import resident
+from simulations.benchmarks.parts.short_runs import kept
 from simulations.simulation import prepare, simulate
 
 #: Name of a variant -> its settings.
@@ -46,18 +46,19 @@ def measure_process(settings: Sequence[str]) -> None:
     print(json.dumps({"score": result["score"], "cpu": seconds, "peak": resident("VmHWM")}))
 
 
-def measured(settings: Sequence[str], file: Path) -> Row:
+def measured(settings: Sequence[str], folder: Path) -> Row:
     """Return the figures of one run, from its file or from a new process."""
-    if not file.exists():
+
+    def figures() -> Row:
         code = "import sys; from simulations.benchmarks.upper_half import measure_process as m; "
         done = subprocess.run(
             child(code + "m(sys.argv[1:])", *settings), capture_output=True, text=True, check=False
         )
         if done.returncode:
             raise SystemExit(f"{' '.join(settings)}: {done.stderr[-2000:]}")
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, json.loads(done.stdout.splitlines()[-1]))
-    return json.loads(file.read_text(encoding="utf-8"))
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return kept(settings, folder, figures)
 
 
 def settings_of(options: argparse.Namespace, task: str, method: str, seed: int) -> list[str]:
@@ -105,8 +106,7 @@ def row_of(task: str, method: str, runs: dict[str, list[Row]]) -> list[Row]:
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__)
-    parser.set_defaults(repeats=3)
+    parser = arguments_of(__doc__, 3)
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
     parser.add_argument("--glue", type=Path, help="folder of GLUE files; default: download")
     parser.add_argument("--examples", type=int, default=800, help="training examples (800)")
@@ -125,8 +125,7 @@ def main(arguments: Sequence[str] | None = None) -> Report:
         runs: dict[str, list[Row]] = {variant: [] for variant in VARIANTS}
         for seed, (variant, layers) in product(range(options.repeats), VARIANTS.items()):
             settings = [*settings_of(options, task, method, seed), layers]
-            file = options.scratch / f"{task}-{method}-{variant.replace(' ', '-')}-{seed}.json"
-            runs[variant].append(measured(settings, file))
+            runs[variant].append(measured(settings, options.scratch))
         raw[f"{task}, {method}"] = runs
         table += row_of(task, method, runs)
     names = ("backbone", "examples", "held_out", "clients", "rounds", "threads", "autocast")

@@ -1,10 +1,11 @@
-"""Short runs whose figures are kept in a folder, so that a benchmark of many can be resumed."""
+"""Figures of short runs, kept in a folder, so that a benchmark of many can be resumed."""
 
 from __future__ import annotations
 
 import json
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from hashlib import sha256
 from pathlib import Path
 from typing import Any
 
@@ -13,15 +14,36 @@ from fedpeft.files import write_json
 from simulations.simulation import prepare, quiet, simulate
 
 
-def measured(settings: Sequence[str], file: Path) -> dict[str, Any]:
-    """Return score, clipped updates and other metrics of a run, from its file or from a new run."""
+def kept(
+    settings: Sequence[str], folder: Path, measure: Callable[[], dict[str, Any]]
+) -> dict[str, Any]:
+    """Return the figures of a run with these settings: from its file, or measured now.
+
+    The file's name is a digest of all settings, so runs of other options never share it.
+    """
+    file = folder / f"{sha256(json.dumps([*settings]).encode()).hexdigest()[:16]}.json"
     if not file.exists():
-        experiment = Experiment.load("", settings)
-        with tempfile.TemporaryDirectory() as scratch, quiet():
-            folder, _ = prepare(experiment, Path(scratch) / "run")
-            result = simulate(folder, experiment)
-            clipped = sum(len(line["clipped"]) for line in folder.rounds())
-        figures = {"score": result["score"], "clipped": clipped, "metrics": result["metrics"]}
-        file.parent.mkdir(parents=True, exist_ok=True)
-        write_json(file, figures)
-    return json.loads(file.read_text(encoding="utf-8"))
+        figures = measure()
+        folder.mkdir(parents=True, exist_ok=True)
+        write_json(file, {"settings": [*settings], "figures": figures})
+    figures = json.loads(file.read_text(encoding="utf-8"))["figures"]
+    return figures
+
+
+def result_of(settings: Sequence[str]) -> dict[str, Any]:
+    """Return the result of a new run, and as ``clipped`` how many updates were."""
+    experiment = Experiment.load("", settings)
+    with tempfile.TemporaryDirectory() as scratch, quiet():
+        folder, _ = prepare(experiment, Path(scratch) / "run")
+        result = simulate(folder, experiment)
+        return {**result, "clipped": sum(len(line["clipped"]) for line in folder.rounds())}
+
+
+def measured(settings: Sequence[str], folder: Path) -> dict[str, Any]:
+    """Return score, clipped updates and other metrics of a run, kept in the folder."""
+
+    def figures() -> dict[str, Any]:
+        result = result_of(settings)
+        return {name: result[name] for name in ("score", "clipped", "metrics")}
+
+    return kept(settings, folder, figures)

@@ -34,10 +34,14 @@ def longest(reply: TrainReply) -> int:
     return message_to_proto(make_message(metadata=metadata, content=content)).ByteSize()
 
 
+@pytest.mark.parametrize("steps", [0, 1, 2**27 - 1])
 @pytest.mark.parametrize("statements", [0, 1, 2])
 @pytest.mark.parametrize("payload", [8, 60, 100, 127, 128, 229, 7176, 16_300, 16_384, 3_000_000])
-def test_the_limit_is_reached_within_twelve_bytes(payload: int, statements: int) -> None:
+def test_the_limit_is_reached_within_fifteen_bytes(
+    payload: int, statements: int, steps: int
+) -> None:
     example, client = (STATEMENT if statements > kept else b"" for kept in (0, 1))
     loss = None if statements else 0.5
-    reply = TrainReply(vector=bytes(payload), loss=loss, example=example, client=client)
-    assert 0 <= train_reply_bytes(payload, statements) - longest(reply) <= 12
+    said = {"loss": loss, "example": example, "client": client, "steps": steps}
+    reply = TrainReply(vector=bytes(payload), **said)
+    assert 0 <= train_reply_bytes(payload, statements, steps > 0) - longest(reply) <= 15
