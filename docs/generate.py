@@ -30,7 +30,8 @@ PARTS: dict[str, Callable[..., str]] = {
 }
 #: Pages whose parts are committed.
 COMMITTED = [
-    SOURCE / "results" / name for name in ("communication.md", "record.md", "small-messages.md")
+    SOURCE / "results" / name
+    for name in ("communication.md", "reach.md", "record.md", "small-messages.md")
 ]
 PICTURE = Path("images") / "score-against-bytes.svg"
 _PART = re.compile(r"(<!-- generated: (\w+)(?: (\S+))? -->\n).*?(<!-- end -->)", re.S)

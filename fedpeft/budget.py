@@ -6,9 +6,9 @@ The choice follows ``ORDER``, and takes the first step whose message fits:
    is unbiased, and the mean over clients removes most of its error, whereas a smaller method is
    another, weaker model in every round: 1,794 numbers at 1 bit score 3.9 points more than 1,026 at
    4 bits, in fewer bytes;
-2. at 1 bit, the largest sizes that fit (``SIZES``). Below 1 bit, EDEN drops numbers at random and
-   its error exceeds the change itself: 1,026 numbers at 1 bit score 8.2 points more than 1,794 at
-   0.2 bits;
+2. at 1 bit, the largest sizes that fit (``SIZES``). Below 1 bit, EDEN drops numbers at random, and
+   below 0.79 bits its error exceeds the change: 1,026 numbers at 1 bit score 8.2 points more
+   than 1,794 at 0.2 bits;
 3. fewer bits, down to 0.02, each with the largest sizes that fit: the head alone may exceed the
    budget, and no method size reduces it.
 

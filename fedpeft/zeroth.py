@@ -32,7 +32,8 @@ _TEXTS = 512  # evaluated together, those of all points; more are not faster on 
 def directions(local: LocalSection, when: When, step: int, like: Tensor) -> Tensor:
     """Return the directions of a step, [local.perturbations, P], for vectors ``like`` [n, P].
 
-    They are the same to the bit at all sites, and fewer are the first of more.
+    They are the same to the bit at all sites; a smaller ``local.perturbations`` gives the first of
+    the same directions.
     """
     name, size = f"zeroth/{when.round}/{step}", like.shape[1]
     drawn = Projection(when.seed, name, size, local.perturbations, "normal").transposed()
@@ -54,7 +55,7 @@ def measure(
 ) -> tuple[Tensor, Tensor]:
     """Return the slope of each group's mean loss along directions, [G, K], and the losses [G].
 
-    A loss is the mean of those at the points around a task vector.
+    The loss of a group is its mean over all evaluated points.
 
     Args:
         model: the task model.

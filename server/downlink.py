@@ -1,4 +1,4 @@
-"""What the server sends to train in a round, to clients that missed some rounds and to others.
+"""The downlink of training: the server's vector, or the steps since a client's last round.
 
 With a ``delta`` downlink all clients that took part in the last round hold the same *reference*,
 and get one step from there, see ``fedpeft.transfer``. The server keeps the last steps, as many as

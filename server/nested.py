@@ -17,12 +17,12 @@ from server.updates import Update, weight
 def completed(
     run: Run, sent: Broadcast, updates: Mapping[int, Update], sampled: Mapping[int, Node]
 ) -> Mapping[int, Update]:
-    """Return the updates, each with all numbers.
+    """Return the updates with the numbers that small clients do not hold filled in.
 
-    A number that a client does not hold gets the weighted mean of the clients that hold it, so the
-    mean over all clients is the mean over those. Without such a client in this round, it is as the
-    server sent it. The other numbers of such a client are its changes, taken from the vector that
-    clients with all numbers received: a quantized downlink sends each group its own code.
+    Each gets the weighted mean of the clients that hold it, so the mean over all clients is the
+    mean over those, or the number that the server sent if none of them replied. To the numbers that
+    a small client holds, its change is added; it counts from the vector that the other clients
+    received, since a quantized downlink sends each group its own code.
     """
     experiment = run.experiment
     small = [client for client in updates if is_small(experiment, client)]

@@ -1,4 +1,4 @@
-"""The default head for few classes: every weight is trained."""
+"""The default head: every weight is trained."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from fedpeft.modifications.encoder import Encoder
 from fedpeft.tasks.base import Examples
 from fedpeft.tasks.encoding import encode
 
-LOGIT = 20.0  # mean logit of a label as text: cosine similarities at temperature 1/20, as in CLIP
+LOGIT = 20.0  # mean logit of a label as text: cosine similarities at temperature 1/20
 _CHUNK = 32  # labels in a pass
 _LONGEST = 64  # tokens of a label
 

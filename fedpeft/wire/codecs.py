@@ -85,9 +85,9 @@ def encoded_size(size: int, codec: str) -> int:
 def head_codec(up: str, classes: int) -> str:
     """Return the codec of the head's numbers if none is set: ``up``, or less with many classes.
 
-    Four bits beside a number format and one bit beside EDEN's others take at most a quarter of
-    the bytes, except beside two and three bits, and lost at most 0.4 points with 150 classes
-    (``simulations/benchmarks/results/heads.md``); less than one bit loses more.
+    ``eden4`` if ``up`` is a number format, ``eden1`` if it is ``eden2`` to ``eden8``: a quarter of
+    the head's bytes or less, a third beside ``eden3``, half beside ``eden2``. With 150 classes they
+    lost at most 0.5 points (``simulations/benchmarks/results/heads.md``); below one bit more.
     """
     if classes < MANY:
         return up

@@ -8,8 +8,8 @@ same seed, so nothing has to be remembered between rounds.
 
 Where the next code corrects the errors of this one, as in a ``delta`` downlink, the decoded vector
 is better near x than correct on average: S = <z, q> / |q|^2 then has the smallest error, which is
-always smaller than x. With the unbiased scale, below one bit, the error is larger than x, and would
-grow from round to round.
+always smaller than x. With the unbiased scale the error is larger than x below pi/4 bits, and
+would grow from round to round.
 
 The rotation is two orthonormal cosine transforms, each after random signs. It is not uniform over
 all rotations, so the bias is not exactly zero, but it is too small to measure. With one transform

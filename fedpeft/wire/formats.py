@@ -20,7 +20,7 @@ def encode(vector: np.ndarray, name: str) -> bytes:
 
 
 def decode(data: bytes, name: str, size: int, dtype: str = "float32") -> np.ndarray:
-    """Return the vector [P] of received bytes in ``dtype``; it may share their memory.
+    """Return the vector [P] of received bytes as a new array of ``dtype``.
 
     Args:
         data: the received bytes, which are not trusted.

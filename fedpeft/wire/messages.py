@@ -57,7 +57,8 @@ class HandshakeReply:
         client: number of the client.
         examples: number of training examples.
         reference: name of the vector that the client holds, see ``server/downlink.py``.
-        experiment: SHA-256 digests, here and below.
+        experiment, projection, layout, labels, backbone: SHA-256 digests that the server compares
+            with its own.
     """
 
     version: str = _field("s", str, "")

@@ -1,7 +1,8 @@
 """Codecs of the slopes of zeroth-order training, from which the server replays a client's steps.
 
 ``scalars`` sends every slope in the number format of the model, so that the server makes the
-client's vector without rounding: framing takes many times what two bytes a slope would save.
+client's vector without rounding. A round has few slopes, so shorter numbers would save less than
+the framing takes.
 ``signs`` sends one bit for each slope, 1 for a negative one.
 
 A downlink of ``scalars`` sends the combined slopes of all clients in the codec of the uplink.
