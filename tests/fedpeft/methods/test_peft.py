@@ -15,7 +15,11 @@ from torch.nn.functional import pad
 from fedpeft.backbones.loading import Backbone
 from fedpeft.model import TaskModel
 
-pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning"),
+    # transformers 5.24 renames it to `cache`, which earlier versions do not have.
+    pytest.mark.filterwarnings("ignore:.*past_key_values.* is deprecated:FutureWarning"),
+]
 
 #: Our sites as module names in a block.
 MODULES = {
