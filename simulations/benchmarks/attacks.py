@@ -11,14 +11,9 @@ Example:
 from __future__ import annotations
 
 import argparse
-import logging
-import multiprocessing
 import sys
-from collections.abc import Iterable, Sequence
-from concurrent.futures import ProcessPoolExecutor, as_completed
-from functools import partial
+from collections.abc import Sequence
 from pathlib import Path
-from typing import Any
 
 from simulations.benchmarks.common import Report, arguments_of, record, script
 from simulations.benchmarks.parts.attack_grid import (
@@ -28,7 +23,6 @@ from simulations.benchmarks.parts.attack_grid import (
     HONEST,
     RULES,
     USUAL,
-    Cell,
     cells,
     trained_backbone,
 )
@@ -40,7 +34,7 @@ from simulations.benchmarks.parts.attack_tables import (
     success,
     worst_rows,
 )
-from simulations.benchmarks.parts.short_runs import measured
+from simulations.benchmarks.parts.short_runs import measured_all
 
 ATTACKERS = (3, 5, 8, 10)  # of 25: 12, 20, 32 and 40 %
 
@@ -62,39 +56,11 @@ def main(arguments: Sequence[str] | None = None) -> Report:
         *cells(options.rules, options.attacks, options.attackers, options.seeds),
         *cells(options.rules, [BACKDOOR], [USUAL], options.seeds),
     ]
-    runs = finished(sorted(wanted, key=lambda cell: cell.seed), options)
-    return recorded(runs, options, arguments)
-
-
-def finished(wanted: Sequence[Cell], options: argparse.Namespace) -> Runs:
-    """Run what is not finished yet, several at a time; return the figures of all."""
-    run = partial(
-        figures_of,
-        backbone=trained_backbone(options.scratch.resolve()),
-        rounds=options.rounds,
-        scratch=options.scratch,
-    )
-    if options.jobs == 1:
-        return {cell: run(cell) for cell in shown(wanted, len(wanted))}
-    context = multiprocessing.get_context("spawn")
-    with ProcessPoolExecutor(options.jobs, mp_context=context) as pool:
-        futures = {pool.submit(run, cell): cell for cell in wanted}
-        done = shown(as_completed(futures), len(wanted))
-        return {futures[future]: future.result() for future in done}
-
-
-def figures_of(cell: Cell, backbone: Path, rounds: int, scratch: Path) -> dict[str, Any]:
-    """Return the figures of one federation, from its file or from a new run."""
-    logging.getLogger("flwr").setLevel(logging.ERROR)
-    return measured(cell.settings(backbone, rounds), scratch)
-
-
-def shown(items: Iterable[Any], total: int) -> Iterable[Any]:
-    """Yield the items and print how many are done."""
-    for number, item in enumerate(items, start=1):
-        yield item
-        if number % 50 == 0 or number == total:
-            print(f"{number} of {total} runs", flush=True)
+    wanted.sort(key=lambda cell: cell.seed)
+    backbone = trained_backbone(options.scratch.resolve())
+    settings = [cell.settings(backbone, options.rounds) for cell in wanted]
+    figures = measured_all(settings, options.scratch, options.jobs)
+    return recorded(dict(zip(wanted, figures, strict=True)), options, arguments)
 
 
 def recorded(runs: Runs, options: argparse.Namespace, arguments: Sequence[str]) -> Report:

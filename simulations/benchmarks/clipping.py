@@ -12,23 +12,22 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from statistics import mean, stdev
 
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
-from simulations.benchmarks.parts.short_runs import measured
+from simulations.benchmarks.parts import attack_grid
+from simulations.benchmarks.parts.short_runs import measured_all
 
 CLIENTS = 10
-#: With nearly one class a client (Dirichlet 0.1) only a pretrained backbone learns the task.
 PARTITIONS = {
-    "iid": (),
-    "Dirichlet 1": ("partition.kind=dirichlet", "partition.alpha=1"),
-    "Dirichlet 0.1": (
-        *("partition.kind=dirichlet", "partition.alpha=0.1", "local.steps=10"),
-        *("backbone=minilm", "method.name=slash", "local.lr=0.01"),
+    **attack_grid.PARTITIONS,
+    # Whole epochs, so that clients with more examples take more steps.
+    "quantity 0.5": (
+        *("partition.kind=quantity", "partition.alpha=0.5"),
+        *("task.train_limit=1000", "local.steps=0", "local.epochs=1"),
     ),
-    "quantity 0.5": ("partition.kind=quantity", "partition.alpha=0.5"),
 }
 ATTACK = (f"adversary.fraction={1 / CLIENTS}", "adversary.attack=scaling")
 #: Clipping, then the factor of the attacker; None = all clients are honest.
@@ -39,18 +38,6 @@ CASES = {
     "clipped, attacker -10x": ("auto", -10),
     "clipped, attacker -50x": ("auto", -50),
 }
-SETTINGS = (
-    "backbone=tiny",
-    f"federation.clients={CLIENTS}",
-    "method.name=full",
-    "local.lr=0.003",
-    "local.steps=20",
-    "local.batch_size=16",
-    "local.schedule=constant",
-    "output.plots=false",
-    "engine.threads=1",
-    "engine.device=cpu",
-)
 HONEST, POINTS = 0.05, 2.0  # the aims: honest updates clipped, points lost to an attacker
 
 
@@ -74,41 +61,45 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__, 10)
-    parser.add_argument("--rounds", type=int, default=12, help="a run")
+    parser.add_argument("--rounds", type=int, default=12, help="a run (12)")
     parser.add_argument("--partitions", nargs="+", choices=PARTITIONS, default=list(PARTITIONS))
     parser.add_argument("--scratch", type=Path, required=True, help="folder of finished runs")
+    parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
     options = parser.parse_args(arguments)
     return _recorded(options, arguments)
 
 
 def _recorded(options: argparse.Namespace, arguments: Sequence[str]) -> Report:
-    options.scratch.mkdir(parents=True, exist_ok=True)
+    backbone = attack_grid.trained_backbone(options.scratch.resolve())
+    settings = [
+        attack_grid.federation(CLIENTS, more, backbone, options.rounds, seed)
+        for _, _, more in cases(options.partitions)
+        for seed in range(options.repeats)
+    ]
+    figures = iter(measured_all(settings, options.scratch, options.jobs))
     rows, runs = [], {}
-    common = (
-        *SETTINGS,
-        f"federation.rounds={options.rounds}",
-        f"output.eval_every={options.rounds}",
-    )
-    for partition in options.partitions:
-        for case, (limit, factor) in CASES.items():
-            attack = () if factor is None else (*ATTACK, f"adversary.strength={factor}")
-            limits = (*attack, f"federation.max_update_norm={limit}")
-            settings = (*common, *PARTITIONS[partition], *limits)
-            name = f"{partition}, {case}"
-            runs[name] = [
-                measured((*settings, f"seed={seed}"), options.scratch)
-                for seed in range(options.repeats)
-            ]
-            reference = runs[f"{partition}, no limit"]
-            rows.append(row_of(partition, case, runs[name], reference, options.rounds))
+    for partition, case, _ in cases(options.partitions):
+        name, reference = f"{partition}, {case}", f"{partition}, {next(iter(CASES))}"
+        runs[name] = [next(figures) for _ in range(options.repeats)]
+        rows.append(row_of(partition, case, runs[name], runs[reference], options.rounds))
     facts = {
         "points lost": "mean and deviation over seeds of the difference to the run with no limit",
         "the aims": f"at most {HONEST:.0%} of honest updates clipped, and at most {POINTS} points "
         f"lost to one attacker of {CLIENTS}",
     }
-    report = Report({"settings": common, "seeds": options.repeats}, rows, facts, runs)
+    used = {"clients": CLIENTS, "rounds": options.rounds, "seeds": options.repeats}
+    report = Report(used, rows, facts, runs)
     record("clipping", "one of ten", report, arguments, options.results)
     return report
+
+
+def cases(partitions: Sequence[str]) -> Iterator[tuple[str, str, list[str]]]:
+    """Yield partition, case, and the settings of its federations, those with no limit first."""
+    for partition in partitions:
+        for case, (limit, factor) in CASES.items():
+            attack = () if factor is None else (*ATTACK, f"adversary.strength={factor}")
+            limits = (*attack, f"federation.max_update_norm={limit}")
+            yield partition, case, [*PARTITIONS[partition], *limits]
 
 
 if __name__ == "__main__":

@@ -55,7 +55,6 @@ RULES: dict[str, tuple[str, ...]] = {
     ),
 }
 _COMMON = (
-    f"federation.clients={CLIENTS}",
     "task.train_limit=4000",
     "task.eval_limit=1000",
     "method.name=lora",
@@ -68,6 +67,7 @@ _COMMON = (
     "engine.threads=1",
     "engine.device=cpu",
 )
+#: Training of the backbone before, on one client's sentences.
 _BEFORE = (
     *("backbone=tiny", "method.name=full", "task.name=synthetic/crowd", "task.train_limit=6000"),
     *("federation.clients=1", "federation.rounds=1", "local.epochs=6", "local.lr=0.003"),
@@ -87,7 +87,7 @@ class Cell:
 
     @property
     def key(self) -> str:
-        """What tells the run from others; also the stem of the file of its figures."""
+        """Return the name of the run in the tables."""
         parts = self.partition, self.rule, self.attack, str(self.attackers), str(self.seed)
         return ", ".join(parts)
 
@@ -95,16 +95,35 @@ class Cell:
         """Return the settings of its run."""
         numbers = {"f": self.attackers, "share": self.attackers / CLIENTS}
         attack = [f"adversary.fraction={self.attackers / CLIENTS}"]
-        return [
-            *_COMMON,
+        more = [
             *PARTITIONS[self.partition],
             *(setting.format(**numbers) for setting in RULES[self.rule]),
             *([] if self.attack == HONEST else [*attack, f"adversary.attack={self.attack}"]),
-            f"backbone={backbone}",
-            f"federation.rounds={rounds}",
-            f"output.eval_every={rounds}",
-            f"seed={self.seed}",
         ]
+        return federation(CLIENTS, more, backbone, rounds, self.seed)
+
+
+def federation(
+    clients: int, more: Sequence[str], backbone: Path, rounds: int, seed: int
+) -> list[str]:
+    """Return the settings of a federation on the trained backbone, scored after its last round.
+
+    Args:
+        clients: all of them train in each round.
+        more: settings of this federation alone.
+        backbone: see ``trained_backbone``.
+        rounds: of the run.
+        seed: of the run.
+    """
+    return [
+        f"federation.clients={clients}",
+        *_COMMON,
+        *more,
+        f"backbone={backbone}",
+        f"federation.rounds={rounds}",
+        f"output.eval_every={rounds}",
+        f"seed={seed}",
+    ]
 
 
 def tolerates(rule: str, attackers: int) -> bool | None:

@@ -3,8 +3,12 @@
 from __future__ import annotations
 
 import json
+import logging
+import multiprocessing
 import tempfile
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ProcessPoolExecutor
+from functools import partial
 from hashlib import sha256
 from pathlib import Path
 from typing import Any
@@ -47,3 +51,24 @@ def measured(settings: Sequence[str], folder: Path) -> dict[str, Any]:
         return {name: result[name] for name in ("score", "clipped", "metrics")}
 
     return kept(settings, folder, figures)
+
+
+def measured_all(
+    runs: Sequence[Sequence[str]], folder: Path, jobs: int = 1
+) -> list[dict[str, Any]]:
+    """Return what ``measured`` does for each run, ``jobs`` at a time, and print the progress."""
+    logging.getLogger("flwr").setLevel(logging.ERROR)
+    measure = partial(measured, folder=folder)
+    if jobs == 1:
+        return [*_shown(map(measure, runs), len(runs))]
+    context = multiprocessing.get_context("spawn")
+    start = logging.getLogger("flwr").setLevel
+    with ProcessPoolExecutor(jobs, context, start, (logging.ERROR,)) as pool:
+        return [*_shown(pool.map(measure, runs), len(runs))]
+
+
+def _shown(figures: Iterable[dict[str, Any]], total: int) -> Iterable[dict[str, Any]]:
+    for number, each in enumerate(figures, start=1):
+        yield each
+        if number % 50 == 0 or number == total:
+            print(f"{number} of {total} runs", flush=True)
