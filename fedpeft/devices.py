@@ -7,7 +7,7 @@ agree without a message.
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import exp, inf
+from math import ceil, exp, inf
 
 import numpy as np
 
@@ -31,9 +31,9 @@ class Device:
         return received / self.down + steps * self.step_seconds + sent / self.up
 
     def steps_within(self, seconds: float, received: int, sent: int) -> int:
-        """Return how many steps fit in so many seconds, at least 1."""
+        """Return how many steps end before so many seconds have passed, at least 1."""
         left = seconds - self.seconds(0, received, sent)
-        return max(1, int(left / self.step_seconds))
+        return max(1, ceil(left / self.step_seconds) - 1)
 
 
 def device_of(experiment: Experiment, client: int) -> Device:

@@ -8,7 +8,6 @@ import numpy as np
 
 from fedpeft.errors import RunFailed
 from fedpeft.wire import slopes
-from fedpeft.wire.formats import FORMATS
 from server.checkpoints import check_finite
 from server.downlink import take_slopes
 from server.nodes import Node
@@ -28,7 +27,7 @@ def combine(
     """Return the next task vector [P] and the strategy's memory, from updates in client order.
 
     The updates are changes of the vector that the clients ``received``; the next vector is the
-    server's own, changed by what the strategy makes of them. The error of a quantized downlink thus
+    server's own, changed by what the strategy makes of them. The error of a downlink's codec thus
     ends with its round.
 
     Raises:
@@ -37,18 +36,16 @@ def combine(
     if run.experiment.wire.down == slopes.DOWN:
         return _combine_slopes(run, state, updates, sampled)
     number, federation = state.round + 1, run.experiment.federation
-    quantized = run.experiment.wire.down not in FORMATS
-    current = received if quantized else state.vector
     weighted = [(updates[c].vector, weight(sampled[c], federation.weighting)) for c in updates]
     if state.central:  # the strategy works on what may be released: a mean with noise
-        mean = state.central.mean_update([vector - current for vector, _ in weighted])
-        weighted = [((current + mean).astype(current.dtype), 1.0)]
+        mean = state.central.mean_update([vector - received for vector, _ in weighted])
+        weighted = [((received + mean).astype(received.dtype), 1.0)]
     if not weighted:  # all sampled clients have spent their budgets
-        _, memory = next_vector(run.experiment, number, current, (), state.memory)
+        _, memory = next_vector(run.experiment, number, received, (), state.memory)
         return state.vector, memory
     with np.errstate(over="ignore", invalid="ignore"):  # checked below
-        vector, memory = next_vector(run.experiment, number, current, weighted, state.memory)
-        if quantized:  # all strategies move with the vector that they start from
+        vector, memory = next_vector(run.experiment, number, received, weighted, state.memory)
+        if not np.array_equal(received, state.vector):  # strategies move with their start
             vector = vector + (state.vector - received)
     check_finite(run.runtime, number, vector, memory)
     return vector, memory

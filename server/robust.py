@@ -81,7 +81,8 @@ def centered_clipping(
 
 def distances(updates: Array) -> Array:
     """Return the squared distances [n, n] between updates; infinite on the diagonal."""
-    centered = updates - updates.mean(axis=0)  # less cancellation
+    # Less cancellation; not around the mean, which one huge update moves as far as it likes.
+    centered = updates - np.median(updates, axis=0)
     products = centered @ centered.T
     squares = np.diag(products)
     between = np.maximum(squares[:, None] + squares - 2 * products, 0.0)

@@ -97,7 +97,7 @@ def serve(server_app: ServerApp, grid: CohortGrid, run_config: NodeConfig) -> No
     """Run a ServerApp on a grid to its end, with malicious clients and devices if there are any."""
     experiment = parsed(str(run_config["experiment"]))
     played: CohortGrid | WrappedGrid = grid
-    if experiment.adversary.fraction:
+    if experiment.adversary.fraction and experiment.adversary.attack != "label_flip":
         played = AdversaryGrid(played, runtime_of(experiment))
     if experiment.devices.step_seconds:
         done = RunFolder(Path(str(run_config["out"]))).rounds()

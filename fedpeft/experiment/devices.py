@@ -67,6 +67,11 @@ def in_devices(
         yield "federation.partial = true: set federation.deadline, at which clients stop"
     if federation.partial and local.perturbations:
         yield "federation.partial = true: expected local.perturbations = 0, whose steps are sent"
+    if federation.fednova and federation.max_update_norm not in ("auto", 0):
+        yield (
+            f"federation.fednova = true: lengthens updates beyond federation.max_update_norm = "
+            f"{federation.max_update_norm}; expected 'auto' or 0"
+        )
     if federation.fednova and privacy.clients:
         yield (
             "federation.fednova = true: lengthens updates beyond privacy.client_clip; leave it "

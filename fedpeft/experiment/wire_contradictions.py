@@ -104,6 +104,11 @@ def in_wire(wire: WireSection, method: MethodSettings) -> Iterator[str]:
             f"wire.head = '{wire.head}': wire.up = '{wire.up}' sends slopes, which stand for all "
             f"numbers; leave out wire.head"
         )
+    if wire.head and wire.up.startswith("topk"):
+        yield (
+            f"wire.head = '{wire.head}': wire.up = '{wire.up}' chooses among all numbers; leave "
+            f"out wire.head"
+        )
     if not wire.budget:
         return
     if "up" in wire.model_fields_set:

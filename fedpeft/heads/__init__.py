@@ -15,7 +15,7 @@ from fedpeft.tasks.base import TaskInfo
 if TYPE_CHECKING:
     from fedpeft.experiment.settings import HeadSection
 
-MANY = 100  # from this many named classes on, small heads start from labels
+LABELS_FROM = 100  # from this many named classes on, small heads start from labels
 
 __all__ = [
     "Full",
@@ -47,7 +47,7 @@ def build_head(
     small, labels = bool(settings.rank or settings.d), settings.labels
     if labels is None:
         named = info.kind == "classes" and all(map(_has_letter, info.labels))
-        labels = small and named and info.classes >= MANY
+        labels = small and named and info.classes >= LABELS_FROM
     weights = _weights(info.classes, width, settings.d, settings.rank, seed)
     if labels:
         if info.kind == "score":

@@ -42,9 +42,8 @@ ATTACKERS = (3, 5, 8, 10)  # of 25: 12, 20, 32 and 40 %
 def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__, None)
+    parser = arguments_of(__doc__, 3)
     parser.add_argument("--scratch", type=Path, required=True, help="folder of finished runs")
-    parser.add_argument("--seeds", type=int, default=3, help="runs of each kind (3)")
     parser.add_argument("--rounds", type=int, default=12, help="a run (12)")
     parser.add_argument("--jobs", type=int, default=1, help="runs at a time (1)")
     parser.add_argument("--rules", nargs="+", choices=RULES, default=list(RULES))
@@ -52,9 +51,9 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--attackers", nargs="+", type=int, default=list(ATTACKERS))
     options = parser.parse_args(arguments)
     wanted = [
-        *cells(options.rules, [HONEST], [USUAL], options.seeds),
-        *cells(options.rules, options.attacks, options.attackers, options.seeds),
-        *cells(options.rules, [BACKDOOR], [USUAL], options.seeds),
+        *cells(options.rules, [HONEST], [USUAL], options.repeats),
+        *cells(options.rules, options.attacks, options.attackers, options.repeats),
+        *cells(options.rules, [BACKDOOR], [USUAL], options.repeats),
     ]
     wanted.sort(key=lambda cell: cell.seed)
     backbone = trained_backbone(options.scratch.resolve())
@@ -69,7 +68,7 @@ def recorded(runs: Runs, options: argparse.Namespace, arguments: Sequence[str]) 
     draw_worst(runs, options.results / "attacks.svg")
     settings = {
         "clients": CLIENTS,
-        "seeds": options.seeds,
+        "seeds": options.repeats,
         "rounds": options.rounds,
         "attacks": ", ".join(options.attacks),
     }

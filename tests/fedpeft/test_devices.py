@@ -36,8 +36,8 @@ def test_all_devices_are_equal_without_a_spread(quick: Quick) -> None:
 def test_steps_and_messages_take_time() -> None:
     device = Device(step_seconds=2, up=10, down=100)
     assert device.seconds(5, 200, 30) == 2 + 10 + 3
-    assert device.steps_within(15, 200, 30) == 5
-    assert device.steps_within(14.9, 200, 30) == 4
+    assert device.steps_within(15.1, 200, 30) == 5
+    assert device.steps_within(15, 200, 30) == 4  # a reply at the deadline is late
     assert device.steps_within(1, 200, 30) == 1  # the least
 
 

@@ -57,19 +57,23 @@ def walk(runtime: Runtime, rounds: int) -> list[Broadcast]:
     return sent
 
 
+@pytest.mark.parametrize(("clients", "rounds"), [(3, 12), (10, 40)])
 def test_a_client_gets_all_steps_since_its_last_round(
-    quick: Quick, federate: Federate, read_lines: ReadLines
+    quick: Quick, federate: Federate, read_lines: ReadLines, clients: int, rounds: int
 ) -> None:
-    """One of three clients is asked a round; a client at round 0 holds the initial vector."""
-    settings = ("federation.fraction=0.34", "federation.rounds=12", "output.eval_every=12")
-    folder = federate(quick("wire.down=delta1", *settings))
-    held = dict.fromkeys(range(3), 0)
+    """One client is asked a round; a client at round 0 holds the initial vector."""
+    settings = (f"federation.clients={clients}", "federation.per_round=1")
+    length = (f"federation.rounds={rounds}", f"output.eval_every={rounds}")
+    folder = federate(quick("wire.down=delta1", *settings, *length))
+    held = dict.fromkeys(range(clients), 0)
     sent = trained(read_lines(folder.path / "bytes.jsonl"))
-    assert len(sent) == 12
+    assert len(sent) == rounds
     for number, client, payload in sent:
-        assert payload == STEP * (number - held[client])
+        assert payload == min(STEP * (number - held[client]), WHOLE)
         held[client] = number
     assert max(payload for _, _, payload in sent) > STEP
+    counted = sum(line["bytes"]["down"]["payload"] for line in folder.rounds())
+    assert counted == sum(payload for _, _, payload in sent)
 
 
 def test_a_client_gets_the_slopes_of_all_rounds_it_missed(

@@ -182,14 +182,16 @@ def chosen(quick: Quick, strategy: str, mixing: str, clients: int = N) -> Experi
 def test_no_place_of_the_attackers_moves_a_rule_far(
     quick: Quick, strategy: str, mixing: str
 ) -> None:
-    """As many attackers as tolerated, at any place, sending -10x or 1e6: the mean moves far."""
+    """As many attackers as tolerated, at any place, sending -10x, 1e6, or one of them 1e15."""
     experiment = chosen(quick, strategy, mixing)
     assert tolerated(experiment.federation, N) >= MALICIOUS
     honest = updates(4, attacked=False)
     spread = np.linalg.norm(honest - honest.mean(0), axis=1).max()
     start = np.zeros(P)
     for places in list(combinations(range(N), MALICIOUS))[::9]:
-        for attack in (honest * -10, np.full_like(honest, 1e6)):
+        blinding = honest * -10
+        blinding[places[0]] = 1e15  # as large as float64 has digits
+        for attack in (honest * -10, np.full_like(honest, 1e6), blinding):
             sent = honest.copy()
             sent[list(places)] = attack[list(places)]
             rows = [(row, 1.0) for row in sent]

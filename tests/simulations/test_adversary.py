@@ -60,6 +60,26 @@ def test_attacks_travel_in_the_codec_of_the_run(
     assert not np.array_equal(final_vector(honest.path), final_vector(attacked.path))
 
 
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["wire.down=delta1"],
+        ["nested.d=4", "seed=1"],
+        ["wire.up=signs", "local.perturbations=1", "local.steps=1"],
+        ["wire.up=topk0.1"],
+    ],
+)
+def test_attackers_that_train_on_wrong_labels_send_what_others_do(
+    quick: Quick, run: Run, settings: list[str]
+) -> None:
+    """Their updates are not replaced, so no codec is in the way."""
+    base = ("federation.clients=5", *settings)
+    honest, _ = run(quick(*base), "honest")
+    attacked, _ = run(quick(*base, *FIVE, "adversary.attack=label_flip"), "attacked")
+    for before, after in zip(honest.rounds(), attacked.rounds(), strict=True):
+        assert after["failed"] == [] and after["loss"] != before["loss"]
+
+
 def test_attackers_of_a_cohort_attack_too(quick: Quick, run: Run, final_vector: Final) -> None:
     settings = (*FIVE, "adversary.attack=alie")
     alone, _ = run(quick(*settings, "engine.cohort=1"), "alone")

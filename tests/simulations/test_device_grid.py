@@ -118,6 +118,14 @@ def test_slow_clients_send_partial_work_in_time(
     assert len({vector.tobytes() for vector in vectors}) == 3
 
 
+def test_partial_work_that_would_end_at_the_deadline_stops_a_step_before(
+    quick: Quick, run: Run
+) -> None:
+    equal = ("devices.step_seconds=1", "devices.spread=0", "federation.deadline=3")
+    folder, _ = run(quick(*equal, "federation.partial=true"))
+    assert [(line["late"], line["virtual"]) for line in folder.rounds()] == [([], 2), ([], 4)]
+
+
 def test_clients_without_a_speed_cannot_be_in_time(quick: Quick, tmp_path: Path) -> None:
     for setting in ("federation.deadline=5", "federation.over_selection=1.5"):
         experiment = quick("federation.per_round=2", setting)

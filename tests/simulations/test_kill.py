@@ -71,7 +71,13 @@ def assert_equal_runs(
 
 @pytest.mark.parametrize(
     ("strategy", "settings"),
-    [("fedavg", ()), ("fedadam", ()), ("fedavgm", ()), ("fedmedian", SIGNS), ("fedmedian", VOTES)],
+    [
+        ("fedavg", ()),
+        ("fedadam", ("wire.up=topk0.1", "wire.down=bfloat16")),
+        ("fedavgm", ("wire.up=eden1", "wire.head=eden0.2", "wire.down=delta1")),
+        ("fedmedian", SIGNS),
+        ("fedmedian", VOTES),
+    ],
 )
 def test_a_run_killed_in_the_middle_of_rounds_resumes_to_the_same_bits(
     quick: Quick,

@@ -162,6 +162,11 @@ COMBINED = [
         (["wire.up=signs", "local.perturbations=1"], "number of steps; set local.steps"),
         ([*ZEROTH, "wire.up=signs", "local.steps=2"], "expected local.steps = 1, not 2"),
         ([*ZEROTH, "wire.up=scalars", "wire.head=eden1"], "leave out wire.head"),
+        (["wire.up=topk0.1", "wire.head=eden1"], "chooses among all numbers; leave out wire.head"),
+        (
+            ["federation.fednova=true", "federation.max_update_norm=2"],
+            "lengthens updates beyond federation.max_update_norm = 2.0; expected 'auto' or 0",
+        ),
         (["wire.head=topk0.1"], "wire.head = 'topk0.1': expected float32"),
         (["wire.head=eden9"], "wire.head = 'eden9': expected float32"),
         (["nested.d=4", "nested.share=0.01"], "is 0 of 10 clients; expected some clients, and not"),

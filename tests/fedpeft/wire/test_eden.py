@@ -40,14 +40,18 @@ def theory(rate: float) -> float:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("size", "draws"), [(98, 2000), (1794, 600), (10_000, 200), (100_000, 20)])
+@pytest.mark.parametrize(
+    ("size", "draws"),
+    [(17, 6000), (98, 2000), (500, 1200), (1794, 600), (10_000, 200), (100_000, 20)],
+)
 @pytest.mark.parametrize("bits", range(1, 9))
 def test_the_error_is_that_of_theory(size: int, draws: int, bits: int) -> None:
-    """The standard error of the mean is at most 0.5 %."""
+    """The standard error of the mean is at most 0.5 %; the error of short vectors is lower."""
     vector = np.random.default_rng(size).standard_normal(size) ** 3
     ratio = error(vector, bits, draws) / theory(bits)
     assert ratio <= (1.02 if bits < 7 or size < 1000 else 1.05)
-    assert ratio >= (0.9 if size < 1000 else 0.98 if bits < 7 else 0.95)
+    least = {17: 0.78, 98: 0.9, 500: 0.95}
+    assert ratio >= least.get(size, 0.98 if bits < 7 else 0.95)
 
 
 @pytest.mark.parametrize("rate", [0.02, 0.2, 0.5])
@@ -58,7 +62,7 @@ def test_below_one_bit_the_error_is_that_of_a_random_share(rate: float) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("name", INPUTS)
-@pytest.mark.parametrize("rate", [0.5, 1, 2, 4, 8])
+@pytest.mark.parametrize("rate", [0.02, 0.2, 0.5, 1, 2, 3, 4, 5, 6, 7, 8])
 def test_the_mean_of_many_draws_is_the_vector(name: str, rate: float) -> None:
     """Independent draws without bias leave the error of one, divided by their number."""
     vector, draws = INPUTS[name], 10_000

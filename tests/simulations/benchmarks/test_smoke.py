@@ -22,7 +22,7 @@ FAST = {
 SLOW = {
     "aggregation": ["--clients", "40"],
     "attacks": [
-        *("--seeds", "1", "--rounds", "1", "--rules", "mean, no limit", "--attacks", "scaling"),
+        *("--rounds", "1", "--rules", "mean, no limit", "--attacks", "scaling"),
         *("--attackers", "5", "--scratch", "attacks"),
     ],
     "clipping": ["--rounds", "1", "--partitions", "iid", "--scratch", "clipping"],
