@@ -20,18 +20,26 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "docs"
 sys.path[:0] = [str(ROOT), str(SOURCE)]
 
-from parts import fleet, reference, results, small_messages  # noqa: E402  (the path is set above)
+from parts import fleet, reference, results, small_messages, strangers  # noqa: E402  (the path is set above)
 
 PARTS: dict[str, Callable[..., str]] = {
     **fleet.PARTS,
     **reference.PARTS,
     **results.PARTS,
     **small_messages.PARTS,
+    **strangers.PARTS,
 }
 #: Pages whose parts are committed.
 COMMITTED = [
     SOURCE / "results" / name
-    for name in ("communication.md", "reach.md", "record.md", "small-messages.md")
+    for name in (
+        "communication.md",
+        "late.md",
+        "malicious.md",
+        "reach.md",
+        "record.md",
+        "small-messages.md",
+    )
 ]
 PICTURE = Path("images") / "score-against-bytes.svg"
 _PART = re.compile(r"(<!-- generated: (\w+)(?: (\S+))? -->\n).*?(<!-- end -->)", re.S)
@@ -65,6 +73,8 @@ def generate(target: Path) -> None:
     studies = ROOT / "simulations" / "studies" / "results"
     for figure in studies.glob("*/figures/*.svg"):
         _copy(figure, target / "results" / "figures" / figure.parts[-3] / figure.name)
+    for figure in results.BENCHMARKS.glob("*.svg"):
+        _copy(figure, target / "results" / "figures" / "benchmarks" / figure.name)
     results.picture(target / PICTURE)
 
 

@@ -145,7 +145,7 @@ def benchmark(name: str) -> str:
 def all_benchmarks() -> str:
     """Return all committed benchmarks that have no page of their own."""
     names = sorted(path.stem for path in BENCHMARKS.glob("*.md"))
-    own = "bits", "crowd", "methods", "private_scores"
+    own = "attacks", "bits", "clipping", "crowd", "methods", "private_scores"
     return "\n\n".join(benchmark(name) for name in names if name not in own)
 
 
