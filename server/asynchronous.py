@@ -64,7 +64,7 @@ class Collector:
 
     @property
     def newest(self) -> Broadcast:
-        """What clients receive that start now."""
+        """The message to clients that start now."""
         return self._started_from(self.number)
 
     def collect(self) -> None:
@@ -100,7 +100,7 @@ class Collector:
         busy = {flight.client for flight in self.flights.values()} | self.nodes.keys()
         ready = self.state.participants.to_train(self.number)
         idle = np.setdiff1d(ready, [*busy], assume_unique=True)
-        least = int(not self.flights and not self.updates)
+        least = int(not self.flights)
         pool = self.run.clock.within_reach(idle, least) if len(idle) else idle
         wanted = min(self.run.experiment.clients_per_round - len(self.flights), len(pool))
         chosen = self._draw.choice(pool, wanted, replace=False).tolist() if wanted > 0 else []

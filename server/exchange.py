@@ -28,7 +28,7 @@ Content = TypeVar("Content")
 
 @dataclass(frozen=True)
 class Patience:
-    """How long to wait for replies.
+    """Limits of the wait for replies.
 
     Attributes:
         timeout: seconds until a client counts as silent.

@@ -85,7 +85,7 @@ def _lost_experiment(reply: Message) -> bool:
 
 @dataclass(frozen=True)
 class Report:
-    """What a node reports; its content is not trusted.
+    """A node's reply to the handshake; its content is not trusted.
 
     Attributes:
         client: number of the client.

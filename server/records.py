@@ -90,7 +90,7 @@ class Outcome(TypedDict):
 
 
 class Learned(TypedDict):
-    """What the updates of a round showed.
+    """Facts about the updates of a round.
 
     ``clipped`` lists the clients whose update was clipped, see ``federation.max_update_norm``.
     """

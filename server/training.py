@@ -28,7 +28,7 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True)
 class Trained:
-    """What the training of a round has brought.
+    """Result of the training of a round.
 
     Attributes:
         sent: the task vector as sent to the clients.

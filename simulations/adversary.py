@@ -1,4 +1,4 @@
-"""What the malicious clients of a round send: the attack of a run, on its updates."""
+"""The attack of a run, applied to the updates of a round."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What malicious clients send instead of their updates, given the honest ones of the round.
+"""Attacks: updates of malicious clients, made from the honest ones of the round.
 
 All attackers of a round send the same. Updates are changes of the task vector, float64 [n, P].
 """

@@ -1,4 +1,4 @@
-"""What a federation of many real nodes needs, computed from the benchmark of fifty nodes."""
+"""Costs of a federation of many real nodes, computed from the benchmark of fifty nodes."""
 
 from __future__ import annotations
 

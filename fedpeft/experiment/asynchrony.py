@@ -1,4 +1,4 @@
-"""What ``federation.mode = "async"`` needs of the other settings."""
+"""Settings that ``federation.mode = "async"`` requires or excludes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What robust strategies need of a federation, and how many malicious clients they tolerate."""
+"""Clients that robust strategies need, and malicious clients that they tolerate."""
 
 from __future__ import annotations
 

@@ -39,7 +39,7 @@ SEED = "seed"  # the axis whose values repeat a measurement
 
 
 class SearchSection(Section):
-    """How settings are chosen for each combination, on examples held out of its training set."""
+    """Search for settings of each combination, on examples held out of its training set."""
 
     over: dict[str, Any] = Field(
         {},

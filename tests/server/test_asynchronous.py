@@ -113,6 +113,16 @@ def test_an_interrupted_run_ends_with_the_same_bits(
             assert one[key] == other[key], key
 
 
+@pytest.mark.parametrize("seed", range(3))
+def test_a_round_waits_for_clients_within_reach(
+    quick: Quick, federate: Federate, seed: int
+) -> None:
+    """About one of six is, for ten minutes: rounds wait for their replies all the same."""
+    rare = ("devices.availability=0.2", "devices.step_seconds=100", f"seed={seed}")
+    folder = federate(quick(*ASYNC, *rare, "federation.buffer=3"))
+    assert [line["clients"] for line in folder.rounds()] == [3] * 5
+
+
 def test_clients_that_still_train_at_the_end_count(quick: Quick, federate: Federate) -> None:
     private = ("privacy.unit=example", "privacy.noise_multiplier=1")
     lines: list[Any] = federate(quick(*ASYNC, *private)).rounds()
