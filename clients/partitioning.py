@@ -36,7 +36,8 @@ def partition(task: Task, experiment: Experiment) -> Partition:
     if clients * section.min_examples > examples:
         raise UserError(
             f"federation.clients = {clients} with partition.min_examples = "
-            f"{section.min_examples}: the task has only {examples} training examples"
+            f"{section.min_examples}: the task has only {examples} training examples; "
+            f"fewer clients need fewer, task.train_limit may allow more"
         )
     draw = generator(experiment.seed, "partition")
     rows = _KINDS[section.kind](task, section, clients, draw)

@@ -101,8 +101,8 @@ class RunFolder:
         differing = differing_keys(Experiment.read(path / EXPERIMENT), experiment)
         if differing:
             raise UserError(
-                f"'{path}' holds a run of other settings: {', '.join(differing)} (in the "
-                f"folder and here); choose another --out"
+                f"'{path}' holds a run of other settings: {', '.join(differing)}, there "
+                f"and here; choose another --out"
             )
         if not resume:
             state = "finished" if (path / RESULT).exists() else "unfinished"

@@ -36,12 +36,14 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
     """
     score = "undefined" if result["score"] is None else f"{result['score']:.4f}"
     up, evaluated = (result["bytes"][key] for key in ("per_client_round_up", "evaluate"))
+    rounds_text = "1 round" if result["rounds"] == 1 else f"{result['rounds']} rounds"
     lines = [
-        f"{result['metric']} {score} after {result['rounds']} rounds in "
+        f"{result['metric']} {score} after {rounds_text} in "
         f"{readable_seconds(result['seconds'])}; a client sent {up['payload']:,} bytes of numbers "
         f"a round ({up['message']:,} as a message), training {_both_ways(result['bytes'])}, "
         f"handshakes {_both_ways(result['bytes']['handshake'])}"
         + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else ""),
+        *_backdoor(result["metrics"]),
         *_times(folder.rounds()),
         *_failures(folder.rounds()),
     ]
@@ -51,6 +53,13 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
     lines += [_privacy_line(statement) for statement in statements if statement]
     for line in (*lines, f"results: {folder.path}"):
         console.print(line, soft_wrap=True)
+
+
+def _backdoor(metrics: dict[str, float]) -> list[str]:
+    """Return a line about the success of a backdoor, if there is one."""
+    if "attack_success" not in metrics:
+        return []
+    return [f"the backdoor turned {metrics['attack_success']:.1%} of other texts into its target"]
 
 
 def _both_ways(sizes: BothWays) -> str:

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import sys
+from functools import partial
+
 from fedpeft.cli.options import ExperimentFile, Overrides, read_experiment
 
 
@@ -10,5 +13,5 @@ def config(experiment: ExperimentFile = None, overrides: Overrides = None) -> No
 
     Example: fedpeft config -s method.name=lora > experiment.toml
     """
-    settings = read_experiment(experiment, overrides)
+    settings = read_experiment(experiment, overrides, partial(print, file=sys.stderr))
     print(settings.to_toml(comments=True, derived=False), end="")

@@ -39,7 +39,8 @@ def methods(
     """List the methods with their numbers of parameters and bytes on a backbone.
 
     Prints a table with one row per method. With --bytes, its columns are the most bytes that a
-    client sends in a round, Flower's framing included, at 32 to 0.2 bits per number (wire.up). A
+    client sends in a round, Flower's framing included, at 32 to 0.2 bits per number (wire.up).
+    From 100 classes on, the head's numbers travel in fewer bits in the first three (wire.head). A
     setting (-s method.KEY=VALUE, -s head.KEY=VALUE) applies to the methods that have it;
     -s method.name=NAME lists only this method.
 

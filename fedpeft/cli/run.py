@@ -28,6 +28,7 @@ from fedpeft.cli.submitted import (
 )
 from fedpeft.errors import Interrupted, UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.robust import unset
 from fedpeft.files import write_json
 
 if TYPE_CHECKING:
@@ -132,11 +133,13 @@ def _run(
             console.print(
                 headline(
                     experiment,
-                    f"{federation.clients} clients, {experiment.clients_per_round} a round",
+                    f"{federation.clients:,} clients, {experiment.clients_per_round:,} a round",
                     f"run '{name}' at {connection.control}, number {run_id}",
                 ),
                 soft_wrap=True,
             )
+            if warning := unset(federation):
+                console.print(warning, soft_wrap=True)
             mirror = Mirror(connection, name, out)
             watch = Display(folder, federation.rounds, _metric(experiment), console)
             with watch, tracked(folder, experiment):

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import nullcontext
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -16,12 +17,15 @@ from fedpeft.cli.options import (
     read_experiment,
 )
 from fedpeft.cli.printing import headline, plain_console
-from fedpeft.errors import UserError
+from fedpeft.errors import Interrupted, UserError
 from fedpeft.experiment.adversary import too_many
 from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.robust import unset
 
 if TYPE_CHECKING:
     from rich.console import Console
+
+    from fedpeft.vector import Layout
 
 
 def simulate(
@@ -49,7 +53,9 @@ def simulate(
     check_from_round(from_round, resume)
     if resume and out is None:
         raise UserError("--resume needs --out, the folder of the run to continue")
-    if resume and experiment is None and out and (out / EXPERIMENT).is_file():
+    # A budget is repeated with all settings that it chose for, and chooses the same again.
+    budget = any(override.startswith("wire.budget") for override in overrides or ())
+    if resume and experiment is None and out and (out / EXPERIMENT).is_file() and not budget:
         experiment = out / EXPERIMENT
     settings = read_experiment(experiment, overrides, print)
     _run(settings, out or default_folder(settings), resume, from_round, profile)
@@ -74,15 +80,16 @@ def _run(
     console.print(
         headline(
             experiment,
-            f"{federation.clients} clients, {_a_round(experiment)}",
-            f"{layout.size:,} numbers each way ({layout.head_size:,} of them the head)",
+            f"{federation.clients:,} clients, {_a_round(experiment)}",
+            _traffic(layout, experiment),
         ),
         soft_wrap=True,
     )
     asked = experiment.clients_per_round
-    if warning := too_many(experiment.adversary, experiment.federation, asked):
-        console.print(warning, soft_wrap=True)
-    with folder.locked(), simulation.quiet():
+    for warning in (unset(federation), too_many(experiment.adversary, federation, asked)):
+        if warning:
+            console.print(warning, soft_wrap=True)
+    with folder.locked(), simulation.quiet(), _telling(out):
         if from_round is not None:
             folder.rewind(from_round)
         folder.checkpoint()  # drops later lines before the display starts
@@ -101,7 +108,27 @@ def _run(
 def _a_round(experiment: Experiment) -> str:
     """Return the clients of a round as text, with those asked in reserve."""
     used, asked = experiment.clients_per_round, experiment.clients_asked
-    return f"{used} a round" if used == asked else f"the first {used} of {asked} a round"
+    if experiment.federation.mode == "async":
+        return f"{used:,} at a time, {experiment.federation.buffer:,} replies a round"
+    return f"{used:,} a round" if used == asked else f"the first {used:,} of {asked:,} a round"
+
+
+def _traffic(layout: Layout, experiment: Experiment) -> str:
+    """Return the numbers of the shared vector as text, and the codecs they travel in."""
+    numbers, head = f"{layout.size:,} numbers", f"({layout.head_size:,} of them the head)"
+    up, down = experiment.wire.up, experiment.wire.down
+    if up == down == "float32":
+        return f"{numbers} each way {head}"
+    return f"{numbers} {head}, {up} up and {down} down"
+
+
+@contextmanager
+def _telling(out: Path) -> Iterator[None]:
+    """Say how to continue the run in ``out`` when it is interrupted."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(f"fedpeft simulate --out {out} --resume continues the run") from None
 
 
 def _print_profile(console: Console, seconds: dict[str, float]) -> None:

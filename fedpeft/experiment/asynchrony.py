@@ -62,4 +62,4 @@ def in_asynchrony(
     if nested.d:
         yield f"{here}: expected clients that hold the same numbers; leave out nested.d"
     if adversary.fraction and adversary.attack != "label_flip":
-        yield f"{here}: attackers wait for a whole round; leave out adversary.attack"
+        yield f"{here}: attackers wait for a whole round; expected adversary.attack = 'label_flip'"

@@ -45,6 +45,17 @@ def tolerated(federation: FederationSection, clients: int) -> int:
     return (mixed - 1) // 2 if strategy in ROBUST else 0
 
 
+def unset(federation: FederationSection) -> str:
+    """Return a line if a strategy tolerates nobody until ``byzantine`` is set, else ""."""
+    if federation.byzantine or (federation.strategy not in _NEEDS and federation.mixing != "nnm"):
+        return ""
+    name = "nnm" if federation.mixing == "nnm" else federation.strategy
+    return (
+        f"warning: federation.byzantine = 0, so {name} tolerates no malicious client; set it to "
+        f"the number per round that it should tolerate"
+    )
+
+
 def in_robust(federation: FederationSection, sampled: int) -> Iterator[str]:
     """Yield one line per contradiction, with ``sampled`` clients per round."""
     strategy, mixing, malicious = federation.strategy, federation.mixing, federation.byzantine

@@ -9,12 +9,12 @@ _SIZE = re.compile(r"([0-9]{1,9}(?:\.[0-9]{1,6})?) ?(B|KB|MB)", re.IGNORECASE)
 
 
 def size_in_bytes(text: str) -> int:
-    """Return the whole bytes of a size such as "1 KB" or "1.5KB".
+    """Return the whole bytes of a size such as "1 KB", "1.5KB" or "1,200 B".
 
     Raises:
         ValueError: it is not a size.
     """
-    match = _SIZE.fullmatch(text.strip())
+    match = _SIZE.fullmatch(text.strip().replace(",", ""))
     if match is None:
         raise ValueError("a size such as '500 B', '1 KB' (1,000 bytes) or '2 MB'")
     return int(float(match[1]) * _UNITS[match[2].upper()])

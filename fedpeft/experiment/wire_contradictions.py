@@ -72,8 +72,8 @@ def _in_combined_slopes(
     elif strategy not in _COMBINING[wire.up]:
         expected = " or ".join(f"'{name}'" for name in _COMBINING[wire.up])
         yield (
-            f"{codec}: strategy '{strategy}' does not make {wire.up} of the clients' {wire.up}; "
-            f"expected federation.strategy = {expected}"
+            f"{codec}: strategy '{strategy}' cannot combine slopes sent as {wire.up}; expected "
+            f"federation.strategy = {expected}"
         )
     if local.optimizer != "sgd":
         yield (

@@ -177,5 +177,5 @@ def test_ctrl_c_says_how_to_continue(quick: Quick, start_cli: Start, tmp_path: P
     process.send_signal(signal.SIGINT)
     assert process.wait(PATIENCE) == 130
     printed = out.with_suffix(".txt").read_text()
-    assert "interrupted; continue a simulation or a run with --out and --resume" in printed
+    assert f"interrupted; fedpeft simulate --out {out} --resume continues the run" in printed
     assert "Traceback" not in printed

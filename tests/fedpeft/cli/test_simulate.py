@@ -88,3 +88,49 @@ def test_a_budget_that_is_too_small_names_the_smallest_message(
     assert code == 2 and len(error.splitlines()) == 1
     assert "wire.budget = '140 B': the smallest message has 246 bytes" in error
     assert not (tmp_path / "run").exists()
+
+
+def test_the_same_command_with_a_budget_resumes(fedpeft: Command, tmp_path: Path) -> None:
+    """The budget chose settings for the run's file, which contradict a budget beside them."""
+    budget = [part for each in (*QUICK, "wire.budget=300 B") for part in ("-s", each)]
+    command = ["simulate", *budget, "--out", tmp_path / "run"]
+    assert fedpeft(*command)[0] == 0
+    code, printed, error = fedpeft(*command, "--resume")
+    assert (code, error) == (0, "") and "after 3 rounds" in printed
+    other = [part.replace("300 B", "8 KB") if isinstance(part, str) else part for part in command]
+    code, _, error = fedpeft(*other, "--resume")
+    assert code == 2 and "wire.up (eden4 and float32), there and here" in error
+
+
+def test_config_says_what_a_budget_chose(fedpeft: Command) -> None:
+    few = ("-s", "backbone=tiny", "-s", "method.d=8")
+    code, printed, error = fedpeft("config", *few, "-s", "wire.budget=1,200 B")
+    assert code == 0 and "wire.budget = '1,200 B' chose wire.up = " in error
+    assert "chose" not in printed
+
+
+@pytest.mark.parametrize(
+    ("settings", "words"),
+    [
+        (["federation.strategy=multikrum"], "so multikrum tolerates no malicious client"),
+        (["federation.strategy=fedmedian", "federation.mixing=nnm"], "so nnm tolerates no"),
+        (["wire.up=eden1", "wire.down=delta1"], " (66 of them the head), eden1 up and delta1 down"),
+        (
+            ["federation.mode=async", "federation.buffer=2", "devices.step_seconds=1"],
+            "3 clients, 3 at a time, 2 replies a round",
+        ),
+        (
+            ["adversary.fraction=0.34", "adversary.attack=backdoor"],
+            "% of other texts into its target",
+        ),
+    ],
+)
+def test_a_run_says_how_it_is_set_up(
+    simulated: Callable[..., str], settings: list[str], words: str
+) -> None:
+    assert words in simulated(*settings)
+
+
+def test_a_strategy_with_its_number_set_gives_no_warning(simulated: Callable[..., str]) -> None:
+    one = ("federation.clients=5", "federation.byzantine=1", "federation.strategy=krum")
+    assert "warning" not in simulated(*one)

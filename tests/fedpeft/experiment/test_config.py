@@ -178,7 +178,10 @@ COMBINED = [
         ([*ZEROTH, "wire.down=signs"], "wire.down = 'signs': expected float32"),
         ([*ZEROTH, "wire.down=scalars"], "expected wire.up = 'scalars' or 'signs'"),
         ([*COMBINED, "federation.strategy=krum"], "'fedavg' or 'fedmedian' or 'fedtrimmedavg'"),
-        ([*COMBINED, "federation.strategy=fedadam"], "strategy 'fedadam' does not make scalars"),
+        (
+            [*COMBINED, "federation.strategy=fedadam"],
+            "'fedadam' cannot combine slopes sent as scalars",
+        ),
         ([*COMBINED, "wire.up=signs"], "expected federation.strategy = 'fedmedian'"),
         ([*COMBINED, "local.optimizer=adamw"], "expected local.optimizer = 'sgd'"),
         ([*COMBINED, "local.max_grad_norm=1"], "expected local.max_grad_norm = 0, not 1"),
