@@ -28,6 +28,7 @@ SLOPES = [
     *("local.perturbations=3", "local.steps=1", "wire.up=scalars", "wire.down=scalars"),
     *("local.optimizer=sgd", "local.max_grad_norm=0"),
 ]
+VOTES = [*SLOPES, "wire.up=signs", "federation.strategy=fedmedian"]
 
 
 def deploy(
@@ -93,9 +94,10 @@ def test_clients_with_files_of_rows_give_the_bits_of_the_simulation(
         ["wire.up=topk0.1", "wire.down=delta1"],
         ["wire.up=scalars", "local.perturbations=3", "local.steps=2"],
         SLOPES,
+        VOTES,
         ["wire.up=eden1", "wire.down=eden8", "nested.d=8"],
     ],
-    ids=["float32", "formats", "eden", "head", "delta", "scalars", "slopes", "nested"],
+    ids=["float32", "formats", "eden", "head", "delta", "scalars", "slopes", "votes", "nested"],
 )
 def test_parts_of_a_public_task_give_the_bits_of_the_simulation(
     codecs: list[str],

@@ -32,6 +32,10 @@ SLOPES = (
     *(*ZEROTH, "wire.down=scalars", "local.optimizer=sgd", "local.max_grad_norm=0"),
     *("federation.fraction=0.5", "federation.rounds=4"),
 )
+VOTES = (
+    *("local.perturbations=1", "local.steps=1", "wire.up=signs", "wire.down=scalars"),
+    *("local.optimizer=sgd", "local.max_grad_norm=0", "federation.strategy=fedmedian"),
+)
 UNEVEN = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
 
 pytestmark = [
@@ -165,6 +169,8 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
         (*UNEVEN, *DELTA),
         (*UNEVEN, *ZEROTH),
         (*UNEVEN, *SLOPES),
+        (*UNEVEN, *VOTES),
+        (*UNEVEN, "wire.up=float16", "wire.head=eden0.2", "wire.down=bfloat16"),
         (*UNEVEN, "adversary.fraction=0.4", "adversary.attack=alie_optimal"),
         (*UNEVEN, "federation.evaluation=clients", *PRIVATE),
     ],

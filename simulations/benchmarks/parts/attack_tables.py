@@ -27,7 +27,7 @@ from simulations.report.significance import tested
 
 Runs = Mapping[Cell, Mapping[str, Any]]
 LEVEL = 0.05 / 5  # of each of the five sentences (Bonferroni)
-_BAD, _GOOD = 0.5, 0.95  # accuracies of the ends of the colour scale; 0.5 is chance
+_ENDS = 0.3, 0.95  # accuracies of the ends of the color scale; 0.5 is chance
 
 
 def worst(runs: Runs, rule: str, attackers: int, partition: str) -> tuple[float, str] | None:
@@ -172,10 +172,11 @@ def draw_worst(runs: Runs, path: Path) -> None:
                     if found:
                         values[row, column] = found[0]
                         mark = "" if tolerates(rule, attackers) else "*"
-                        axis.text(
-                            column, row, f"{100 * found[0]:.0f}{mark}", ha="center", va="center"
-                        )
-            axis.imshow(values, vmin=_BAD, vmax=_GOOD, cmap="RdYlGn", aspect="auto")
+                        text, dark = f"{100 * found[0]:.0f}{mark}", found[0] < sum(_ENDS) / 2
+                        color = "white" if dark else "black"
+                        axis.text(column, row, text, ha="center", va="center", color=color)
+            axis.imshow(values, vmin=_ENDS[0], vmax=_ENDS[1], cmap="cividis", aspect="auto")
+            axis.grid(False)
             axis.set_title(partition)
             axis.set_xticks(range(len(numbers)), [f"{n / CLIENTS:.0%}" for n in numbers])
             axis.set_yticks(range(len(rules)), rules)
