@@ -21,7 +21,7 @@ from server.nodes import Node
 from server.updates import Update, expected_steps
 
 #: Updates are clipped at this multiple of the median. Honest clients of equal steps stay below it;
-#: 0.6 % of updates do not with very uneven clients (``simulations/benchmarks/results/clipping.md``).
+#: 0.6 % of updates of very uneven clients do not: ``simulations/benchmarks/results/clipping.md``.
 MULTIPLE = 3.0
 _QUARTILE = 0.75
 
