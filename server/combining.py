@@ -36,7 +36,8 @@ def combine(
     if run.experiment.wire.down == slopes.DOWN:
         return _combine_slopes(run, state, updates, sampled)
     number, federation = state.round + 1, run.experiment.federation
-    weighted = [(updates[c].vector, weight(sampled[c], federation.weighting)) for c in updates]
+    weights = {c: weight(updates[c], sampled[c], federation.weighting) for c in updates}
+    weighted = [(updates[client].vector, weights[client]) for client in updates]
     if state.central:  # the strategy works on what may be released: a mean with noise
         mean = state.central.mean_update([vector - received for vector, _ in weighted])
         weighted = [((received + mean).astype(received.dtype), 1.0)]
@@ -60,7 +61,7 @@ def _combine_slopes(
     """
     number, federation, local = state.round + 1, run.experiment.federation, run.experiment.local
     weighted = [
-        (update.slopes.ravel(), weight(sampled[client], federation.weighting))
+        (update.slopes.ravel(), weight(update, sampled[client], federation.weighting))
         for client, update in updates.items()
         if update.slopes is not None
     ]

@@ -36,7 +36,7 @@ def normalized(
     local, weighting = experiment.local, experiment.federation.weighting
     # A client may not claim more steps than its examples make.
     steps = {c: min(u.steps, expected_steps(local, nodes[c].examples)) for c, u in updates.items()}
-    weights = [weight(nodes[client], weighting) for client in updates]
+    weights = [weight(update, nodes[client], weighting) for client, update in updates.items()]
     mean = float(np.average([*steps.values()], weights=weights))
     return {
         c: update.scaled(sent.to(small=is_small(experiment, c)).received, mean / steps[c])

@@ -31,7 +31,8 @@ def completed(
     whole = [client for client in updates if client not in small]
     filled = sent.received
     if whole:
-        weights = [weight(sampled[client], experiment.federation.weighting) for client in whole]
+        weighting = experiment.federation.weighting
+        weights = [weight(updates[client], sampled[client], weighting) for client in whole]
         vectors = np.stack([updates[client].vector for client in whole]).astype(np.float64)
         filled = np.average(vectors, axis=0, weights=weights).astype(filled.dtype)
     held = held_numbers(run.runtime.parameters, experiment, small=True)

@@ -39,6 +39,7 @@ class Update:
         statements: the privacy it spent, one statement for each unit that it protects itself.
         slopes: of its steps [steps, local.perturbations], where ``wire.down`` combines them.
         steps: local steps, at least 1.
+        share: part of its client's weight with which it counts.
     """
 
     vector: np.ndarray
@@ -46,6 +47,7 @@ class Update:
     statements: list[dict[str, Any]]
     slopes: np.ndarray | None = None
     steps: int = 1
+    share: float = 1.0
 
     def scaled(self, start: np.ndarray, factor: float) -> Update:
         """Return the update with its change of ``start`` [P], and its slopes, times ``factor``."""
@@ -146,9 +148,9 @@ def check_steps(
     return good, reported
 
 
-def weight(node: Node, weighting: str) -> float:
-    """Return the weight of a client in the average."""
-    return float(node.examples) if weighting == "examples" else 1.0
+def weight(update: Update, node: Node, weighting: str) -> float:
+    """Return the weight of a client's update in the average."""
+    return update.share * (node.examples if weighting == "examples" else 1)
 
 
 def mean_loss(
@@ -158,5 +160,6 @@ def mean_loss(
     losses = [update.loss for update in updates.values() if update.loss is not None]
     if not losses:
         return None
-    mean = float(np.average(losses, weights=[weight(nodes[c], weighting) for c in updates]))
+    weights = [weight(update, nodes[client], weighting) for client, update in updates.items()]
+    mean = float(np.average(losses, weights=weights))
     return mean if np.isfinite(mean) else None  # JSON has no infinity

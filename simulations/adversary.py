@@ -61,9 +61,9 @@ def _joint(experiment: Experiment, number: int, honest: np.ndarray, count: int) 
 
 def expected_step(experiment: Experiment, number: int, updates: np.ndarray) -> np.ndarray:
     """Return the step [P] that the server makes of updates [n, P] of equally long training."""
+    factors = np.ones(len(updates))
     if experiment.clips_updates:
-        norms = np.linalg.norm(updates, axis=1)
-        updates = updates * clip_factors(norms, np.ones(len(norms)))[:, None]
-    still = np.zeros(updates.shape[1])
-    step, _ = next_vector(experiment, number, still, [(row, 1.0) for row in updates], {})
+        factors = clip_factors(np.linalg.norm(updates, axis=1), factors)
+    weighted = [*zip(updates * factors[:, None], factors.tolist(), strict=True)]
+    step, _ = next_vector(experiment, number, np.zeros(updates.shape[1]), weighted, {})
     return step

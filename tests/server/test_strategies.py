@@ -21,7 +21,7 @@ from server.checkpoints import Checkpoint
 from server.nodes import Node
 from server.runfolder import RunFolder
 from server.strategies import mean, next_vector
-from server.updates import weight
+from server.updates import Update, weight
 
 Quick = Callable[..., Experiment]
 STRATEGIES = get_args(Strategy)
@@ -98,9 +98,9 @@ def test_fedavg_is_the_mean_weighted_by_examples(quick: Quick) -> None:
 
 
 def test_weights_are_examples_or_one(quick: Quick) -> None:
-    nodes = [Node(1, 10), Node(2, 30)]
-    assert [weight(node, "examples") for node in nodes] == [10.0, 30.0]
-    assert [weight(node, "uniform") for node in nodes] == [1.0, 1.0]
+    update, nodes = Update(np.zeros(2), None, []), [Node(1, 10), Node(2, 30)]
+    assert [weight(update, node, "examples") for node in nodes] == [10.0, 30.0]
+    assert [weight(update, node, "uniform") for node in nodes] == [1.0, 1.0]
 
 
 def test_server_lr_scales_the_step_of_fedavg(quick: Quick) -> None:
