@@ -1,10 +1,10 @@
 """Parameters or bits? Scores and message bytes of the codecs of a study, against float32.
 
-Reads the table of a finished or unfinished study that has the axes ``wire`` and ``method``, such as
-``simulations/studies/bits.toml``. Each codec is compared with float32 both ways on pairs of the
-same method, task and seed.
+Reads the tables of finished or unfinished studies that have the axes ``wire`` and ``method``, such
+as ``simulations/studies/bits.toml``. Each codec is compared with float32 both ways on pairs of the
+same method, task and seed, whichever of the studies has them.
 
-Example: python -m simulations.benchmarks.bits runs/studies/bits
+Example: python -m simulations.benchmarks.bits runs/studies/bits runs/studies/bits-between
 """
 
 from __future__ import annotations
@@ -46,13 +46,13 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__, None)
-    parser.add_argument("study", type=Path, help="the study's folder")
-    parser.add_argument("--case", default="", help="name of the case (the folder's name)")
+    parser.add_argument("studies", type=Path, nargs="+", metavar="STUDY", help="its folder")
+    parser.add_argument("--case", default="", help="name of the case (the first folder's name)")
     options = parser.parse_args(arguments)
-    cells = measured(table_of(options.study))
+    cells = cells_of(options.studies)
     pooled, by_task = compared(cells), compared(cells, by_task=True)
     fronts = fronts_of(cells)
-    case = options.case or options.study.name
+    case = options.case or options.studies[0].name
     options.results.mkdir(parents=True, exist_ok=True)
     draw_fronts(fronts, options.results / f"bits-{case}.svg")
     facts = {
@@ -93,6 +93,13 @@ def rivals(cells: pd.DataFrame) -> list[Row]:
                 }
             )
     return rows
+
+
+def cells_of(studies: Sequence[Path]) -> pd.DataFrame:
+    """Return the cells of all studies, see ``measured``."""
+    import pandas as pd
+
+    return pd.concat([measured(table_of(study)) for study in studies], ignore_index=True)
 
 
 def table_of(study: Path) -> pd.DataFrame:

@@ -1,7 +1,7 @@
 """Clipping at the median of a round (`federation.max_update_norm=auto`): what it clips and saves.
 
 Federations of ten clients without an attacker, with clipping and without, and with one attacker
-that sends -10 or -50 times its update, for several partitions of the same examples; the same seeds
+that sends -2, -10 or -50 times its update, for several partitions of the same examples; the same seeds
 for all. Finished runs are read from `--scratch`, so the benchmark can be resumed.
 
 Example:
@@ -37,6 +37,7 @@ CASES = {
     "no limit, attacker -10x": ("0", -10),
     "clipped, attacker -10x": ("auto", -10),
     "clipped, attacker -50x": ("auto", -50),
+    "clipped, attacker -2x": ("auto", -2),  # about as long as the limit
 }
 HONEST, POINTS = 0.05, 2.0  # the aims: honest updates clipped, points lost to an attacker
 

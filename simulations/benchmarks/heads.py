@@ -1,4 +1,4 @@
-"""Score and bytes of small heads against the full head, on tasks with 150 classes.
+"""Score and bytes of small heads against the full head, on tasks with many classes.
 
 `intents` is synthetic; `mentions` and `cloze` are made from the questions of QQP, see
 `parts/many_classes.py`. Each run is a federation that trains only the head (`method.name=linear`),
@@ -42,16 +42,18 @@ TASKS = ("intents", "mentions", "cloze")
 SHARE, POINTS = 0.25, 1.0  # the aim: at most this share of the bytes and this loss of accuracy
 
 
-def write_task(task: str, glue: Path | None, folder: Path) -> None:
+def write_task(task: str, classes: int, glue: Path | None, folder: Path) -> None:
     """Write the files of a task, unless they exist."""
     if (folder / "dev.tsv").exists():
         return
     if task == "intents":
-        intents(folder, seed=0)
+        found = intents(folder, seed=0, classes=classes)
     elif glue is None:
         raise SystemExit(f"{task}: expected --glue, the folder of the GLUE files")
     else:
-        nouns(folder, glue_texts(glue, "QQP"), seed=0, cut=task == "cloze")
+        found = nouns(folder, glue_texts(glue, "QQP"), 0, task == "cloze", classes)
+    if found != classes:
+        raise SystemExit(f"{task}: {found} classes at most, --classes {classes} asks for others")
 
 
 def measured(settings: Sequence[str], folder: Path, states: KeptStates) -> Row:
@@ -74,7 +76,7 @@ def measured(settings: Sequence[str], folder: Path, states: KeptStates) -> Row:
 
 def settings_of(options: argparse.Namespace, task: str, seed: int) -> list[str]:
     """Return the settings that all heads share."""
-    folder = options.scratch / task
+    folder = task_folder(options, task)
     return [
         f"seed={seed}",
         f"backbone={options.backbone}",
@@ -90,6 +92,12 @@ def settings_of(options: argparse.Namespace, task: str, seed: int) -> list[str]:
         "engine.device=cpu",
         "output.plots=false",
     ]
+
+
+def task_folder(options: argparse.Namespace, task: str) -> Path:
+    """Return the folder of a task's files."""
+    folder: Path = options.scratch / f"{task}-{options.classes}"
+    return folder
 
 
 def rows_of(task: str, runs: dict[str, list[Row]]) -> list[Row]:
@@ -125,18 +133,20 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--rounds", type=int, default=8, help="rounds of one epoch (8)")
     parser.add_argument("--lr", type=float, default=5e-3, help="learning rate (5e-3)")
     parser.add_argument("--tasks", nargs="+", choices=TASKS, default=TASKS)
+    parser.add_argument("--classes", type=int, default=150, help="of a task (150)")
     parser.add_argument("--heads", nargs="+", choices=HEADS, default=tuple(HEADS))
+    parser.add_argument("--case", default="", help="added to the name of the case")
     parser.add_argument("--scratch", type=Path, required=True, help="folder of finished runs")
     options = parser.parse_args(arguments)
     for task in options.tasks:
-        write_task(task, options.glue, options.scratch / task)
+        write_task(task, options.classes, options.glue, task_folder(options, task))
         runs: dict[str, list[Row]] = {head: [] for head in dict.fromkeys((FULL, *options.heads))}
         settings = settings_of(options, task, seed=0)
         states = runtime_of(Experiment.load("", settings)).model.kept
         for seed, head in product(range(options.repeats), runs):
             settings = [*settings_of(options, task, seed), *HEADS[head]]
             runs[head].append(measured(settings, options.scratch / "runs", states))
-        names = ("backbone", "clients", "rounds", "lr", "repeats")
+        names = ("backbone", "classes", "clients", "rounds", "lr", "repeats")
         facts = {
             "bytes up": "of one client and round; all of them are the head's",
             "points lost": "mean and deviation over seeds of the difference to the full head",
@@ -145,7 +155,8 @@ def main(arguments: Sequence[str] | None = None) -> Report:
         report = Report(
             {name: getattr(options, name) for name in names}, rows_of(task, runs), facts, runs
         )
-        record("heads", f"{task}, {options.rounds} rounds", report, arguments, options.results)
+        case = f"{task}, {options.rounds} rounds{options.case}"
+        record("heads", case, report, arguments, options.results)
     return report
 
 

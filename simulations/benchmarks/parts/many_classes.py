@@ -1,7 +1,7 @@
 """Tasks with many classes for `simulations.benchmarks.heads`, written to a temporary folder.
 
 ``intents`` is synthetic: a request made of an action and an object, the class is the pair.
-``mentions`` and ``cloze`` are made from the texts of a GLUE task: the class is the one of 150
+``mentions`` and ``cloze`` are made from the texts of a GLUE task: the class is the one of many
 frequent nouns that a text contains, left in place or cut out. The texts belong to others, so the
 files are never kept.
 """
@@ -102,9 +102,9 @@ PREFIXES = ("", "hello, ", "quick question: ", "since yesterday I try this: ", "
 SUFFIXES = ("", " please", " as soon as possible", " today", " for my mother", ", thanks")
 
 
-def intents(folder: Path, seed: int, train: int = 2250, dev: int = 900) -> int:
-    """Write a synthetic task of 150 classes; return their number."""
-    names = list(product(ACTIONS, OBJECTS))
+def intents(folder: Path, seed: int, train: int = 2250, dev: int = 900, classes: int = 150) -> int:
+    """Write a synthetic task of at most 150 classes; return their number."""
+    names = list(product(ACTIONS, OBJECTS))[:classes]
     draw = generator(seed, "benchmark/intents")
 
     def text(action: str, target: str) -> str:

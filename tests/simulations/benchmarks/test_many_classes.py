@@ -24,6 +24,12 @@ def test_intents_have_every_class_in_both_splits(tmp_path: Path) -> None:
         assert set(Counter(label for _, label in rows(tmp_path, split)).values()) == {count}
 
 
+def test_a_task_may_have_fewer_classes(tmp_path: Path) -> None:
+    assert intents(tmp_path / "intents", seed=0, classes=50) == 50
+    assert len({label for _, label in rows(tmp_path / "intents", "dev")}) == 50
+    assert nouns(tmp_path / "nouns", TEXTS, 0, cut=False, classes=1) == 1
+
+
 def test_frequent_nouns_stand_where_nouns_do() -> None:
     assert set(frequent_nouns(TEXTS, 5)) == {"lamp", "chair"}
     assert len(frequent_nouns(TEXTS, 1)) == 1
