@@ -1,8 +1,8 @@
 """Clipping at the median of a round (`federation.max_update_norm=auto`): what it clips and saves.
 
 Federations of ten clients without an attacker, with clipping and without, and with one attacker
-that sends -2, -10 or -50 times its update, for several partitions of the same examples; the same seeds
-for all. Finished runs are read from `--scratch`, so the benchmark can be resumed.
+that sends -2, -10 or -50 times its update, for several partitions of the same examples; the same
+seeds for all. Finished runs are read from `--scratch`, so the benchmark can be resumed.
 
 Example:
     python -m simulations.benchmarks.clipping --scratch /tmp/clipping
