@@ -108,8 +108,8 @@ class FederationSection(Section):
     )
     max_update_norm: UpdateNorm = Field(
         "auto",
-        description="auto: clip updates at 3 times the median norm of the round, and count claimed "
-        "examples up to the upper quartile; not with privacy for clients | L2 norm above which an "
+        description="auto: clip updates at twice the median norm of the round, count them less the "
+        "more they were clipped, and claimed examples up to the upper quartile; not with privacy for clients | L2 norm above which an "
         "update counts as failed | 0 = no limit; at a deployed server auto and 0 also refuse norms "
         "above 10,000 times the square root of the number of parameters",
     )
