@@ -11,10 +11,10 @@ import re
 from collections.abc import Sequence
 from typing import Literal
 
-from fedpeft.wire import eden, slopes, topk
+from fedpeft.wire import eden, slopes, topk, uniform
 from fedpeft.wire.formats import FORMATS
 
-Coder = Literal["eden", "delta", "topk"]
+Coder = Literal["eden", "delta", "topk", "uniform"]
 
 MANY = 100  # from this many classes on, the head's numbers get fewer bits
 
@@ -22,8 +22,9 @@ _EXPECTED = {
     "eden": "eden1 to eden8 (bits per number), eden0.02 to eden0.99",
     "delta": "delta1 to delta8, delta0.02 to delta0.99",
     "topk": "topk0.001 to topk1 (the share of numbers)",
+    "uniform": "uniform1 to uniform8 (bits per number, for secure sums)",
 }
-_NAME = re.compile(r"(eden|delta|topk)([0-9](?:\.[0-9]{1,6})?)")
+_NAME = re.compile(r"(eden|delta|topk|uniform)([0-9](?:\.[0-9]{1,6})?)")
 
 
 def rate_of(codec: str, *coders: Coder) -> float | None:
@@ -36,7 +37,12 @@ def rate_of(codec: str, *coders: Coder) -> float | None:
     if match is None or match[1] not in coders:
         return None
     rate = float(match[2])
-    valid = topk.LEAST_SHARE <= rate <= 1 if match[1] == "topk" else eden.is_rate(rate)
+    if match[1] == "topk":
+        valid = topk.LEAST_SHARE <= rate <= 1
+    elif match[1] == "uniform":
+        valid = rate in range(1, uniform.MOST_BITS + 1)
+    else:
+        valid = eden.is_rate(rate)
     return rate if valid else None
 
 
@@ -57,7 +63,7 @@ def check_codec(name: str, *coders: Coder, others: Sequence[str] = ()) -> str:
 
 def check_up(name: str) -> str:
     """Return the name of a codec of updates, see ``check_codec``."""
-    return check_codec(name, "eden", "topk", others=slopes.CODECS)
+    return check_codec(name, "eden", "topk", "uniform", others=slopes.CODECS)
 
 
 def check_down(name: str) -> str:
@@ -79,6 +85,8 @@ def encoded_size(size: int, codec: str) -> int:
         return size * FORMATS[codec]
     if share := rate_of(codec, "topk"):
         return topk.encoded_size(size, share)
+    if bits := rate_of(codec, "uniform"):  # of one vector; a sum of many needs more
+        return (size * int(bits) + 7) // 8
     return eden.encoded_size(size, bits_of(codec))
 
 

@@ -11,32 +11,24 @@ is better near x than correct on average: S = <z, q> / |q|^2 then has the smalle
 always smaller than x. With the unbiased scale the error is larger than x below pi/4 bits, and
 would grow from round to round.
 
-The rotation is two orthonormal cosine transforms, each after random signs. It is not uniform over
-all rotations, so the bias is not exactly zero, but it is too small to measure. With one transform
-it is large for vectors with few nonzero numbers. A cosine transform has any length: no padding.
+A scale for each block of the rotation (``fedpeft.wire.rotation``) adds 0.001 bits per number; errors
+relative to |x| do not depend on the length of blocks.
 
 With a rate below 1, only a random share of the rotated numbers is sent, at one bit each.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from functools import lru_cache
-
 import numpy as np
 
 from fedpeft.wire.quantizer import nearest, quantizer
+from fedpeft.wire.rotation import Rotation, block_lengths, blocks
 
 LEAST_RATE, MOST_BITS = 0.02, 8
 _SMALLEST = float(np.finfo(np.float32).tiny)  # shorter blocks are sent as zero
-#: Numbers rotated together, with one scale. A block fits into a processor's cache, which halves the
-#: time of a long vector, and bounds the memory. Errors relative to |x| do not depend on the length
-#: of blocks, and a scale adds 0.001 bits per number.
-BLOCK = 1 << 15
 #: Numbers sent of a block at least, as many bytes as its scale. With only a few, <z, q> may be
 #: close to zero, and the variance of S has no bound.
 LEAST_KEPT = 32
-_SPLIT = 1 << 13  # a shorter block takes two milliseconds at most, whatever its length
 
 
 def is_rate(rate: float) -> bool:
@@ -46,7 +38,7 @@ def is_rate(rate: float) -> bool:
 
 def encoded_size(size: int, rate: float) -> int:
     """Return the number of bytes of an encoded vector of ``size`` numbers."""
-    lengths = _lengths(size)
+    lengths = block_lengths(size)
     sent = sum(_kept_count(length, rate) for length in lengths)
     return 4 * len(lengths) + (sent * _bits(rate) + 7) // 8
 
@@ -66,14 +58,14 @@ def encode(
     """
     levels, _ = quantizer(_bits(rate))
     scales, codes = [], []
-    for block in _split(vector.astype(np.float64), _lengths(len(vector))):
-        rotation = _Rotation(len(block), rate, generator)
-        norm = _norm(block)
+    for block in blocks(vector.astype(np.float64), block_lengths(len(vector))):
+        rotation = Rotation(len(block), generator)
+        kept, norm = _kept(len(block), rate, generator), _norm(block)
         if not _SMALLEST <= norm < np.inf:
             scales.append(0.0 if norm < _SMALLEST else np.inf)
-            codes.append(np.zeros(rotation.count, np.uint8))
+            codes.append(np.zeros(_kept_count(len(block), rate), np.uint8))
             continue
-        rotated = rotation.apply(block) * (np.sqrt(len(block)) / norm)
+        rotated = rotation.apply(block)[kept] * (np.sqrt(len(block)) / norm)
         code = nearest(rotated, _bits(rate))
         # Sums of numpy: those of BLAS depend on its number of threads.
         product, chosen = np.sum(levels[code] * rotated), np.sum(np.square(levels[code]))
@@ -97,7 +89,7 @@ def decode(data: bytes, size: int, rate: float, generator: np.random.Generator) 
     Raises:
         ValueError: wrong length, or a scale that is negative or not finite.
     """
-    expected, lengths = encoded_size(size, rate), _lengths(size)
+    expected, lengths = encoded_size(size, rate), block_lengths(size)
     if len(data) != expected:
         raise ValueError(
             f"vector has {len(data)} bytes, expected {expected} ({size} numbers at {rate:g} bits)"
@@ -109,49 +101,21 @@ def decode(data: bytes, size: int, rate: float, generator: np.random.Generator) 
     counts = [_kept_count(length, rate) for length in lengths]
     codes = _unpack(data[4 * len(lengths) :], sum(counts), _bits(rate))
     levels, _ = quantizer(_bits(rate))
-    blocks = [
-        _Rotation(length, rate, generator).undo(levels[code] * scale)
-        for length, code, scale in zip(lengths, _split(codes, counts), scales, strict=True)
-    ]
-    return np.concatenate(blocks)
+    decoded = []
+    for length, code, scale in zip(lengths, blocks(codes, counts), scales, strict=True):
+        rotation, rotated = Rotation(length, generator), np.zeros(length)
+        rotated[_kept(length, rate, generator)] = levels[code] * scale
+        decoded.append(rotation.undo(rotated))
+    return np.concatenate(decoded)
 
 
-class _Rotation:
-    """A random rotation of a block and the share of its rotated numbers that is sent.
-
-    Attributes:
-        count: how many numbers are sent.
-    """
-
-    def __init__(self, length: int, rate: float, generator: np.random.Generator):
-        # Philox's words themselves: numpy may change how it makes other numbers of them.
-        draw = generator.bit_generator.random_raw
-        words = np.asarray(draw(-(-2 * length // 64)), "<u8")
-        bits = np.unpackbits(words.view(np.uint8), count=2 * length, bitorder="little")
-        self._first, self._second = 1.0 - 2.0 * bits.reshape(2, length)
-        self.count = _kept_count(length, rate)
-        self._kept: np.ndarray | slice = slice(None)
-        if self.count < length:
-            numbers = draw(length)  # of 64 bits: no two are equal
-            self._kept = numbers <= np.partition(numbers, self.count - 1)[self.count - 1]
-
-    def apply(self, block: np.ndarray) -> np.ndarray:
-        """Return the numbers to send [count] of a block [length]."""
-        from scipy.fft import dct
-
-        turned = dct(self._first * block, norm="ortho", overwrite_x=True)
-        turned *= self._second
-        return np.asarray(dct(turned, norm="ortho", overwrite_x=True)[self._kept])
-
-    def undo(self, sent: np.ndarray) -> np.ndarray:
-        """Return the block [length] whose rotated numbers are ``sent`` [count], 0 elsewhere."""
-        from scipy.fft import idct
-
-        rotated = np.zeros(len(self._first))
-        rotated[self._kept] = sent
-        turned = idct(rotated, norm="ortho", overwrite_x=True)
-        turned *= self._second
-        return np.asarray(self._first * idct(turned, norm="ortho", overwrite_x=True))
+def _kept(length: int, rate: float, generator: np.random.Generator) -> np.ndarray | slice:
+    """Return the random share of a rotated block that is sent."""
+    count = _kept_count(length, rate)
+    if count == length:
+        return slice(None)
+    numbers = generator.bit_generator.random_raw(length)  # of 64 bits: no two are equal
+    return np.asarray(numbers <= np.partition(numbers, count - 1)[count - 1])
 
 
 def _norm(block: np.ndarray) -> float:
@@ -166,35 +130,6 @@ def _bits(rate: float) -> int:
 def _kept_count(length: int, rate: float) -> int:
     """Return how many numbers of a block are sent."""
     return min(length, max(LEAST_KEPT, round(rate * length))) if rate < 1 else length
-
-
-@lru_cache(maxsize=64)
-def _lengths(size: int) -> tuple[int, ...]:
-    """Return the lengths of the blocks of a vector."""
-    whole, rest = divmod(size, BLOCK)
-    return (BLOCK,) * whole + (_parts(rest) if rest else ())
-
-
-def _parts(length: int) -> tuple[int, ...]:
-    """Return a length whose transform is fast, or the evenest two of them that add up to it.
-
-    A transform of a length with a large prime factor takes ten times as long; one more scale is
-    cheaper than padding.
-    """
-    from scipy.fft import next_fast_len
-
-    if length > _SPLIT and next_fast_len(length) != length:
-        for less in range(length // 2, _SPLIT // 2, -1):
-            if next_fast_len(less) == less and next_fast_len(length - less) == length - less:
-                return less, length - less
-    return (length,)
-
-
-def _split(array: np.ndarray, lengths: Sequence[int]) -> Iterator[np.ndarray]:
-    start = 0
-    for length in lengths:
-        yield array[start : start + length]
-        start += length
 
 
 def _pack(codes: np.ndarray, bits: int) -> bytes:

@@ -10,7 +10,8 @@ import pytest
 from quantization import LEAST_ERROR
 
 from fedpeft.randomness import generator
-from fedpeft.wire.eden import BLOCK, LEAST_KEPT, decode, encode, encoded_size
+from fedpeft.wire.eden import LEAST_KEPT, decode, encode, encoded_size
+from fedpeft.wire.rotation import BLOCK
 
 INPUTS = {
     "spikes": np.bincount([7, 50], [3.0, -5.0], 98),

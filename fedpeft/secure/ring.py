@@ -1,0 +1,75 @@
+"""Sums modulo 2^w: masks, packing, and the width that holds a sum.
+
+Numbers are uint64; a mask is w bits of each eight bytes of a ChaCha20 stream. The addition of a
+uniform mask modulo 2^w leaves a uniform number.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+MOST_BITS = 56
+_ZERO = bytes(16)  # ChaCha20's counter and nonce: a seed is used for one stream
+
+
+def width(clients: int, levels: int) -> int:
+    """Return the bits w of a sum of ``clients`` numbers from 0 to ``levels`` - 1."""
+    return max(1, (clients * (levels - 1)).bit_length())
+
+
+def stream(seed: bytes, size: int, bits: int) -> np.ndarray:
+    """Return the mask [size] of a seed of 32 bytes that is used for nothing else."""
+    from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
+
+    encryptor = Cipher(algorithms.ChaCha20(seed, _ZERO), mode=None).encryptor()
+    return np.frombuffer(encryptor.update(bytes(8 * size)), "<u8") & _ones(bits)
+
+
+def total(size: int, bits: int, *, plus: Iterable[bytes] = (), minus: Iterable[bytes] = ()) -> np.ndarray:
+    """Return the sum [size] of the masks of the seeds ``plus``, less those of ``minus``."""
+    result = np.zeros(size, np.uint64)
+    for seed in plus:
+        result += stream(seed, size, bits)
+    for seed in minus:
+        result -= stream(seed, size, bits)
+    return result & _ones(bits)
+
+
+def reduced(values: np.ndarray, bits: int) -> np.ndarray:
+    """Return numbers modulo 2^bits."""
+    return values.astype(np.uint64) & _ones(bits)
+
+
+def packed_size(size: int, bits: int) -> int:
+    """Return the bytes of ``size`` numbers."""
+    return (size * bits + 7) // 8
+
+
+def pack(values: np.ndarray, bits: int) -> bytes:
+    """Return the ``bits`` lowest bits of numbers [n], lowest bit first."""
+    octets = values.astype("<u8").view(np.uint8).reshape(-1, 8)
+    single = np.unpackbits(octets, axis=1, count=bits, bitorder="little")
+    return np.packbits(single.reshape(-1), bitorder="little").tobytes()
+
+
+def unpack(data: bytes, size: int, bits: int) -> np.ndarray:
+    """Return the numbers [size] of received bytes, uint64.
+
+    Raises:
+        ValueError: wrong length.
+    """
+    expected = packed_size(size, bits)
+    if len(data) != expected:
+        raise ValueError(f"masked numbers have {len(data)} bytes, expected {expected}")
+    single = np.unpackbits(np.frombuffer(data, np.uint8), count=size * bits, bitorder="little")
+    octets = np.zeros((size, 8), np.uint8)
+    octets[:, : (bits + 7) // 8] = np.packbits(
+        single.reshape(size, bits), axis=1, bitorder="little"
+    )
+    return octets.reshape(-1).view("<u8").astype(np.uint64)
+
+
+def _ones(bits: int) -> np.uint64:
+    return np.uint64((1 << bits) - 1)

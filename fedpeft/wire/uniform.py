@@ -1,0 +1,69 @@
+"""Levels that add up: a vector in a few bits per number, for sums of many clients.
+
+All clients of a round share the rotation (``fedpeft.wire.rotation``) and the distance of the
+levels, so the sum of their levels is the level of their sum, up to rounding. A vector is shortened
+to the norm ``bound`` first. Each rotated number is rounded up or down at random, with its own value
+as the mean (QSGD, Alistarh et al. 2017; for sums: Suresh et al. 2017). Numbers beyond the outermost
+levels are clamped to them; those of a vector as long as the bound reach them once in 370 numbers at
+4 bits and more, and once in 15 at one bit, where levels further apart would cost more.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+
+from fedpeft.wire.rotation import Rotation, block_lengths, blocks
+
+MOST_BITS = 8
+#: The outermost level by bits, in root mean squares of the numbers of a vector of norm ``bound``.
+_REACH = {1: 1.5, 2: 2.0, 3: 2.5}
+_FURTHEST = 3.0
+
+
+def count_of(bits: int) -> int:
+    """Return the number of levels."""
+    return 1 << bits
+
+
+def encode(
+    vector: np.ndarray,
+    bits: int,
+    bound: float,
+    shared: np.random.Generator,
+    own: np.random.Generator,
+) -> np.ndarray:
+    """Return the levels of a vector [n], uint64 [n] below ``count_of(bits)``.
+
+    Args:
+        vector: float64, finite.
+        bits: per number.
+        bound: the norm to which a longer vector is shortened.
+        shared: draws the rotation, in the same state at all clients of a round.
+        own: draws the rounding.
+    """
+    norm = float(np.linalg.norm(vector))
+    if norm > bound:
+        vector = vector * (bound / norm)
+    parts = blocks(vector, block_lengths(len(vector)))
+    rotated = np.concatenate([Rotation(len(part), shared).apply(part) for part in parts])
+    highest = count_of(bits) - 1
+    places = rotated / _distance(len(vector), bits, bound) + highest / 2
+    floor = np.floor(places)
+    rounded = floor + (own.random(len(places)) < places - floor)
+    return np.clip(rounded, 0, highest).astype(np.uint64)
+
+
+def decode(
+    total: np.ndarray, vectors: int, bits: int, bound: float, shared: np.random.Generator
+) -> np.ndarray:
+    """Return the sum [n] of ``vectors`` vectors from the sum of their levels [n]; see ``encode``."""
+    centered = total.astype(np.float64) - vectors * (count_of(bits) - 1) / 2
+    rotated = centered * _distance(len(total), bits, bound)
+    parts = blocks(rotated, block_lengths(len(total)))
+    return np.concatenate([Rotation(len(part), shared).undo(part) for part in parts])
+
+
+def _distance(size: int, bits: int, bound: float) -> float:
+    """Return the distance of two levels."""
+    reach = _REACH.get(bits, _FURTHEST) * bound / np.sqrt(size)
+    return float(2 * reach / (count_of(bits) - 1))
