@@ -24,7 +24,8 @@ from clients.deadline import limit_of
 from clients.errors import ClientError, error_reply, withheld
 from clients.folder import NodeFolder
 from clients.kept import keep_personal
-from clients.memory import kept_experiment, remember
+from clients.masking import introduce, prepare, reveal
+from clients.memory import kept_experiment, recall, remember
 from clients.reference import held
 from clients.rules import require_open, require_rules
 from fedpeft import training
@@ -38,7 +39,10 @@ from fedpeft.wire.messages import (
     EvaluateReply,
     HandshakeReply,
     HandshakeRequest,
+    PrepareRequest,
     TrainReply,
+    UnmaskReply,
+    UnmaskRequest,
     from_fields,
     to_fields,
     unpack_experiment,
@@ -93,6 +97,7 @@ def handshake(message: Message, context: Context) -> Message:
         client=client,
         examples=examples,
         reference=held(data),
+        peer=introduce(data),
         **digests,
     )
     return _reply(reply, message)
@@ -101,6 +106,26 @@ def handshake(message: Message, context: Context) -> Message:
 def _reply(content: object, message: Message) -> Message:
     record = RecordDict({RECORD: ConfigRecord(to_fields(content))})
     return Message(record, reply_to=message)
+
+
+@app.query("prepare")
+@answering_errors
+def prepare_round(message: Message, context: Context) -> Message:
+    """Make keys for a round whose updates are summed under masks; share their secrets."""
+    request = from_fields(PrepareRequest, message.content.get(RECORD))
+    data = recall(context, request.label)
+    require_rules(data)
+    return _reply(prepare(data, request.round, request.peers), message)
+
+
+@app.query("unmask")
+@answering_errors
+def unmask(message: Message, context: Context) -> Message:
+    """Reveal a share for each client that masked its update in a round, once."""
+    request = from_fields(UnmaskRequest, message.content.get(RECORD))
+    data = recall(context, request.label)
+    shares = reveal(data, request.round, request.survivors)
+    return _reply(UnmaskReply(shares=shares), message)
 
 
 @app.train()
@@ -163,7 +188,8 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
     for (assignment, protection), vector, slopes, loss, steps in zip(
         charged, trained.vectors, trained.slopes, trained.losses, trained.steps, strict=True
     ):
-        update = assignment.encode(hide(protection, assignment, vector), slopes)
+        hidden = hide(protection, assignment, vector)
+        update = assignment.encode(hidden, slopes, float(loss))
         replies.append(_trained_reply(assignment, update, float(loss), int(steps), protection))
     return replies
 
@@ -177,9 +203,10 @@ def _trained_reply(
     the client: no noise covers the training loss.
     """
     experiment = assignment.experiment
+    tells_loss = experiment.privacy.unit == "none" and not experiment.federation.secure
     reply = TrainReply(
         vector=update,
-        loss=loss if experiment.privacy.unit == "none" else None,
+        loss=loss if tells_loss else None,
         steps=steps if experiment.federation.partial else 0,
         **{unit: composition.to_bytes() for unit, composition in protection.statements},
     )

@@ -10,15 +10,54 @@ from flwr.app import Context, Message, MessageType
 from clients.data import LocalData
 from clients.errors import ClientError
 from clients.kept import completed, keep, kept
+from clients.masking import Masking
 from clients.memory import recall
 from clients.reference import follow, has_reference
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import is_small
 from fedpeft.privacy.ledger import Attempt
 from fedpeft.runtime import Runtime
+from fedpeft.secure import sums
 from fedpeft.transfer import decode_down, decode_up, encode_up
 from fedpeft.wire.codecs import rate_of
 from fedpeft.wire.messages import RECORD, Request, from_fields
+
+
+@dataclass(frozen=True)
+class Masked:
+    """How one update becomes part of a sum.
+
+    Attributes:
+        masking: among the checked members of the round.
+        bound: norm to which the update is shortened.
+        share: weight of the client, relative to the largest of the round.
+    """
+
+    masking: Masking
+    bound: float
+    share: float
+
+    @classmethod
+    def read(cls, data: LocalData, request: Request) -> Masked:
+        """Check what a request says about the sum.
+
+        Raises:
+            ClientError: see ``Masking``; or a bound or weight out of range.
+        """
+        experiment = data.runtime.experiment
+        weight = float(data.examples) if experiment.federation.weighting == "examples" else 1.0
+        if not (0 < request.bound < np.inf and weight <= request.heaviest < np.inf):
+            raise ClientError("the bound or the largest weight of the sum is out of range")
+        masking = Masking(data, request.round, request.members)
+        return cls(masking, request.bound, weight / request.heaviest)
+
+    def encode(self, assignment: Assignment, change: np.ndarray, loss: float) -> bytes:
+        """Return the masked change [S] of the trained vector, with its facts."""
+        experiment, number = assignment.experiment, assignment.round
+        levels, facts = sums.encoded(
+            experiment, number, assignment.client, change, loss, self.bound, self.share
+        )
+        return self.masking.mask(levels, facts, sums.width(experiment, self.masking.clients))
 
 
 @dataclass(frozen=True)
@@ -31,6 +70,7 @@ class Assignment:
         round: number of the round.
         start: task vector [P], with the client's personal parameters.
         attempt: the training at a deployed node, which may be repeated; None in a simulation.
+        masking: how the update is masked, if only sums of updates may be known.
     """
 
     message: Message
@@ -38,6 +78,7 @@ class Assignment:
     round: int
     start: np.ndarray
     attempt: Attempt | None = None
+    masking: Masked | None = None
 
     @classmethod
     def read(cls, message: Message, context: Context, attempt: Attempt | None = None) -> Assignment:
@@ -59,7 +100,10 @@ class Assignment:
             small = is_small(data.runtime.experiment, data.client)
             shared = decode_down(data.runtime, number, request.vector, small)
         start = completed(data, shared, number - 1 if trains else number)
-        return cls(message, data, number, start, attempt)
+        masking = None
+        if trains and data.runtime.experiment.federation.secure:
+            masking = Masked.read(data, request)
+        return cls(message, data, number, start, attempt, masking)
 
     @property
     def runtime(self) -> Runtime:
@@ -76,13 +120,17 @@ class Assignment:
         """Number of the client."""
         return self.data.client
 
-    def encode(self, shared: np.ndarray, slopes: np.ndarray) -> bytes:
+    def encode(self, shared: np.ndarray, slopes: np.ndarray, loss: float) -> bytes:
         """Return the bytes of the shared part [S] of the trained vector, for the reply.
 
-        ``slopes`` are those of the client's steps, see ``CohortResult``. What ``topk`` leaves out
+        ``slopes`` are those of the client's steps, see ``CohortResult``; ``loss`` is the one of its
+        training, which only a sum contains. What ``topk`` leaves out
         is kept, and added to the change of the client's next round.
         """
         start = self.start[~self.runtime.parameters.personal]
+        if self.masking:
+            hidden = 0.0 if self.experiment.privacy.unit != "none" else loss
+            return self.masking.encode(self, np.subtract(shared, start, dtype=np.float64), hidden)
         if rate_of(self.experiment.wire.up, "topk") is None:
             return encode_up(self.runtime, self.round, self.client, start, shared, slopes)
         _, arrays = kept(self.data, "unsent", len(start), self.round - 1)

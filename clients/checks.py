@@ -40,12 +40,31 @@ def check_all(superlink: str, key: Path, ca: Path, settings: NodeSettings) -> li
             partial(check_key, key),
             partial(check_ca, ca),
             lambda: warnings.extend(check_superlink(superlink, ca)),
+            partial(check_roster, settings.roster, key),
         ]
     )
     mistakes += _in_another_process(settings)
     if mistakes:
         raise UserError("\nerror: ".join(mistakes))
     return warnings
+
+
+def check_roster(path: str, key: Path) -> None:
+    """Check that a file holds public keys, among them this node's; nothing without a file.
+
+    Raises:
+        UserError: it does not.
+    """
+    from fedpeft.secure.keys import Roster, name_of
+
+    if not path:
+        return
+    own = key.with_name(f"{key.name}.pub")
+    known = Roster.read(Path(path)).keys
+    if own.is_file() and name_of(own.read_bytes()) not in known:
+        raise UserError(
+            f"--roster {path}: lacks this node's own key; expected a line with the content of {own}"
+        )
 
 
 def check_key(path: Path) -> None:

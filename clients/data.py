@@ -64,6 +64,7 @@ class LocalData:
         name: of their files.
         owner: name of the ledger's owner.
         settings: those of the node; None in a simulation.
+        run: name of a deployment's run, or "".
     """
 
     runtime: Runtime
@@ -74,6 +75,7 @@ class LocalData:
     name: str
     owner: str
     settings: NodeSettings | None = None
+    run: str = ""
 
     @cached_property
     def rows(self) -> Rows:
@@ -95,6 +97,11 @@ class LocalData:
         task = rows.runtime.task
         own = task.train.select(rows.train)
         return rows.runtime.encode(poisoned(own, experiment, task.info, self.client))
+
+    @property
+    def context(self) -> str:
+        """The experiment and run, part of everything that is signed or masked for them."""
+        return f"{self.runtime.digest}|{self.run}"
 
     def kept(self, what: str) -> Path:
         """Return the file of vectors that the client keeps between rounds."""
@@ -207,6 +214,7 @@ def _deployed(experiment: Experiment, folder: NodeFolder, client: int, run: str)
         name=f"{experiment.digest}{run}",
         owner=owner,
         settings=settings,
+        run=run,
     )
 
 

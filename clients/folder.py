@@ -32,6 +32,8 @@ _FIELDS = {
     "examples": (str, int),
     "delta": (float, type(None)),
     "max_vector": (int,),
+    "key": (str,),
+    "roster": (str,),
 }
 
 
@@ -64,6 +66,10 @@ class NodeSettings:
     delta: float | None = None
     #: Refuse methods with more trained numbers.
     max_vector: int = MAX_VECTOR
+    #: Absolute paths of the node's private key and of the public keys of the nodes that it trusts
+    #: in sums under masks. Without a roster it refuses such runs.
+    key: str = ""
+    roster: str = ""
 
     @property
     def allowed(self) -> tuple[str, ...]:

@@ -36,6 +36,7 @@ from fedpeft.nested import held_numbers, is_small
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
+from fedpeft.secure import sums
 from fedpeft.wire import eden, formats, slopes, topk
 from fedpeft.wire.codecs import (
     bits_of,
@@ -132,6 +133,8 @@ def size_up(runtime: Runtime) -> int:
     if codec in slopes.CODECS:
         return slopes.encoded_size(local.steps * local.perturbations, codec, parameters.numpy_dtype)
     shared = parameters.shared
+    if experiment.federation.secure:
+        return sums.update_bytes(experiment, shared.size)
     return update_size(shared.size, shared.head_size, codec, codec_of_head(runtime))
 
 

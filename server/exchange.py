@@ -17,7 +17,13 @@ from server.byte_ledger import ByteLedger
 from server.clock import Clock, RealClock
 from server.records import Kind
 
-_TYPES = {"train": "train", "evaluate": "evaluate", "handshake": "query.handshake"}
+_TYPES = {
+    "train": "train",
+    "evaluate": "evaluate",
+    "handshake": "query.handshake",
+    "prepare": "query.prepare",
+    "unmask": "query.unmask",
+}
 CLIENT_DIED = 8  # Flower's code for a ClientApp's process that was silent for a minute
 NODE_GONE = 5  # Flower's code for a node that is no longer connected
 _SILENT, _LATE = "no reply", "late"

@@ -93,6 +93,7 @@ class Report:
         identity: the reported keys of ``Runtime.identity``; digests as hexadecimal text.
         unknown: whether the node needs the experiment.
         reference: name of the vector that the client holds.
+        peer: how the client introduces itself to the others, for sums under masks.
     """
 
     client: int
@@ -100,6 +101,7 @@ class Report:
     identity: dict[str, str]
     unknown: bool
     reference: bytes = INITIAL_REFERENCE
+    peer: bytes = b""
 
 
 def read_report(reply: Message) -> Report:
@@ -113,7 +115,8 @@ def read_report(reply: Message) -> Report:
     digests = {name: getattr(sent, name).hex() for name in COMMON if name != "version"}
     reported = {"version": sent.version, **digests}
     identity = {name: value for name, value in reported.items() if value}
-    return Report(sent.client, sent.examples, identity, bool(sent.unknown), sent.reference)
+    unknown = bool(sent.unknown)
+    return Report(sent.client, sent.examples, identity, unknown, sent.reference, sent.peer)
 
 
 def with_backbone(identity: Mapping[str, str], reports: Collection[Report]) -> dict[str, str]:

@@ -16,6 +16,7 @@ import numpy as np
 
 from fedpeft.errors import RunFailed, printable
 from fedpeft.experiment.config import Experiment
+from fedpeft.secure.keys import Peer
 from fedpeft.tasks.metrics import MAX_EXAMPLES
 from server.byte_ledger import ByteLedger
 from server.exchange import LONGEST
@@ -227,7 +228,10 @@ class Members:
                 f"{name}: client {client} with {examples} examples does not belong here; expected "
                 f"client 0 to {count - 1} with 1 to {MAX_EXAMPLES} examples"
             )
-        self.clients[client] = Node(node_id, examples, name if deployed else "", report.reference)
+        if self.experiment.federation.secure and len(report.peer) != Peer.SIZE:
+            raise Refused(f"{name}: has not introduced itself to its peers")
+        shown = name if deployed else ""
+        self.clients[client] = Node(node_id, examples, shown, report.reference, report.peer)
         self.numbers[node_id] = client
         return client
 

@@ -26,12 +26,14 @@ class Node:
         examples: number of its training examples.
         name: under which it is registered; empty in a simulation.
         reference: name of the vector that its client holds, see ``server/downlink.py``.
+        peer: how it introduces itself to the other clients, for sums under masks.
     """
 
     node_id: int
     examples: int
     name: str = ""
     reference: bytes = INITIAL_REFERENCE
+    peer: bytes = b""
 
 
 @runtime_checkable

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-Kind = Literal["train", "evaluate", "handshake"]
+Kind = Literal["train", "evaluate", "handshake", "prepare", "unmask"]
 Way = Literal["up", "down"]
 KINDS: tuple[Kind, ...] = ("train", "evaluate", "handshake")
 WAYS: tuple[Way, ...] = ("up", "down")
@@ -146,5 +146,5 @@ class WireLine(TypedDict):
 
 
 def of_kind(sizes: RunBytes, kind: Kind) -> BothWays:
-    """Return the bytes of one kind of message."""
-    return sizes if kind == "train" else sizes[kind]
+    """Return the bytes of one kind of message; those of a sum under masks belong to training."""
+    return sizes[kind] if kind in ("evaluate", "handshake") else sizes

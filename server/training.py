@@ -5,6 +5,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from typing import Any
 
 import numpy as np
 from flwr.app import Message
@@ -13,6 +14,8 @@ from fedpeft.errors import RunFailed
 from fedpeft.experiment.robust import needed
 from fedpeft.nested import is_small
 from fedpeft.randomness import generator
+from fedpeft.secure import sums
+from fedpeft.wire.messages import RECORD, TrainReply, from_fields
 from server.asynchronous import Collector
 from server.byte_ledger import ByteLedger
 from server.downlink import Broadcast, broadcast
@@ -20,10 +23,21 @@ from server.exchange import budget_spent, check_replies, unanswered, was_late
 from server.nodes import Node
 from server.records import Failure, Outcome
 from server.run import Run
+from server.secure import SecureRound
 from server.state import Flight, ServerState
-from server.updates import STEPS, Update, check_steps, check_update, max_norm
+from server.unmasking import Masked
+from server.updates import (
+    STEPS,
+    Update,
+    check_steps,
+    check_update,
+    expected_steps,
+    max_norm,
+    read_statements,
+)
 
 log = logging.getLogger(__name__)
+BOUND = "secure.bound"  # name of the norms' bound in the checkpoint
 
 
 @dataclass(frozen=True)
@@ -74,8 +88,10 @@ def train(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
         RunFailed: fewer valid updates than ``federation.min_success``.
     """
     number, federation = state.round + 1, run.experiment.federation
-    asynchronous = federation.mode == "async"
-    trained = (_next_replies if asynchronous else _whole_round)(run, state, ledger)
+    if federation.mode == "async":
+        trained = _next_replies(run, state, ledger)
+    else:
+        trained = (_summed_round if federation.secure else _whole_round)(run, state, ledger)
     failed = trained.failed
     steps = state.memory.get(STEPS, np.zeros(federation.clients, dtype=np.int64))
     updates, steps = check_steps(trained.updates, failed, steps)
@@ -105,6 +121,42 @@ def _whole_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
         return check_update(run.runtime, number, client, reply, start, examples, limit)
 
     return Trained(sent, sampled, check_replies(replies, failed, check), failed)
+
+
+def _summed_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
+    """Ask the clients of a round, and learn only the mean of their updates.
+
+    Each client that took part gets this mean as its update. A round that lost too many clients has
+    none, and the vector stays as it is.
+    """
+    number, experiment, size = state.round + 1, run.experiment, state.vector.size
+    sampled = state.participants.join(choose(run, state), ledger, number)
+    sent = broadcast(run.runtime, state.memory, number, state.vector)
+    most = max(expected_steps(experiment.local, node.examples) for node in sampled.values())
+    bound = state.memory.get(BOUND, np.array([sums.first_bound(experiment, size, most)]))[0]
+    secure = SecureRound(run, number, ledger, sampled, float(bound))
+    members = secure.prepare()
+    vectors = {client: sent.payload(node.reference) for client, node in members.items()}
+    replies, _ = secure.train(vectors, sent.name)
+    state.participants.hold(replies, sent.name)
+    state.participants.hear("train", number, sampled, secure.failed)
+
+    def check(client: int, reply: Message) -> tuple[Masked, list[dict[str, Any]]]:
+        reply_ = from_fields(TrainReply, reply.content.get(RECORD))
+        statements = read_statements(experiment, reply_, sampled[client].examples)
+        return secure.read_masked(reply_), statements
+
+    checked = check_replies(replies, secure.failed, check)
+    mean = secure.unmask({client: masked for client, (masked, _) in checked.items()})
+    if mean is None:
+        return Trained(sent, sampled, {}, secure.failed, {BOUND: np.array([bound])})
+    vector = (sent.received + mean.change).astype(sent.received.dtype)
+    loss = mean.loss if experiment.privacy.unit == "none" else None
+    updates = {
+        client: Update(vector, loss, statements) for client, (_, statements) in checked.items()
+    }
+    memory = {BOUND: np.array([sums.next_bound(experiment, float(bound), mean.norm)])}
+    return Trained(sent, sampled, updates, secure.failed, memory)
 
 
 def _next_replies(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
@@ -161,6 +213,8 @@ def require_enough(
     be small, and the end of a run must not reveal who failed.
     """
     federation, spent = run.experiment.federation, len(without_budget(run, failed))
+    if federation.secure and not updates:  # the next round trains anew
+        return
     least = max(federation.min_success - spent, int(spent < len(failed)))
     why = f"federation.min_success is {federation.min_success}"
     if updates and (for_rule := needed(federation)) > federation.min_success:

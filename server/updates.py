@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.federation import FederationSection
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.privacy.ledger import Unit
@@ -98,13 +99,7 @@ def check_update(
                 else "the limit"
             )
             raise ValueError(f"update norm {norm:.4g} is above {name} = {limit:g}")
-    privacy = experiment.privacy
-    protected: dict[Unit, bool] = {"example": privacy.examples, "client": privacy.local}
-    statements = [
-        read_statement(getattr(sent, unit), unit, experiment, examples)
-        for unit, at_client in protected.items()
-        if at_client
-    ]
+    privacy, statements = experiment.privacy, read_statements(experiment, sent, examples)
     most = expected_steps(experiment.local, examples)
     steps = read_int(vars(sent), "steps", 1, most) if experiment.federation.partial else most
     if privacy.unit != "none":
@@ -113,6 +108,23 @@ def check_update(
     combines = experiment.wire.down == slopes.DOWN
     measured = decode_slopes(runtime, sent.vector) if combines else None
     return Update(vector, loss, statements, measured, steps)
+
+
+def read_statements(
+    experiment: Experiment, sent: TrainReply, examples: int
+) -> list[dict[str, Any]]:
+    """Return the privacy that a client spent, one statement for each unit that it protects.
+
+    Raises:
+        ValueError: a statement is invalid.
+    """
+    privacy = experiment.privacy
+    protected: dict[Unit, bool] = {"example": privacy.examples, "client": privacy.local}
+    return [
+        read_statement(getattr(sent, unit), unit, experiment, examples)
+        for unit, at_client in protected.items()
+        if at_client
+    ]
 
 
 def expected_steps(local: LocalSection, examples: int) -> int:

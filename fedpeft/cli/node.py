@@ -39,6 +39,7 @@ def up(
     examples: options.Count = None,
     max_vector: options.MaxVector = 50_000_000,
     backbone: options.Backbones = None,
+    roster: options.Roster = None,
     worker: options.Worker = True,
     log_json: LogJson = False,
 ) -> None:
@@ -68,6 +69,8 @@ def up(
         examples=_number(examples or "exact"),
         delta=delta,
         max_vector=max_vector,
+        key=str(key.resolve()),
+        roster=str(roster.resolve()) if roster else "",
     )
     described = node.Node(superlink, key.resolve(), ca.resolve(), state.resolve(), settings, worker)
     node.up(described, log_json)

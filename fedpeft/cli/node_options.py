@@ -54,6 +54,15 @@ Partition = Annotated[
     typer.Option(min=0, rich_help_panel=_DATA, help="Use only this part of the data, for trials."),
 ]
 
+Roster = Annotated[
+    Path | None,
+    typer.Option(
+        rich_help_panel=_LIMITS,
+        help="Public keys of the nodes that this one sums updates with, one in a line (their .pub "
+        "files together, this node's too). Without it, runs with federation.secure are refused.",
+    ),
+]
+
 MaxEpsilon = Annotated[
     float | None,
     typer.Option(

@@ -33,6 +33,7 @@ from fedpeft.experiment.mistakes import explain
 from fedpeft.experiment.overrides import apply_override
 from fedpeft.experiment.privacy import PrivacySection
 from fedpeft.experiment.robust import in_robust
+from fedpeft.experiment.secure import DEFAULT_CODEC, SecureSection, in_secure
 from fedpeft.experiment.settings import (
     EngineSection,
     HeadSection,
@@ -89,6 +90,7 @@ class Experiment(Section):
     local: LocalSection = LocalSection()
     privacy: PrivacySection = PrivacySection()
     wire: WireSection = WireSection()
+    secure: SecureSection = SecureSection()
     nested: NestedSection = NestedSection()
     adversary: AdversarySection = AdversarySection()
     devices: DevicesSection = DevicesSection()
@@ -102,6 +104,9 @@ class Experiment(Section):
 
     @model_validator(mode="after")
     def _check(self) -> Self:
+        if self.federation.secure and "up" not in self.wire.model_fields_set:
+            levels = self.wire.model_copy(update={"up": DEFAULT_CODEC})
+            object.__setattr__(self, "wire", levels)
         for problem in (
             *in_federation(self.federation, self.clients_per_round),
             *in_robust(self.federation, self.clients_per_round),
@@ -125,6 +130,15 @@ class Experiment(Section):
             ),
             *in_adversary(self.adversary, self.federation, self.wire, self.nested),
             *in_nested(self.nested, self.federation, self.privacy, self.local, self.wire),
+            *in_secure(
+                self.secure,
+                self.federation,
+                self.privacy,
+                self.wire,
+                self.local,
+                self.nested,
+                self.clients_asked,
+            ),
         ):
             raise UserError(problem)
         defaults = self.derived()
@@ -170,7 +184,9 @@ class Experiment(Section):
     @property
     def clips_updates(self) -> bool:
         """Whether the server clips updates at the median of their round."""
-        return self.federation.max_update_norm == "auto" and not self.privacy.clients
+        federation, privacy = self.federation, self.privacy
+        hidden = privacy.clients or federation.secure
+        return federation.max_update_norm == "auto" and not hidden
 
     @property
     def digest(self) -> str:

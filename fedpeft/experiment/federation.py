@@ -103,15 +103,21 @@ class FederationSection(Section):
         ge=0,
         description="centered_clipping: largest distance to the center; 0 = the median distance",
     )
+    secure: bool = Field(
+        False,
+        description="secure aggregation: the server learns the sum of the updates and no single "
+        "one; wire.up is uniform4 unless set",
+    )
     min_success: int = Field(
         1, ge=1, description="valid replies a round needs; with fewer the run stops"
     )
     max_update_norm: UpdateNorm = Field(
         "auto",
         description="auto: clip updates at twice the median norm of the round, count them less the "
-        "more they were clipped, and claimed examples up to the upper quartile; not with privacy for clients | L2 norm above which an "
-        "update counts as failed | 0 = no limit; at a deployed server auto and 0 also refuse norms "
-        "above 10,000 times the square root of the number of parameters",
+        "more they were clipped, and claimed examples up to the upper quartile; not with privacy "
+        "for clients | L2 norm above which an update counts as failed | 0 = no limit; at a "
+        "deployed server auto and 0 also refuse norms above 10,000 times the square root of the "
+        "number of parameters; with secure sums a number shortens, and auto follows the last round's mean",
     )
     timeout: float = Field(3600.0, gt=0, description="maximum seconds per round")
     deadline: float | None = Field(

@@ -110,9 +110,7 @@ def name_of(line: bytes) -> bytes:
     return hashlib.sha256(b" ".join(line.split()[:2])).digest()[:NAME_BYTES]
 
 
-def introduced(
-    registered: EllipticCurvePrivateKey, context: str, client: int, key: bytes
-) -> Peer:
+def introduced(registered: EllipticCurvePrivateKey, context: str, client: int, key: bytes) -> Peer:
     """Return a client with its public X25519 ``key`` for the run, signed by its registered key."""
     from cryptography.hazmat.primitives.asymmetric.ec import ECDSA
     from cryptography.hazmat.primitives.asymmetric.utils import decode_dss_signature
@@ -127,9 +125,7 @@ def public_line(registered: EllipticCurvePrivateKey) -> bytes:
     """Return a registered key's public part in OpenSSH format."""
     from cryptography.hazmat.primitives import serialization as forms
 
-    return registered.public_key().public_bytes(
-        forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH
-    )
+    return registered.public_key().public_bytes(forms.Encoding.OpenSSH, forms.PublicFormat.OpenSSH)
 
 
 @lru_cache(maxsize=4096)

@@ -27,7 +27,9 @@ def stream(seed: bytes, size: int, bits: int) -> np.ndarray:
     return np.frombuffer(encryptor.update(bytes(8 * size)), "<u8") & _ones(bits)
 
 
-def total(size: int, bits: int, *, plus: Iterable[bytes] = (), minus: Iterable[bytes] = ()) -> np.ndarray:
+def total(
+    size: int, bits: int, *, plus: Iterable[bytes] = (), minus: Iterable[bytes] = ()
+) -> np.ndarray:
     """Return the sum [size] of the masks of the seeds ``plus``, less those of ``minus``."""
     result = np.zeros(size, np.uint64)
     for seed in plus:

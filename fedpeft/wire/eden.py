@@ -11,8 +11,8 @@ is better near x than correct on average: S = <z, q> / |q|^2 then has the smalle
 always smaller than x. With the unbiased scale the error is larger than x below pi/4 bits, and
 would grow from round to round.
 
-A scale for each block of the rotation (``fedpeft.wire.rotation``) adds 0.001 bits per number; errors
-relative to |x| do not depend on the length of blocks.
+A scale for each block of the rotation (``fedpeft.wire.rotation``) adds 0.001 bits per number;
+errors relative to |x| do not depend on the length of blocks.
 
 With a rate below 1, only a random share of the rotated numbers is sent, at one bit each.
 """

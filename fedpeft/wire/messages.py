@@ -59,6 +59,7 @@ class HandshakeReply:
         reference: name of the vector that the client holds, see ``server/downlink.py``.
         experiment, projection, layout, labels, backbone: SHA-256 digests that the server compares
             with its own.
+        peer: how the client introduces itself to its peers, for sums under masks.
     """
 
     version: str = _field("s", str, "")
@@ -71,6 +72,7 @@ class HandshakeReply:
     layout: bytes = _field("l", bytes, b"")
     labels: bytes = _field("a", bytes, b"")
     backbone: bytes = _field("b", bytes, b"")
+    peer: bytes = _field("k", bytes, b"")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -82,12 +84,71 @@ class Request:
         round: number of the round, from 1.
         label: names experiment and run, see ``label``.
         reference: name of the vector, where it continues from what the client holds.
+        members: for a sum under masks, one entry for each client that masks its update: its number,
+            its public key of the round, and what it sealed for the receiver.
+        bound: for a sum, the norm to which a client shortens its update.
+        heaviest: for a sum, the largest weight among the clients; each scales by its own over it.
     """
 
     vector: bytes = _field(PAYLOAD, bytes, b"")
     round: int = _field("r", int, 0)
     label: bytes = _field("x", bytes, b"")
     reference: bytes = _field("h", bytes, b"")
+    members: bytes = _field("m", bytes, b"")
+    bound: float = _field("b", float, 0.0)
+    heaviest: float = _field("w", float, 1.0)
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareRequest:
+    """Server to client: make keys for a round of secure aggregation.
+
+    Attributes:
+        round: number of the round, from 1.
+        label: as in ``Request``.
+        peers: the clients of the round, see ``fedpeft.secure.keys.Peer``, in order.
+    """
+
+    round: int = _field("r", int, 0)
+    label: bytes = _field("x", bytes, b"")
+    peers: bytes = _field("p", bytes, b"")
+
+
+@dataclass(frozen=True, kw_only=True)
+class PrepareReply:
+    """Client to server: its public key of the round, and shares of its secrets.
+
+    Attributes:
+        key: public X25519 key.
+        sealed: for each other peer, in order, both of its shares, encrypted.
+        digests: for each peer, in order, digests of both of its shares.
+    """
+
+    key: bytes = _field("k", bytes, b"")
+    sealed: bytes = _field("s", bytes, b"")
+    digests: bytes = _field("d", bytes, b"")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnmaskRequest:
+    """Server to client: reveal a share for each client that masked its update.
+
+    Attributes:
+        round: number of the round, from 1.
+        label: as in ``Request``.
+        survivors: numbers of the clients whose masked updates arrived, uint32, in order.
+    """
+
+    round: int = _field("r", int, 0)
+    label: bytes = _field("x", bytes, b"")
+    survivors: bytes = _field("s", bytes, b"")
+
+
+@dataclass(frozen=True, kw_only=True)
+class UnmaskReply:
+    """Client to server: its shares, one for each client that masked its update, in order."""
+
+    shares: bytes = _field("s", bytes, b"")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -56,7 +56,7 @@ def encode(
 def decode(
     total: np.ndarray, vectors: int, bits: int, bound: float, shared: np.random.Generator
 ) -> np.ndarray:
-    """Return the sum [n] of ``vectors`` vectors from the sum of their levels [n]; see ``encode``."""
+    """Return the sum [n] of ``vectors`` vectors from the sum of their levels [n]."""
     centered = total.astype(np.float64) - vectors * (count_of(bits) - 1) / 2
     rotated = centered * _distance(len(total), bits, bound)
     parts = blocks(rotated, block_lengths(len(total)))

@@ -10,11 +10,10 @@ from typing import Any
 import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
-from messaging import content_of
 
 from clients.app import app as client_app
 from fedpeft.experiment.config import Experiment
-from fedpeft.wire.messages import Request
+from fedpeft.wire.messages import RECORD
 from server.app import app as server_app
 from server.flower import new_run
 from server.runfolder import RunFolder
@@ -41,7 +40,7 @@ class Spoiled(ClientApp):
         meant = (
             message.metadata.message_type == self.kind
             and self.client in (None, context.node_config["partition-id"])
-            and (not self.rounds or content_of(message, Request).round in self.rounds)
+            and (not self.rounds or message.content[RECORD]["r"] in self.rounds)
         )
         return self.spoil(reply) if meant else reply
 

@@ -36,6 +36,7 @@ VOTES = (
     *("local.perturbations=1", "local.steps=1", "wire.up=signs", "wire.down=scalars"),
     *("local.optimizer=sgd", "local.max_grad_norm=0", "federation.strategy=fedmedian"),
 )
+SUMS = ("federation.secure=true", "secure.colluders=1")
 UNEVEN = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
 
 pytestmark = [
@@ -170,6 +171,7 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
         (*UNEVEN, *ZEROTH),
         (*UNEVEN, *SLOPES),
         (*UNEVEN, *VOTES),
+        (*UNEVEN, *SUMS),
         (*UNEVEN, "wire.up=float16", "wire.head=eden0.2", "wire.down=bfloat16"),
         (*UNEVEN, "adversary.fraction=0.4", "adversary.attack=alie_optimal"),
         (*UNEVEN, "federation.evaluation=clients", *PRIVATE),

@@ -1,0 +1,84 @@
+"""The ``[secure]`` section of an experiment, and what ``federation.secure`` excludes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from pydantic import Field
+
+from fedpeft.errors import UserError
+from fedpeft.experiment.contradictions import MEAN_BASED
+from fedpeft.experiment.federation import FederationSection
+from fedpeft.experiment.privacy import PrivacySection
+from fedpeft.experiment.settings import LocalSection, NestedSection, WireSection
+from fedpeft.methods.settings import MOST, Section
+from fedpeft.secure.sharing import MOST as MOST_CLIENTS
+from fedpeft.secure.thresholds import threshold
+from fedpeft.wire.codecs import rate_of
+
+DEFAULT_CODEC = "uniform4"
+
+
+class SecureSection(Section):
+    """Whom secure aggregation protects from, see ``federation.secure``."""
+
+    colluders: int = Field(
+        1, ge=0, le=MOST, description="clients of a round that may work together with the server"
+    )
+    threshold: int = Field(
+        0,
+        ge=0,
+        le=MOST,
+        description="clients that must stay to the end of a round; 0 = the least that is safe",
+    )
+
+
+def in_secure(
+    secure: SecureSection,
+    federation: FederationSection,
+    privacy: PrivacySection,
+    wire: WireSection,
+    local: LocalSection,
+    nested: NestedSection,
+    asked: int,
+) -> Iterator[str]:
+    """Yield one line per contradiction, with ``asked`` clients in a round."""
+    here, uniform = "federation.secure = true", rate_of(wire.up, "uniform") is not None
+    if not federation.secure:
+        if secure != SecureSection():
+            yield "[secure]: has no effect without federation.secure = true; leave it out"
+        if uniform:
+            yield f"wire.up = '{wire.up}': is for sums under masks; set federation.secure = true"
+        return
+    if not uniform:
+        yield (
+            f"{here}: the levels of wire.up = '{wire.up}' do not add up; expected uniform1 to "
+            f"uniform8"
+        )
+    if wire.head not in ("", wire.up):
+        yield f"{here}: the head travels in the levels of wire.up; leave out wire.head"
+    if not 3 <= asked <= MOST_CLIENTS:
+        yield f"{here}: {asked} clients in a round; expected 3 to {MOST_CLIENTS}"
+    else:
+        try:
+            threshold(asked, secure.colluders, secure.threshold)
+        except UserError as error:
+            yield str(error)
+    if federation.strategy not in MEAN_BASED:
+        yield (
+            f"{here}: strategy '{federation.strategy}' needs single updates; expected one of "
+            f"{', '.join(MEAN_BASED)}"
+        )
+    if federation.mode == "async":
+        yield f"{here}: a sum needs clients that train together; expected federation.mode = 'sync'"
+    if privacy.clients:
+        yield (
+            f"{here}: noise for whole clients is not yet part of masked sums; expected "
+            f"privacy.unit = 'none' or 'example'"
+        )
+    if nested.d:
+        yield f"{here}: a sum is over the same numbers; leave out nested.d"
+    if federation.partial:
+        yield f"{here}: steps of single clients stay hidden; leave out federation.partial"
+    if local.perturbations:
+        yield f"{here}: slopes are not masked; expected local.perturbations = 0"

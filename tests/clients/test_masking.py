@@ -1,0 +1,258 @@
+"""Sums under masks: they are exact, and a server that lies learns no single update.
+
+Each test of an attack is named in ``docs/explanation/secure-aggregation.md``.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+from sums import BITS, Federation
+
+from clients import secrets
+from clients.errors import ClientError
+from clients.masking import Masking, prepare
+from fedpeft.experiment.config import Experiment
+from fedpeft.secure.keys import SEED_BYTES, Peer
+
+Quick = Callable[..., Experiment]
+SIZE = 40
+
+
+@pytest.fixture
+def ten(quick: Quick, tmp_path: Path) -> Federation:
+    """Ten clients, one of which may collude: eight have to stay."""
+    return Federation(quick("federation.secure=true", "federation.clients=10"), tmp_path)
+
+
+def updates(clients: list[int], number: int = 1) -> dict[int, np.ndarray]:
+    draw = np.random.default_rng(number)
+    return {client: draw.integers(0, 16, SIZE).astype(np.uint64) for client in clients}
+
+
+def play(
+    federation: Federation, lost_before: list[int], lost_after: list[int], number: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sum of a round in which some clients are lost, and what it should be."""
+    prepared = federation.prepare(number)
+    plain = updates(federation.clients, number)
+    masked = {
+        client: federation.mask(prepared, client, plain[client], number)
+        for client in federation.clients
+        if client not in lost_before
+    }
+    holders = [client for client in masked if client not in lost_after]
+    shares = {client: federation.reveal(client, masked, number) for client in holders}
+    enough = dict([*shares.items()][: federation.needed(holders[0])])
+    levels, facts = federation.total(prepared, masked, enough, number)
+    assert facts.tolist() == [len(masked), 2 * len(masked)]
+    return levels, sum(plain[client] for client in masked)
+
+
+@pytest.mark.parametrize(
+    ("before", "after"), [([], []), ([3], []), ([], [0, 9]), ([4], [7]), ([0, 9], [])]
+)
+def test_the_sum_is_exact_with_clients_lost_before_and_after_masking(
+    ten: Federation, before: list[int], after: list[int]
+) -> None:
+    found, expected = play(ten, before, after)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_rounds_follow_each_other_with_new_keys(ten: Federation) -> None:
+    before = None
+    for number in (1, 2):
+        found, expected = play(ten, [number], [], number)
+        np.testing.assert_array_equal(found, expected)
+        latest = secrets.read(ten.data[0]).latest
+        assert latest and latest.key_seed != before
+        before = latest.key_seed
+
+
+def test_masked_updates_are_uniform(ten: Federation) -> None:
+    """Chi squared of the masked zeros of all clients, over 64 bins of 12 bits."""
+    prepared = ten.prepare()
+    zeros = np.zeros(6400, np.uint64)
+    for client in ten.clients:
+        levels, _ = ten.mask(prepared, client, zeros)
+        counts = np.bincount(levels.astype(int) * 64 >> BITS, minlength=64)
+        assert ((counts - 100.0) ** 2 / 100.0).sum() < 130  # 63 degrees: p = 1e-6
+
+
+def test_masked_updates_of_two_clients_are_not_alike(ten: Federation) -> None:
+    prepared, zeros = ten.prepare(), np.zeros(SIZE, np.uint64)
+    rows = [ten.mask(prepared, client, zeros)[0].tobytes() for client in ten.clients]
+    assert len({*rows}) == 10
+
+
+def ready(ten: Federation) -> dict[int, np.ndarray]:
+    prepared, plain = ten.prepare(), updates(ten.clients)
+    for client in ten.clients:
+        ten.mask(prepared, client, plain[client])
+    return plain
+
+
+def test_split_lists_of_survivors_below_the_threshold_are_refused(ten: Federation) -> None:
+    """The attack of reference/secure_aggregation.md: half of the clients survive for one half."""
+    ready(ten)
+    for survivors in ([0, 1, 2, 3, 4], [*range(7)]):
+        with pytest.raises(ClientError, match="fewer than the threshold of 8"):
+            ten.reveal(0, survivors)
+
+
+def test_a_second_list_of_survivors_is_refused(ten: Federation) -> None:
+    ready(ten)
+    first = ten.reveal(0, range(9))
+    assert ten.reveal(0, range(9)) == first  # a repeated request
+    with pytest.raises(ClientError, match="other survivors"):
+        ten.reveal(0, range(8))
+
+
+def test_no_client_reveals_both_shares_of_a_peer(ten: Federation) -> None:
+    ready(ten)
+    shares = ten.reveal(0, range(9))
+    latest = secrets.read(ten.data[0]).latest
+    assert latest
+    parts = [shares[start : start + SEED_BYTES] for start in range(0, len(shares), SEED_BYTES)]
+    for client, held in latest.held.items():
+        key, mask = held[:SEED_BYTES], held[SEED_BYTES:]
+        assert (parts[client] == mask, parts[client] == key) == (client < 9, client == 9)
+
+
+@pytest.mark.parametrize("survivors", [[0, 0, *range(1, 9)], [*range(9), 11], [*range(1, 10)]])
+def test_repeated_unknown_and_missing_survivors_are_refused(
+    ten: Federation, survivors: list[int]
+) -> None:
+    ready(ten)
+    with pytest.raises(
+        (ClientError, ValueError), match=r"names a client twice|no members|not among"
+    ):
+        ten.reveal(0, survivors)
+
+
+def test_nothing_is_revealed_before_masking_or_for_another_round(ten: Federation) -> None:
+    ten.prepare()
+    with pytest.raises(ClientError, match="masked nothing in round 1"):
+        ten.reveal(0, range(10))
+    ready(ten)
+    with pytest.raises(ClientError, match="masked nothing in round 2"):
+        ten.reveal(0, range(10), 2)
+
+
+def test_one_update_is_not_masked_for_a_second_set_of_members(ten: Federation) -> None:
+    """Otherwise the difference of two sums would be one update."""
+    prepared, plain = ten.prepare(), updates(ten.clients)
+    for client in ten.clients:
+        ten.mask(prepared, client, plain[client])
+    less = {client: made for client, made in prepared.items() if client != 9}
+    with pytest.raises(ClientError, match="have masked another update, or for others"):
+        ten.mask(less, 0, plain[0])
+    again = ten.prepare()  # new keys for the same round
+    with pytest.raises(ClientError, match="was masked before"):
+        ten.mask({c: made for c, made in again.items() if c != 9}, 0, plain[0])
+
+
+def test_keys_do_not_mask_a_second_update(ten: Federation) -> None:
+    prepared, plain = ten.prepare(), updates(ten.clients)
+    first = ten.mask(prepared, 0, plain[0])
+    for one, other in zip(ten.mask(prepared, 0, plain[0]), first, strict=True):
+        np.testing.assert_array_equal(one, other)  # the same request again
+    with pytest.raises(ClientError, match="have masked another update"):
+        ten.mask(prepared, 0, plain[1])
+
+
+def test_too_few_members_are_refused(ten: Federation) -> None:
+    prepared = ten.prepare()
+    few = {client: prepared[client] for client in range(7)}
+    with pytest.raises(ClientError, match="7 members are fewer than the threshold of 8"):
+        ten.mask(few, 0, updates([0])[0])
+
+
+def test_exchanged_keys_are_refused(ten: Federation) -> None:
+    """The server puts a key of its own in the place of a client's."""
+    prepared = ten.prepare()
+    prepared[3] = replace(prepared[3], key=prepared[4].key)
+    with pytest.raises(ValueError, match="not made for this round and receiver"):
+        ten.mask(prepared, 0, updates([0])[0])
+
+
+def test_a_round_for_which_clients_were_told_other_peers_is_refused(ten: Federation) -> None:
+    """A small list for one client would make its secrets cheap to reveal."""
+    prepared = ten.prepare()
+    few = [0, 1, 2, 3]
+    own = prepare(ten.data[3], 1, ten.listed(few))
+    sealed = dict(zip([0, 1, 2], [own.sealed[i : i + 48] for i in (0, 48, 96)], strict=True))
+    prepared[3] = replace(prepared[3], key=own.key, sealed=prepared[3].sealed | sealed)
+    with pytest.raises(ValueError, match="not made for this round and receiver"):
+        ten.mask(prepared, 0, updates([0])[0])
+
+
+def test_shares_of_another_round_are_refused(ten: Federation) -> None:
+    old, new = ten.prepare(1), ten.prepare(2)
+    new[5] = replace(new[5], sealed=old[5].sealed)
+    with pytest.raises(ValueError, match="not made for this round and receiver"):
+        ten.mask(new, 0, updates([0])[0], 2)
+    with pytest.raises(ClientError, match="round 1 was not prepared"):
+        Masking(ten.data[0], 1, ten.members(old, 0))
+
+
+def test_strangers_and_unsigned_keys_are_refused(ten: Federation) -> None:
+    peers = dict(ten.peers)
+    ten.peers[4] = ten.stranger(4, seed=99)
+    with pytest.raises(ClientError, match="1 of 10 clients of the round are not in this node's"):
+        ten.prepare()
+    unsigned = replace(Peer.from_bytes(peers[4]), signature=bytes(96))
+    ten.peers[4] = unsigned.to_bytes()
+    with pytest.raises(ClientError, match="or their keys are not signed for this run"):
+        ten.prepare()
+    ten.peers[4] = replace(Peer.from_bytes(peers[4]), key=bytes(range(32))).to_bytes()
+    with pytest.raises(ClientError, match="1 of 10"):
+        ten.prepare()
+
+
+def test_keys_signed_for_another_run_are_refused(
+    ten: Federation, quick: Quick, tmp_path: Path
+) -> None:
+    other = quick("federation.secure=true", "federation.clients=10", "local.lr=0.5")
+    ten.peers[4] = Federation(other, tmp_path / "other").peers[4]
+    with pytest.raises(ClientError, match="1 of 10"):
+        ten.prepare()
+
+
+@pytest.mark.parametrize("clients", [[0, 1, 1, 2, 3], [3, 2, 1, 0], [1, 2, 3, 4, 5]])
+def test_repeated_clients_and_lists_without_the_client_are_refused(
+    ten: Federation, clients: list[int]
+) -> None:
+    with pytest.raises((ClientError, ValueError), match=r"twice|not among"):
+        prepare(ten.data[0], 1, ten.listed(clients))
+
+
+def test_one_registered_key_is_not_two_clients(ten: Federation) -> None:
+    from fedpeft.secure import keys
+
+    context, key = ten.data[0].context, Peer.from_bytes(ten.peers[4]).key
+    ten.peers[4] = keys.introduced(keys.simulated(0, 5), context, 4, key).to_bytes()
+    with pytest.raises(ClientError, match="a registered key stands for two clients"):
+        prepare(ten.data[0], 1, ten.listed())
+
+
+def test_a_wrong_share_is_attributed_to_its_holder(ten: Federation) -> None:
+    prepared, plain = ten.prepare(), updates(ten.clients)
+    masked = {c: ten.mask(prepared, c, plain[c]) for c in ten.clients}
+    shares = {c: ten.reveal(c, masked) for c in ten.clients[:8]}
+    shares[2] = bytes([shares[2][0] ^ 1]) + shares[2][1:]
+    with pytest.raises(ValueError, match="its share of client 0 is not the one that client made"):
+        ten.total(prepared, masked, shares)
+
+
+def test_files_of_secrets_are_private_and_say_if_they_are_damaged(ten: Federation) -> None:
+    ten.prepare()
+    [path, *_] = sorted((ten.folder / "kept" / "secure").iterdir())
+    assert path.stat().st_mode & 0o777 == 0o600
+    path.write_text("{")
+    with pytest.raises(Exception, match="file of this client's secrets is damaged"):
+        secrets.read(ten.data[0])
