@@ -117,7 +117,8 @@ class FederationSection(Section):
         "more they were clipped, and claimed examples up to the upper quartile; not with privacy "
         "for clients | L2 norm above which an update counts as failed | 0 = no limit; at a "
         "deployed server auto and 0 also refuse norms above 10,000 times the square root of the "
-        "number of parameters; with secure sums a number shortens, and auto follows the last round's mean",
+        "number of parameters; with secure sums a number shortens, and auto follows the norms of "
+        "the last round",
     )
     timeout: float = Field(3600.0, gt=0, description="maximum seconds per round")
     deadline: float | None = Field(
