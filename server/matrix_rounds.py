@@ -58,9 +58,10 @@ class MatrixRounds:
         """The matrix and its limits, for the privacy statement."""
         matrix, limits = self.factorization.matrix, self.factorization.limits
         if isinstance(matrix, Banded):
-            name = f"banded Toeplitz with {len(matrix.coefficients)} bands"
+            bands = len(matrix.coefficients)
+            name = f"banded Toeplitz with {bands} band{'s' * (bands > 1)}"
         else:
-            name = f"BLT with {matrix.memory} buffers"
+            name = f"BLT with {matrix.memory} buffer{'s' * (matrix.memory > 1)}"
         return (
             f", {name}; each client takes part in at most {limits.participations} of "
             f"{limits.rounds} rounds, at least {limits.separation} apart"
