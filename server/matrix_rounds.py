@@ -19,11 +19,11 @@ from fedpeft.privacy.ledger_store import Charge
 from fedpeft.privacy.noise import Noise
 from fedpeft.privacy.plan import Plan
 from fedpeft.privacy.turns import CLIENTS, Note, Turn, whole_note
+from server.checkpoints import PAST
 from server.schedule import Schedule
 
-#: Names in the checkpoint: the matrix, the vectors that its noise continues from, and the id of
-#: the whole run's charge.
-MATRIX, PAST, WHOLE = "privacy.matrix", "privacy.past", "privacy.whole"
+#: Names in the checkpoint, beside PAST: the matrix, and the id of the whole run's charge.
+MATRIX, WHOLE = "privacy.matrix", "privacy.whole"
 
 
 class MatrixRounds:

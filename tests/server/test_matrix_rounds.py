@@ -64,6 +64,7 @@ def saved(central: CentralPrivacy, number: int, folder: Path, quick: Quick) -> C
     """Return the state after a round, written to a checkpoint and read again."""
     made = RunFolder.create(folder, quick())
     made.save_round({"round": number}, [], Checkpoint(number, START, central.state()))
+    assert (made.path / "checkpoint.safetensors").stat().st_mode & 0o777 == 0o600
     kept = made.checkpoint()
     assert kept is not None
     return kept

@@ -77,15 +77,16 @@ def _summary(facts: dict[str, Any], total: Spent, clients: int, per_round: int) 
     rounds, vectors = facts["rounds"], facts["vectors"]
     return "\n".join(
         [
-            f"noise multiplier  {facts['noise_multiplier']:g} (standard deviation of the noise over "
-            f"the sensitivity of all rounds, {facts['sensitivity']:.4g} clips)",
+            f"noise multiplier  {facts['noise_multiplier']:g} (standard deviation of the noise "
+            f"over the sensitivity of all rounds, {facts['sensitivity']:.4g} clips)",
             f"epsilon           {total.epsilon:.4g} at most ({total.accountant.upper()})",
             f"delta             {total.delta:.3g}",
             f"mechanism         {facts['mechanism']} matrix factorization: one Gaussian mechanism "
             f"for {rounds:,} rounds, which keeps {vectors:,} vectors",
             f"turns             {per_round:,} of {clients:,} clients a round; each at most "
             f"{facts['participations']:,} times, at least {facts['separation']:,} rounds apart",
-            f"noise of a round  {noise['round']:.4g} clips (Poisson DP-SGD: {poisson['round']:.4g})",
+            f"noise of a round  {noise['round']:.4g} clips (Poisson DP-SGD: "
+            f"{poisson['round']:.4g})",
             f"noise of sums     {noise['sums']:.4g} clips, root mean square over the sums of the "
             f"first rounds (Poisson DP-SGD: {poisson['sums']:.4g}, so {facts['ratio']:.3g} times)",
             f"unit              one of {clients:,} clients, with all its examples",
