@@ -96,7 +96,7 @@ class Blt:
     def advance(self, z: np.ndarray, past: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Return e_t = z_t - sum over i of scale_i S_i [P], and the next S: decay_i S_i + e_t.
 
-        From C e = z: S_i = sum over s < t of decay_i^(t-1-s) e_s (arXiv 2408.08868, algorithm 1).
+        From C e = z: S_i = sum over s < t of decay_i^(t-1-s) e_s (arXiv 2408.08868, algorithm 3).
 
         Args:
             z: standard normal numbers [P].
@@ -144,7 +144,7 @@ class Factorization:
 
         It is reached by k participations exactly b rounds apart, from the first round on. With at
         most b bands: the columns of different participations share no row, and earlier columns
-        have the larger norms (arXiv 2306.08153, theorem 2). With falling coefficients of at least
+        have the larger norms (arXiv 2306.08153). With falling coefficients of at least
         0: Kalinin & Lampert 2024, arXiv 2405.13763, theorem 2.
         """
         return float(np.linalg.norm(packed(self._column, self.limits)))

@@ -297,6 +297,14 @@ def test_a_whole_run_states_one_mechanism_and_trains_by_turns(
         assert noted[number] == " ".join(map(str, taking))
 
 
+def test_examples_and_clients_are_protected_together(quick: Quick, federate: Federate) -> None:
+    """A client adds noise for its 3 turns, and the server for the whole run."""
+    experiment = quick(*settings("banded", "privacy.unit=both", noise="epsilon=6"))
+    said = result_of(federate(experiment))["privacy"]
+    assert 5.9 < said["example"]["epsilon"] <= 6 and 5.9 < said["client"]["epsilon"] <= 6
+    assert (said["client"]["sampling"], said["client"]["steps"]) == ("turns", 1)
+
+
 @each_mechanism
 @pytest.mark.parametrize("strategy", ["fedavg", "fedadam"])
 def test_an_interrupted_run_ends_with_the_same_bits(
