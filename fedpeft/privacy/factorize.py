@@ -1,8 +1,8 @@
 """Choice of a factorization: the least noise on the sums of rounds for given limits.
 
 Minimizes sensitivity(C)^2 * (mean squared error of all prefix sums), which is the noise of a run
-with a given epsilon, by L-BFGS with exact gradients: of banded Toeplitz matrices as in McKenna 2024,
-arXiv 2405.15913, and of BLTs as in McMahan et al. 2024, arXiv 2408.08868.
+with a given epsilon, by L-BFGS with exact gradients: banded Toeplitz matrices as in McKenna 2024,
+arXiv 2405.15913, and BLTs as in McMahan et al. 2024, arXiv 2408.08868.
 """
 
 from __future__ import annotations
