@@ -110,9 +110,9 @@ class FederationSection(Section):
         "auto",
         description="auto: clip updates at twice the median norm of the round, count them less the "
         "more they were clipped, and claimed examples up to the upper quartile; not with privacy "
-        "for clients | L2 norm above which an update counts as failed | 0 = no limit; at a deployed "
-        "server auto and 0 also refuse norms above 10,000 times the square root of the number of "
-        "parameters",
+        "for clients | L2 norm above which an update counts as failed | 0 = no limit; at a "
+        "deployed server auto and 0 also refuse norms above 10,000 times the square root of the "
+        "number of parameters",
     )
     timeout: float = Field(3600.0, gt=0, description="maximum seconds per round")
     deadline: float | None = Field(
