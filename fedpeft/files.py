@@ -13,12 +13,20 @@ from typing import Any
 PRIVATE, PUBLIC, PROGRAM = 0o600, 0o644, 0o700
 
 
-def write_atomic(path: Path, data: bytes | str) -> None:
-    """Write ``data`` under a temporary name, fsync it, and rename it to ``path``."""
+def write_atomic(path: Path, data: bytes | str, mode: int | None = None) -> None:
+    """Write ``data`` under a temporary name, fsync it, and rename it to ``path``.
+
+    Args:
+        path: the file.
+        data: its content; text is UTF-8.
+        mode: permissions; None = the usual ones.
+    """
     if isinstance(data, str):
         data = data.encode()
     temporary = path.with_name(f".{path.name}.tmp")
     with open(temporary, "wb") as file:
+        if mode is not None:
+            os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())

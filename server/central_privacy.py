@@ -2,6 +2,7 @@
 
 A round: ``charge`` the server's ledger, ``sample`` the clients, and pass the ``mean_update`` of
 those that replied to the strategy. Everything computed from the mean is post-processing.
+``matrix_rounds`` has the rounds of mechanisms that correlate their noise.
 """
 
 from __future__ import annotations
@@ -16,11 +17,13 @@ import numpy as np
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, calibrate
+from fedpeft.privacy.factorize import factorize
 from fedpeft.privacy.ledger import LedgerDamaged, PrivacyLedger
 from fedpeft.privacy.noise import Noise, noise_of, poisson
-from fedpeft.privacy.plan import Plan, client_delta
+from fedpeft.privacy.plan import Plan, client_delta, limits
 from fedpeft.privacy.statement import Composition, statement
 from fedpeft.privacy.updates import AdaptiveClip, noisy_mean
+from server.matrix_rounds import MatrixRounds
 
 #: Name of the adaptive clip in the checkpoint.
 CLIP = "privacy.clip"
@@ -35,6 +38,9 @@ class CentralPrivacy:
     ledger before any client is asked. A client that is offline, refuses or fails contributes
     zero. The task vectors that the server publishes are protected against anyone who does not see
     the server's traffic: the sample has to stay secret.
+
+    With ``privacy.mechanism`` "banded" or "blt", clients take turns by a public order, and all
+    rounds together are one Gaussian mechanism (``MatrixRounds``).
     """
 
     def __init__(self, experiment: Experiment, plan: Plan, path: Path) -> None:
@@ -48,7 +54,9 @@ class CentralPrivacy:
         self.clip = experiment.privacy.client_clip
         self._adaptive = _adaptive(experiment, plan)
         self._ledger = PrivacyLedger(path, owner="server", data=_population(experiment))
-        self._charged: tuple[int, int] | None = None  # (round, P)
+        matrix = plan.factorization is not None
+        self._matrix = MatrixRounds(experiment, plan, self._ledger) if matrix else None
+        self._charged: tuple[int, int, str | None] | None = None  # (round, P, draw)
 
     @classmethod
     def of(cls, experiment: Experiment, folder: Path) -> CentralPrivacy | None:
@@ -70,28 +78,39 @@ class CentralPrivacy:
         Raises:
             BudgetSpent: the round would exceed the budget; nothing is charged.
             LedgerDamaged: the privacy spent so far is unknown.
+            TurnRefused: a client would take part too early or too often.
         """
         plan, reproducible = self.plan, self.experiment.privacy.reproducible
-        self._ledger.charge(
-            "client",
-            plan.mechanism,
-            plan.delta,
-            plan.budget,
-            run=self.experiment.digest,
-            round_number=number,
-            note={"clipping": self._clipping, "clip": self.clip},
-            draw=self._draw(number, start) if reproducible else None,
-        )
-        self._charged = number, len(start)
+        note: dict[str, str | float] = {"clipping": self._clipping, "clip": self.clip}
+        draw = self._draw(number, start) if reproducible else None
+        if self._matrix:
+            self._matrix.charge(number, note, draw)
+        else:
+            self._ledger.charge(
+                "client",
+                plan.mechanism,
+                plan.delta,
+                plan.budget,
+                run=self.experiment.digest,
+                round_number=number,
+                note=note,
+                draw=draw,
+            )
+        self._charged = number, len(start), draw
         composition = Composition.of(self._ledger.charges("client"))
-        return statement("client", composition, plan.delta, self.clip, self._clipping)
+        facts = (plan.delta, self.clip, self._clipping)
+        if self._matrix:
+            return statement("client", composition, *facts, "turns", self._matrix.detail)
+        return statement("client", composition, *facts)
 
     def sample(self, pool: np.ndarray, number: int) -> list[int]:
         """Return the sampled clients that are in the pool, in client order; possibly none.
 
         Each client of the population is sampled with probability q, independently of the others
-        and of the pool.
+        and of the pool; or it is the client's turn, in the charged round, whatever the pool.
         """
+        if self._matrix:
+            return np.intersect1d(self._matrix.clients, pool).tolist()
         noise = self._noise("client-sample", number)
         population, rate = self.experiment.federation.clients, self.plan.mechanism.sampling_rate
         return np.intersect1d(poisson(noise, population, rate), pool).tolist()
@@ -104,10 +123,12 @@ class CentralPrivacy:
         """
         if self._charged is None:
             raise RuntimeError("a round is charged once for each mean of its updates")
-        (number, size), self._charged = self._charged, None
+        (number, size, draw), self._charged = self._charged, None
         rows = np.reshape(updates, (len(updates), size))
         noise, adaptive = self._noise("client-noise", number), self._adaptive
         sigma = adaptive.update_noise if adaptive else self.plan.mechanism.noise_multiplier
+        if self._matrix:
+            sigma, noise = self._matrix.update_noise, self._matrix.noise(size, draw, noise)
         mean = noisy_mean(rows, self.clip, sigma, self.experiment.clients_per_round, noise)
         if adaptive:
             self.clip = adaptive.adapted(self.clip, rows, noise)
@@ -115,6 +136,8 @@ class CentralPrivacy:
 
     def state(self) -> dict[str, np.ndarray]:
         """Return the arrays that a resumed run needs, for the checkpoint."""
+        if self._matrix:
+            return self._matrix.state()
         return {CLIP: np.array([self.clip])} if self._adaptive else {}
 
     def restore(self, state: Mapping[str, np.ndarray], rounds: int) -> None:
@@ -127,6 +150,8 @@ class CentralPrivacy:
         charged = {charge.round for charge in self._ledger.charges("client") if charge.run == run}
         if not charged >= {*range(1, rounds + 1)}:
             raise LedgerDamaged(self._ledger.path, f"it lacks some of the {rounds} rounds done")
+        if self._matrix:
+            self._matrix.restore(state, rounds)
         if CLIP in state:
             self.clip = float(state[CLIP][0])
 
@@ -156,18 +181,24 @@ def _population(experiment: Experiment) -> str:
 def central_plan(experiment: Experiment) -> Plan:
     """Return the mechanism of a round, with noise as given or calibrated for all rounds.
 
+    With a matrix factorization, it is the mechanism of all rounds.
+
     Raises:
-        UserError: delta is not below 1 / clients, as with a single client and no delta given, or
-            there are too few clients for an adaptive clip.
+        UserError: delta is not below 1 / clients, as with a single client and no delta given;
+            there are too few clients for an adaptive clip, or too many rounds for a factorization.
     """
-    epsilon, sigma, given = experiment.privacy.of_clients()
-    federation = experiment.federation
+    privacy, federation = experiment.privacy, experiment.federation
+    epsilon, sigma, given = privacy.of_clients()
     delta = client_delta(federation.clients, given)
-    rate = experiment.clients_per_round / federation.clients
+    rate, steps = experiment.clients_per_round / federation.clients, federation.rounds
+    factorization = None
+    if privacy.mechanism != "gaussian":
+        factorization = factorize(privacy.mechanism, limits(experiment))
+        rate, steps = 1.0, 1
     if sigma is None:
         assert epsilon is not None, "refused by fedpeft.experiment.contradictions"
-        sigma = calibrate(epsilon, delta, rate, federation.rounds)
-    plan = Plan(Mechanism(sigma, rate, 1), delta, experiment.privacy.budget or epsilon)
+        sigma = calibrate(epsilon, delta, rate, steps)
+    plan = Plan(Mechanism(sigma, rate, 1), delta, privacy.budget or epsilon, factorization)
     _adaptive(experiment, plan)
     return plan
 

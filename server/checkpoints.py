@@ -22,6 +22,8 @@ from fedpeft.transfer import decode_down, encode_down
 
 CHECKPOINT = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
+#: Name of the noise of past rounds: whoever knows it can remove it from later task vectors.
+PAST = "privacy.past"
 
 
 @dataclass
@@ -31,7 +33,8 @@ class Checkpoint:
     Attributes:
         round: number of rounds done.
         vector: the task vector [P].
-        memory: arrays that strategy, reported privacy steps and adaptive clip need, by name.
+        memory: arrays that strategy, reported privacy steps, adaptive clip and correlated noise
+            need, by name.
         seconds: duration of all rounds.
     """
 
@@ -75,6 +78,8 @@ def last_checkpoint(folder: Path) -> Path | None:
 def write_checkpoint(folder: Path, state: Checkpoint, settings: str) -> None:
     """Store a state and keep the one before; a crash at any moment leaves a complete one.
 
+    Only the user can read a state with noise.
+
     Args:
         folder: of the run.
         state: the state.
@@ -86,7 +91,7 @@ def write_checkpoint(folder: Path, state: Checkpoint, settings: str) -> None:
     data = save({"vector": state.vector, **state.memory}, {"state": json.dumps(progress)})
     if (folder / CHECKPOINT).exists():
         os.replace(folder / CHECKPOINT, folder / PREVIOUS)
-    write_atomic(folder / CHECKPOINT, data)
+    write_atomic(folder / CHECKPOINT, data, 0o600 if PAST in state.memory else None)
 
 
 def read_checkpoint(path: Path) -> tuple[Checkpoint, str]:

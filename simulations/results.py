@@ -97,7 +97,7 @@ def _privacy_line(statement: dict[str, Any]) -> str:
     if epsilon is None:
         return f"no privacy for any {unit}: some of it ran without noise"
     runs = [
-        f"{steps:,} steps with noise multiplier {sigma:.4g} and q {rate:.4g}"
+        f"{steps:,} step{'s' * (steps != 1)} with noise multiplier {sigma:.4g} and q {rate:.4g}"
         for sigma, rate, steps in statement["composition"]
     ]
     warnings = f"; a delta of {delta:.2g} promises little" if delta > _LARGE_DELTA else ""

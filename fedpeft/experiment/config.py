@@ -113,7 +113,7 @@ class Experiment(Section):
             *in_task(self.task),
             *in_head(self.head),
             *in_engine(self.engine, self.method),
-            *in_privacy(self.privacy, self.federation),
+            *in_privacy(self.privacy, self.federation, self.clients_per_round),
             *in_zeroth_order(self.local, self.wire, self.federation, self.privacy, self.method),
             *in_wire(self.wire, self.method),
             *in_devices(

@@ -61,8 +61,10 @@ def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:
         )
 
 
-def in_privacy(privacy: PrivacySection, federation: FederationSection) -> Iterator[str]:
-    """Yield one line per contradiction, also with the federation."""
+def in_privacy(
+    privacy: PrivacySection, federation: FederationSection, sampled: int
+) -> Iterator[str]:
+    """Yield one line per contradiction, also with ``sampled`` clients per round."""
     fields = type(privacy).model_fields.items()
     changed = [key for key, field in fields if getattr(privacy, key) != field.default]
     if privacy.unit == "none":
@@ -88,6 +90,7 @@ def in_privacy(privacy: PrivacySection, federation: FederationSection) -> Iterat
                 f"privacy.{key} = {getattr(privacy, key)}: is not used with privacy.unit = "
                 f"'client'; leave it out"
             )
+    yield from _in_mechanism(privacy, federation, sampled)
     if privacy.examples:
         yield from _in_noise("privacy.", privacy.epsilon, privacy.noise_multiplier, privacy.clip)
     if privacy.clients:
@@ -117,6 +120,35 @@ def _in_noise(
         )
     if clip == 0 and (epsilon is not None or sigma):
         yield f"{prefix}clip = 0: noise protects nothing without clipping; expected more than 0"
+
+
+def _in_mechanism(
+    privacy: PrivacySection, federation: FederationSection, sampled: int
+) -> Iterator[str]:
+    here, apart = f"privacy.mechanism = '{privacy.mechanism}'", privacy.separation
+    if privacy.mechanism == "gaussian":
+        if apart:
+            yield (
+                f"privacy.separation = {apart}: is for privacy.mechanism = 'banded' or 'blt'; "
+                f"leave it out"
+            )
+        return
+    if not privacy.central:
+        yield (
+            f"{here}: is for noise of the server; expected privacy.unit = 'client' or 'both', and "
+            f"privacy.client_noise = 'server'"
+        )
+    if privacy.client_quantile:
+        yield (
+            f"privacy.client_quantile = {privacy.client_quantile:g}: {here} needs one clip for all "
+            f"rounds; leave it out"
+        )
+    if apart * sampled > federation.clients:
+        yield (
+            f"privacy.separation = {apart}: {sampled} clients a round, at least {apart} rounds "
+            f"apart, need {apart * sampled:,} clients, and federation.clients is "
+            f"{federation.clients:,}; expected at most {federation.clients // sampled}"
+        )
 
 
 def _in_central(privacy: PrivacySection, federation: FederationSection) -> Iterator[str]:

@@ -59,6 +59,19 @@ class PrivacySection(Section):
         "",
         description="simulation: folder of privacy ledgers to continue; empty = the run folder",
     )
+    mechanism: Literal["gaussian", "banded", "blt"] = Field(
+        "gaussian",
+        description="noise of the server for clients: gaussian (independent each round, for a "
+        "secret sample of clients) | banded | blt (correlated over rounds by a matrix, for "
+        "clients that take turns; blt keeps fewer vectors)",
+    )
+    separation: int = Field(
+        0,
+        ge=0,
+        le=MOST,
+        description="banded, blt: a client takes part again so many rounds later or after more; "
+        "0 = clients / clients of a round, the most that is possible",
+    )
     client_noise: Literal["server", "clients"] = Field(
         "server",
         description="who adds the noise that protects clients: server | clients (local DP)",

@@ -30,6 +30,7 @@ from fedpeft.privacy.ledger_store import (
     read_ledger,
     transaction,
 )
+from fedpeft.privacy.turns import Turn
 
 __all__ = ["Attempt", "BudgetSpent", "LedgerDamaged", "PrivacyLedger", "Unit", "read_ledger"]
 
@@ -99,6 +100,7 @@ class PrivacyLedger:
         note: Mapping[str, str | float],
         draw: str | None = None,
         attempt: Attempt | None = None,
+        turn: Turn | None = None,
     ) -> None:
         """Record a mechanism before it runs.
 
@@ -120,10 +122,13 @@ class PrivacyLedger:
                 charge is added. None = new random numbers, always charged.
             attempt: the training that is charged. If it was interrupted after its charge, and
                 nothing of it has been released, no charge is added.
+            turn: the round of a mechanism charged as a whole, of which this is a part without
+                steps.
 
         Raises:
             BudgetSpent: epsilon would exceed the budget.
             LedgerDamaged: the file was changed.
+            TurnRefused: the round breaks what the whole mechanism's charge assumes.
             UserError: delta is not in (0, 1), or the file cannot be written.
         """
         accounting.spent([], delta)  # raises for a wrong delta before anything is written
@@ -137,6 +142,8 @@ class PrivacyLedger:
             charge = Charge(number, time, unit, mechanism, delta, run, round_number, facts, draw)
             if contents.repeats(charge) or (attempt and contents.resumes(charge, attempt)):
                 return
+            if turn:
+                turn.require([each for each in contents.charges if each.unit == unit], draw)
             self._require_limits(contents, charge, budget, limit)
             append(connection, contents, charge)
             read_chain(connection, self.path)  # commit only what can be read again
@@ -160,6 +167,8 @@ class PrivacyLedger:
         limit: tuple[float, float] | None,
     ) -> None:
         """Raise BudgetSpent if a charge exceeds the run's budget or the owner's limit."""
+        if not charge.mechanism.steps:
+            return  # a part of what was charged before
         before, limits = contents.mechanisms(charge.unit), [] if limit is None else [limit]
         if budget is not None:
             deltas = [known.delta for known in contents.charges if known.unit == charge.unit]

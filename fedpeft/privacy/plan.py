@@ -7,21 +7,44 @@ from dataclasses import dataclass
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, calibrate
+from fedpeft.privacy.factorization import Factorization, Limits
 
 
 @dataclass(frozen=True)
 class Plan:
-    """The mechanism of one round, the delta of its epsilon, and the largest epsilon allowed."""
+    """The mechanism of one round, the delta of its epsilon, and the largest epsilon allowed.
+
+    With a ``factorization`` of the noise, the mechanism is that of all rounds together.
+    """
 
     mechanism: Mechanism
     delta: float
     budget: float | None
+    factorization: Factorization | None = None
 
 
 def participations(experiment: Experiment) -> int:
     """Return the number of rounds that a client is planned to train in, at least 1."""
     clients = experiment.federation.clients
     return experiment.privacy.participations or -(-experiment.trainings // clients)
+
+
+def limits(experiment: Experiment) -> Limits:
+    """Return the limits of a client's participation with ``server.schedule``."""
+    federation, asked = experiment.federation, experiment.clients_per_round
+    return participation(
+        federation.clients, asked, federation.rounds, experiment.privacy.separation
+    )
+
+
+def participation(clients: int, per_round: int, rounds: int, separation: int = 0) -> Limits:
+    """Return the limits of a client's participation.
+
+    If all clients take turns, rounds are at least clients // per_round apart, the default of
+    ``separation``, and no client takes part more than ceil(rounds * per_round / clients) times.
+    """
+    most = -(-rounds * per_round // clients)
+    return Limits(rounds, separation or clients // per_round, most)
 
 
 def default_delta(count: int) -> float:

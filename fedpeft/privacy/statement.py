@@ -27,11 +27,14 @@ _MECHANISMS = {
     ("client", "Poisson"): "DP-FedAvg (McMahan et al. 2018): Poisson-subsampled Gaussian",
     ("client", "none"): "local DP: Gaussian noise on each client's update, with noise multiplier "
     "times 2 clip, the largest difference of two updates",
+    ("client", "turns"): "DP-FTRL with a matrix factorization (Choquette-Choo et al. 2023): one "
+    "Gaussian mechanism for all rounds",
 }
 _NEIGHBOURING = {
     ("example", "Poisson"): "add or remove one example",
     ("client", "Poisson"): "add or remove one client with all its examples",
     ("client", "none"): "replace all examples of one client by as many others",
+    ("client", "turns"): "add or remove one client with all its examples",
 }
 
 
@@ -99,7 +102,8 @@ def statement(
     delta: float,
     clip: float,
     clipping: str,
-    sampling: Literal["Poisson", "none"] = "Poisson",
+    sampling: Literal["Poisson", "none", "turns"] = "Poisson",
+    detail: str = "",
 ) -> dict[str, Any]:
     """Return the statement of one unit.
 
@@ -113,13 +117,15 @@ def statement(
         delta: the delta at which epsilon holds.
         clip: the largest L2 norm after clipping.
         clipping: the kind of clipping.
-        sampling: "none" = every round uses all data.
+        sampling: "none" = every round uses all data, "turns" = clients take turns by a public
+            order.
+        detail: further facts about the mechanism.
     """
     last, runs = composition.mechanisms[-1], composition.mechanisms
     spent = accounting.spent(runs, delta)
     bounded = math.isfinite(spent.epsilon)
     return {
-        "mechanism": _MECHANISMS[unit, sampling],
+        "mechanism": _MECHANISMS[unit, sampling] + detail,
         "unit": unit,
         "neighbouring": _NEIGHBOURING[unit, sampling],
         "sampling": sampling,

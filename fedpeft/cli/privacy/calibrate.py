@@ -39,15 +39,37 @@ def calibrate(
     epochs: _Epochs = None,
     steps: _Steps = None,
     convention: _Convention = "fedpeft",
+    mechanism: Annotated[
+        Literal["gaussian", "banded", "blt"],
+        typer.Option(
+            help="As privacy.mechanism. banded, blt: of whole clients, where --examples is the "
+            "number of clients, --batch that of a round, and --steps the rounds."
+        ),
+    ] = "gaussian",
+    separation: Annotated[
+        int, typer.Option(min=0, help="As privacy.separation, for banded and blt.")
+    ] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Find the smallest noise multiplier that keeps DP-SGD within an epsilon.
 
-    Prints the noise multiplier, and the epsilon, delta and mechanism that it gives.
+    Prints the noise multiplier, and the epsilon, delta and mechanism that it gives. For banded and
+    blt, also the noise of a round and of the sums of rounds, in clips, beside that of Poisson
+    DP-SGD with the same epsilon.
 
     Example: fedpeft privacy calibrate --epsilon 3 --examples 6734 --batch 64 --epochs 20
     """
     plan = _plan(examples, batch, delta, epochs, steps, convention)
+    if mechanism != "gaussian":
+        from fedpeft.cli.privacy.matrix import show_matrix
+
+        rounds, error = plan.steps, plan.error
+        show_matrix(
+            mechanism, epsilon, plan.delta, examples, batch, rounds, separation, error, as_json
+        )
+        return
+    if separation:
+        raise UserError(f"--separation {separation}: is for --mechanism banded and blt")
     sigma = smallest_noise(epsilon, plan.delta, plan.rate, plan.steps, plan.error)
     _show(plan, sigma, as_json)
 

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
 
 _WIDE = 250  # columns of the table without a terminal
 _COLUMNS = ("#", "time", "unit", "noise", "q", "steps", "delta", "run", "round", "note")
+_LONGEST = 24  # characters of a value in a note
 _NUMBERS = ("#", "noise", "q", "steps", "delta", "round")
 
 
@@ -136,13 +137,21 @@ def _print_table(described: dict[str, Any]) -> None:
             charge["run"][:12],  # a digest; --json prints all of it
             str(charge["round"]),
             ", ".join(
-                f"{key} {value}" for key, value in charge["note"].items() if key != "attempt"
+                f"{key} {_short(value)}"
+                for key, value in charge["note"].items()
+                if key != "attempt"
             ),
         )
     console = plain_console(_WIDE)
     console.print(table)
     for line in _spent_lines(described):
         console.print(line, soft_wrap=True)
+
+
+def _short(value: str | float) -> str:
+    """Return a value for the table, which is for people; --json prints all of it."""
+    text = str(value)
+    return text if len(text) <= _LONGEST else f"{text[:_LONGEST]}..."
 
 
 def _print_overview(ledgers: dict[str, dict[str, Any]]) -> None:

@@ -42,6 +42,15 @@ def test_a_ledger_is_printed_as_a_table(fedpeft, file: Path) -> None:
     assert "per client: no bound" in printed
 
 
+def test_long_notes_are_cut_in_the_table_only(fedpeft, tmp_path: Path) -> None:
+    path, clients = tmp_path / "server.db", " ".join(map(str, range(100)))
+    ledger, note = PrivacyLedger(path, "server", "ab" * 32), {"clients": clients}
+    ledger.charge("client", NOISY, 1e-6, None, run="a", round_number=1, note=note)
+    assert "clients 0 1 2 3 4 5 6 7 8 9 10 1..." in fedpeft("privacy", "ledger", path)[1]
+    [charge] = json.loads(fedpeft("privacy", "ledger", path, "--json")[1])["charges"]
+    assert charge["note"] == note
+
+
 def test_a_ledger_is_printed_as_json(fedpeft, file: Path) -> None:
     before = file.read_bytes()
     code, printed, _ = fedpeft("privacy", "ledger", file, "--json")

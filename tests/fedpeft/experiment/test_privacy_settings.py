@@ -9,6 +9,7 @@ from fedpeft.experiment.config import Experiment
 
 EXAMPLE = ["privacy.unit=example", "privacy.epsilon=3"]
 CLIENT = ["privacy.unit=client", "privacy.epsilon=3"]
+BANDED = [*CLIENT, "privacy.mechanism=banded", "federation.clients=100"]
 REFUSED = {
     "epsilon and zero noise": ([*EXAMPLE, "privacy.noise_multiplier=0"], "expected one of the two"),
     "negative noise": (["privacy.unit=example", "privacy.noise_multiplier=-1"], "greater than"),
@@ -42,6 +43,26 @@ REFUSED = {
         [*CLIENT, "privacy.client_noise=clients", "privacy.client_quantile=0.5"],
         "only the server sees",
     ),
+    "matrix without privacy": (["privacy.mechanism=blt"], "nothing is protected"),
+    "matrix for examples": ([*EXAMPLE, "privacy.mechanism=blt"], "is for noise of the server"),
+    "matrix with noise of the clients": (
+        [*BANDED, "privacy.client_noise=clients"],
+        r"privacy.mechanism = 'banded': is for noise of the server; expected privacy.unit = "
+        r"'client' or 'both', and privacy.client_noise = 'server'",
+    ),
+    "matrix with adaptive clip": ([*BANDED, "privacy.client_quantile=0.5"], "needs one clip"),
+    "separation of Poisson samples": ([*CLIENT, "privacy.separation=1"], "leave it out"),
+    "separation that cannot hold": (
+        [*BANDED, "federation.per_round=10", "privacy.separation=11"],
+        r"privacy.separation = 11: 10 clients a round, at least 11 rounds apart, need 110 clients, "
+        r"and federation.clients is 100; expected at most 10",
+    ),
+    "separation with all clients": ([*BANDED, "privacy.separation=2"], "expected at most 1"),
+    "matrix of asynchronous rounds": ([*BANDED, "federation.mode=async"], "mode = 'async'"),
+    "matrix with reserve": (
+        [*BANDED, "federation.per_round=10", "federation.over_selection=1.5"],
+        "over_selection",
+    ),
 }
 
 
@@ -60,6 +81,8 @@ def test_settings_that_protect_less_than_they_claim_are_refused(case: str) -> No
         CLIENT,
         ["privacy.unit=both", "privacy.epsilon=3", "privacy.client_noise_multiplier=0.7"],
         ["privacy.unit=example", "privacy.noise_multiplier=0", "privacy.clip=0"],
+        [*BANDED, "federation.per_round=10", "privacy.separation=10"],
+        [*BANDED, "privacy.mechanism=blt", "privacy.unit=both"],
         # Each client's own noise hides it however its update is weighed or picked.
         [*CLIENT, "privacy.client_noise=clients", "federation.strategy=fedmedian"],
         [*CLIENT, "privacy.client_noise=clients", "federation.weighting=examples"],
