@@ -10,7 +10,7 @@ from flwr.app import Context, Message, MessageType
 from clients.data import LocalData
 from clients.errors import ClientError
 from clients.kept import completed, keep, kept
-from clients.masking import Masking
+from clients.masking import Masking, Work
 from clients.memory import recall
 from clients.reference import follow, has_reference
 from fedpeft.experiment.config import Experiment
@@ -29,12 +29,12 @@ class Masked:
 
     Attributes:
         masking: among the checked members of the round.
-        bound: norm to which the update is shortened.
+        work: what the client was asked to do, see ``Masking.mask``.
         share: weight of the client, relative to the largest of the round.
     """
 
     masking: Masking
-    bound: float
+    work: Work
     share: float
 
     @classmethod
@@ -49,15 +49,17 @@ class Masked:
         if not (0 < request.bound < np.inf and weight <= request.heaviest < np.inf):
             raise ClientError("the bound or the largest weight of the sum is out of range")
         masking = Masking(data, request.round, request.members)
-        return cls(masking, request.bound, weight / request.heaviest)
+        work = request.vector, request.bound, request.heaviest
+        return cls(masking, work, weight / request.heaviest)
 
     def encode(self, assignment: Assignment, change: np.ndarray, loss: float) -> bytes:
         """Return the masked change [S] of the trained vector, with its facts."""
         experiment, number = assignment.experiment, assignment.round
         levels, facts = sums.encoded(
-            experiment, number, assignment.client, change, loss, self.bound, self.share
+            experiment, number, assignment.client, change, loss, self.work[1], self.share
         )
-        return self.masking.mask(levels, facts, sums.width(experiment, self.masking.clients))
+        bits = sums.width(experiment, self.masking.clients)
+        return self.masking.mask(levels, facts, bits, self.work)
 
 
 @dataclass(frozen=True)

@@ -20,7 +20,7 @@ from clients.errors import ClientError
 from clients.secrets import RoundSecrets
 from fedpeft.secure import keys, sharing
 from fedpeft.secure.keys import SEED_BYTES, Peer
-from fedpeft.secure.masks import among, masked, pair_seed, share_key
+from fedpeft.secure.masks import among, masked, pair_seed, same_work, share_key
 from fedpeft.secure.parts import Member, digest_of, in_order, members, numbers, pieces
 from fedpeft.secure.thresholds import threshold
 from fedpeft.wire.messages import PrepareReply
@@ -98,6 +98,9 @@ def _checked(data: LocalData, listed: bytes, own: bytes) -> dict[int, Peer]:
     return peers
 
 
+Work = tuple[bytes, float, float]
+
+
 class Masking:
     """The masking of one update among checked members of a round."""
 
@@ -143,8 +146,14 @@ class Masking:
         about = (self._bound, member.client, own, member.key)
         return keys.opened(share_key(self._run.private, peer.key, *about), member.sealed)
 
-    def mask(self, levels: np.ndarray, facts: np.ndarray, bits: int) -> bytes:
+    def mask(self, levels: np.ndarray, facts: np.ndarray, bits: int, work: Work) -> bytes:
         """Return the masked levels and facts; first keep what was masked and for whom.
+
+        Args:
+            levels: of the update [S].
+            facts: about it [FACTS].
+            bits: of a sum of levels.
+            work: what this client was asked to do: encoded vector, bound of norms, largest weight.
 
         Raises:
             ClientError: this update was masked before, for other members, or another update for
@@ -160,9 +169,9 @@ class Masking:
                 raise ClientError("this update was masked before, for other members")
             self._secrets = replace(self._secrets, masked=about)
             secrets.write(self._data, self._run.with_masked(update, self._secrets))
-        own = self._data.client
+        own, name = self._data.client, same_work(self._bound, *work)
         seeds = {
-            member.client: pair_seed(self._secrets.private, member.key, self._bound)
+            member.client: pair_seed(self._secrets.private, member.key, name)
             for member in self._others
         }
         plus = [self._secrets.mask_seed, *(seeds[client] for client in seeds if own < client)]

@@ -22,7 +22,7 @@ from fedpeft.errors import RunFailed
 from fedpeft.files import write_json
 from fedpeft.secure import sums
 from fedpeft.secure.keys import Peer
-from fedpeft.secure.masks import among, unpacked
+from fedpeft.secure.masks import among, same_work, unpacked
 from fedpeft.secure.parts import Member, pieces, to_numbers
 from fedpeft.secure.sums import Mean
 from fedpeft.secure.thresholds import threshold
@@ -67,6 +67,7 @@ class SecureRound:
     nodes: dict[int, Node]
     bound: float
     failed: dict[int, str] = field(default_factory=dict)
+    _work: str = ""
     _prepared: dict[int, Prepared] = field(default_factory=dict)
     _survivors: list[int] | None = None
 
@@ -108,7 +109,12 @@ class SecureRound:
     def train(
         self, vectors: Mapping[int, bytes], reference: bytes
     ) -> tuple[dict[int, Message], dict[int, str]]:
-        """Send the task vector to the members; return replies and failures by client."""
+        """Send the task vector to the members; return replies and failures by client.
+
+        All get the same bytes, or their masks would not cancel.
+        """
+        [vector] = {*vectors.values()}
+        self._work = same_work(self._bound_name, vector, self.bound, self.heaviest)
 
         def content(client: int) -> Request:
             return Request(
@@ -151,7 +157,7 @@ class SecureRound:
             return None
         enough = dict([*revealed.items()][: self.threshold])
         levels, facts = unmasked(
-            masked, self._prepared, enough, [*self.nodes], self._bound_name, self._bits
+            masked, self._prepared, enough, [*self.nodes], self._work, self._bits
         )
         weights = [self._weight(self.nodes[client]) for client in masked]
         shares = sum(weights) / self.heaviest

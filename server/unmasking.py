@@ -72,7 +72,7 @@ def unmasked(
         prepared: of all members.
         revealed: shares by holder and owner, of as many holders as the threshold says.
         clients: of the round.
-        bound: round and clients, see ``fedpeft.secure.masks.among``.
+        bound: what the clients agree on, see ``fedpeft.secure.masks.same_work``.
         bits: of a sum of levels.
 
     Raises:

@@ -14,7 +14,7 @@ from fedpeft.experiment.settings import LocalSection, NestedSection, WireSection
 from fedpeft.methods.settings import MOST, Section
 from fedpeft.secure.sharing import MOST as MOST_CLIENTS
 from fedpeft.secure.thresholds import threshold
-from fedpeft.wire.codecs import rate_of
+from fedpeft.wire.codecs import continues, rate_of
 
 DEFAULT_CODEC = "uniform4"
 
@@ -75,6 +75,11 @@ def in_secure(
         yield (
             f"{here}: noise for whole clients is not yet part of masked sums; expected "
             f"privacy.unit = 'none' or 'example'"
+        )
+    if continues(wire.down):
+        yield (
+            f"{here}: clients mask for those who received the same, and wire.down = '{wire.down}' "
+            f"sends steps; expected a number format or eden1 ... eden8"
         )
     if nested.d:
         yield f"{here}: a sum is over the same numbers; leave out nested.d"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import struct
 from collections.abc import Sequence
 
 import numpy as np
@@ -26,6 +27,23 @@ def among(context: str, number: int, peers: bytes) -> str:
     return f"{context}|{number}|{hashlib.sha256(peers).hexdigest()}"
 
 
+def same_work(bound: str, vector: bytes, norm: float, heaviest: float) -> str:
+    """Return a name of what the clients of a round are asked to do, part of the masks of pairs.
+
+    Masks cancel only among clients that received the same. A server could otherwise single out one
+    client by the vector it sends (Pasquini et al. 2022, arXiv 2111.07380), or by a bound or weights
+    at which the updates of the others vanish.
+
+    Args:
+        bound: round and clients, see ``among``.
+        vector: the encoded task vector.
+        norm: to which updates are shortened.
+        heaviest: the largest weight.
+    """
+    total = hashlib.sha256(struct.pack("<dd", norm, heaviest) + vector)
+    return f"{bound}|{total.hexdigest()}"
+
+
 def share_key(
     private: bytes, public: bytes, bound: str, owner: int, holder: int, key: bytes
 ) -> bytes:
@@ -43,7 +61,10 @@ def share_key(
 
 
 def pair_seed(private: bytes, public: bytes, bound: str) -> bytes:
-    """Return the seed that two clients share, from the private key of one for the round."""
+    """Return the seed that two clients share, from the private key of one for the round.
+
+    ``bound`` names the round, its clients and what they are asked to do, see ``same_work``.
+    """
     return keys.agreed(private, public, "pair", bound)
 
 

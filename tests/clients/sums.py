@@ -10,14 +10,15 @@ from flwr.app import Context, RecordDict
 
 from clients import masking, secrets
 from clients.data import KEPT_FOLDER, LEDGER_FOLDER, LocalData, local_data
-from clients.masking import Masking
+from clients.masking import Masking, Work
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure.keys import Peer
-from fedpeft.secure.masks import among, unpacked
+from fedpeft.secure.masks import among, same_work, unpacked
 from fedpeft.secure.parts import Member, to_numbers
 from server.unmasking import Masked, Prepared, checked_shares, read_prepared, unmasked
 
 BITS = 12
+WORK: Work = (b"vector", 1.0, 1.0)
 
 
 class Federation:
@@ -57,11 +58,16 @@ class Federation:
         )
 
     def mask(
-        self, prepared: dict[int, Prepared], client: int, levels: np.ndarray, number: int = 1
+        self,
+        prepared: dict[int, Prepared],
+        client: int,
+        levels: np.ndarray,
+        number: int = 1,
+        work: Work = WORK,
     ) -> Masked:
         facts = np.array([1, 2], np.uint64)
         listed = self.members(prepared, client)
-        data = Masking(self.data[client], number, listed).mask(levels, facts, BITS)
+        data = Masking(self.data[client], number, listed).mask(levels, facts, BITS, work)
         return unpacked(data, len(levels), BITS)
 
     def reveal(self, client: int, survivors: Iterable[int], number: int = 1) -> bytes:
@@ -81,7 +87,7 @@ class Federation:
             for holder, data in shares.items()
         }
         context = self.data[chosen[0]].context
-        bound = among(context, number, self.listed(chosen))
+        bound = same_work(among(context, number, self.listed(chosen)), *WORK)
         return unmasked(masked, prepared, revealed, chosen, bound, BITS)
 
     def needed(self, client: int) -> int:

@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from sums import BITS, Federation
+from sums import BITS, WORK, Federation
 
 from clients import secrets
 from clients.errors import ClientError
-from clients.masking import Masking, prepare
+from clients.masking import Masking, Work, prepare
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure.keys import SEED_BYTES, Peer
 
@@ -198,6 +198,23 @@ def test_shares_of_another_round_are_refused(ten: Federation) -> None:
         ten.mask(new, 0, updates([0])[0], 2)
     with pytest.raises(ClientError, match="round 1 was not prepared"):
         Masking(ten.data[0], 1, ten.members(old, 0))
+
+
+@pytest.mark.parametrize(
+    "other", [(b"another", 1.0, 1.0), (b"vector", 1e9, 1.0), (b"vector", 1.0, 1e9)]
+)
+def test_the_masks_of_clients_with_other_work_do_not_cancel(ten: Federation, other: Work) -> None:
+    """A vector, bound or weight at which the updates of all others vanish: the sum says nothing."""
+    prepared, zeros = ten.prepare(), np.zeros(6400, np.uint64)
+    zeros[:10] = 1
+    masked = {
+        client: ten.mask(prepared, client, zeros, work=WORK if client == 0 else other)
+        for client in ten.clients
+    }
+    shares = {client: ten.reveal(client, masked) for client in ten.clients[:8]}
+    levels, _ = ten.total(prepared, masked, shares)
+    counts = np.bincount(levels.astype(int) * 64 >> BITS, minlength=64)
+    assert ((counts - 100.0) ** 2 / 100.0).sum() < 130  # uniform, as without any unmasking
 
 
 def test_strangers_and_unsigned_keys_are_refused(ten: Federation) -> None:
