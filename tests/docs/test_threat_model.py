@@ -10,12 +10,19 @@ from fedpeft.wire.messages import (
     EvaluateReply,
     HandshakeReply,
     HandshakeRequest,
+    PrepareReply,
+    PrepareRequest,
     Request,
     TrainReply,
+    UnmaskReply,
+    UnmaskRequest,
 )
 
 PAGE = Path(__file__).parents[2] / "docs" / "explanation" / "threat-model.md"
-MESSAGES = (HandshakeRequest, HandshakeReply, Request, TrainReply, EvaluateReply)
+MESSAGES = (
+    *(HandshakeRequest, HandshakeReply, PrepareRequest, PrepareReply, UnmaskRequest, UnmaskReply),
+    *(Request, TrainReply, EvaluateReply),
+)
 
 
 def test_the_table_of_values_names_each_field_once_with_chooser_bound_and_reveal() -> None:
