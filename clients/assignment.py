@@ -13,11 +13,11 @@ from clients.kept import completed, keep, kept
 from clients.masking import Masking, Work
 from clients.memory import recall
 from clients.reference import follow, has_reference
+from fedpeft import sums
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import is_small
 from fedpeft.privacy.ledger import Attempt
 from fedpeft.runtime import Runtime
-from fedpeft.secure import sums
 from fedpeft.transfer import decode_down, decode_up, encode_up
 from fedpeft.wire.codecs import rate_of
 from fedpeft.wire.messages import RECORD, Request, from_fields

@@ -18,14 +18,14 @@ from functools import partial
 
 from flwr.app import Message
 
+from fedpeft import sums
 from fedpeft.errors import RunFailed
 from fedpeft.files import write_json
-from fedpeft.secure import sums
 from fedpeft.secure.keys import Peer
 from fedpeft.secure.masks import among, same_work, unpacked
 from fedpeft.secure.parts import Member, pieces, to_numbers
-from fedpeft.secure.sums import Mean
 from fedpeft.secure.thresholds import threshold
+from fedpeft.sums import Mean
 from fedpeft.wire.messages import (
     RECORD,
     PrepareReply,

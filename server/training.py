@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
+from fedpeft import sums
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.robust import needed
 from fedpeft.nested import is_small
 from fedpeft.randomness import generator
-from fedpeft.secure import sums
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
 from server.asynchronous import Collector
 from server.byte_ledger import ByteLedger

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedpeft.secure import keys, ring
 
-FACTS = 2  # the norm of the update and the training loss, see ``fedpeft.secure.sums``
+FACTS = 2  # the norm of the update and the training loss, see ``fedpeft.sums``
 FACT_BITS = 48
 
 

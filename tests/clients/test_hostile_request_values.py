@@ -24,6 +24,7 @@ Quick = Callable[..., Experiment]
 REQUESTS = {"query.handshake": HandshakeRequest, "train": Request, "evaluate": Request}
 EXTREMES: dict[type, list[Any]] = {
     int: [0, -1, 2**62, -(2**62)],
+    float: [float("nan"), float("inf"), -1.0, 1.7e308],
     str: ["", "../../x", "0" * 16, "\x1b[2J\n", "9" * 100_000],
     bytes: [b"", b"\xff" * 8, b"\xff" * 328, bytes(100_000)],
 }

@@ -16,7 +16,14 @@ from messaging import changed
 
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
-from fedpeft.wire.messages import RECORD, EvaluateReply, HandshakeReply, TrainReply
+from fedpeft.wire.messages import (
+    RECORD,
+    EvaluateReply,
+    HandshakeReply,
+    PrepareReply,
+    TrainReply,
+    UnmaskReply,
+)
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -38,6 +45,13 @@ SITE_VALUES = [
     for entry in fields(reply)
     for number, extreme in enumerate(EXTREMES[entry.metadata["kind"]])
 ]
+SECURE_REPLIES = {"query.prepare": PrepareReply, "train": TrainReply, "query.unmask": UnmaskReply}
+SECURE_VALUES = [
+    pytest.param(kind, entry.metadata["key"], extreme, id=f"{reply.__name__}.{entry.name}-{number}")
+    for kind, reply in SECURE_REPLIES.items()
+    for entry in fields(reply)
+    for number, extreme in enumerate(EXTREMES[entry.metadata["kind"]])
+]
 PRIVACY = ["privacy.unit=both", "privacy.client_noise=clients", "privacy.noise_multiplier=1"]
 
 
@@ -55,6 +69,17 @@ def test_a_run_survives_any_value_of_a_site(
     for line in folder.noted():
         assert line.isprintable() and len(line) < 1000
     assert folder.checkpoint() is not None
+
+
+@pytest.mark.parametrize(("kind", "key", "value"), SECURE_VALUES)
+def test_a_secure_run_survives_any_value_of_a_site(
+    quick: Quick, federate: Federate, kind: str, key: str, value: Any
+) -> None:
+    """Four of five clients have to stay to the end of a round."""
+    experiment = quick("federation.secure=true", "federation.clients=5", "federation.rounds=1")
+    folder = federate(experiment, lambda reply: changed(reply, **{key: value}), kind, client=1)
+    [line] = folder.rounds()
+    assert line["clients"] >= 4 and line["score"] is not None
 
 
 @pytest.mark.parametrize("kind", REPLIES)

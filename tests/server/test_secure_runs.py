@@ -12,10 +12,10 @@ from flwr.app import Message
 from messaging import changed, vector_of
 from safetensors.numpy import load_file
 
+from fedpeft import sums
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
-from fedpeft.secure import sums
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]

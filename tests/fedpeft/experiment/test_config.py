@@ -193,7 +193,7 @@ COMBINED = [
             [*COMBINED, "privacy.unit=client", "privacy.epsilon=3"],
             "the noise of privacy.unit = 'client' is no step along the directions",
         ),
-        ([*ZEROTH, "wire.up=scalar"], "(the share of numbers), scalars or signs"),
+        ([*ZEROTH, "wire.up=scalar"], "for secure sums), scalars or signs"),
         (
             [*ZEROTH, "wire.up=scalars", "federation.personal=head", *ON_CLIENTS],
             "leave out federation.personal = 'head'",
