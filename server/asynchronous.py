@@ -106,10 +106,10 @@ class Collector:
         chosen = self._draw.choice(pool, wanted, replace=False).tolist() if wanted > 0 else []
         joined = self.state.participants.join(chosen, self.ledger, self.number)
         now = self.run.clock.now()
-        self._send([Flight(client, self.number, now) for client in joined])
+        self._send([Flight(c, self.number, now, node) for c, node in joined.items()])
 
     def _repeat(self) -> None:
-        """Send the requests of the checkpoint again, each at its time."""
+        """Send the requests of the checkpoint again, each at its time; nodes may reply at once."""
         rows = self.state.memory.get(_FLIGHTS, np.empty((0, 2), np.int64)).tolist()
         started = self.state.memory.get(_STARTED, np.empty(0)).tolist()
         now = self.run.clock.now()
@@ -117,8 +117,9 @@ class Collector:
         for (client, number), seconds in zip(rows, started, strict=True):
             if client in here:
                 self.run.clock.seek(seconds)
-                self._send([Flight(client, number, self.run.clock.now())])
-                self.run.grid.pull_messages([*self.flights])
+                self._send([Flight(client, number, self.run.clock.now(), here[client])])
+                for reply in self.run.grid.pull_messages([*self.flights]):
+                    self._take(reply)
         self.run.clock.seek(now)
 
     def _send(self, flights: list[Flight]) -> None:
@@ -130,18 +131,16 @@ class Collector:
             number = by_client[client].number
             return Request(vector=self._started_from(number).whole, round=number, label=name)
 
-        clients = self.state.participants.clients
-        nodes = {client: clients[client].node_id for client in by_client}
+        nodes = {client: flight.node.node_id for client, flight in by_client.items()}
         sent = send(self.run.grid, "train", content, nodes, self.ledger, [*by_client])
         self.flights |= {message_id: by_client[client] for message_id, client in sent.items()}
 
     def _take(self, reply: Message) -> None:
         """Check a reply, and keep its update."""
         flight = self.flights.pop(reply.metadata.reply_to_message_id, None)
-        node = flight and self.state.participants.clients.get(flight.client)
-        if not flight or not node:  # nobody waits for it
+        if not flight:  # nobody waits for it
             return
-        client = flight.client
+        client, node = flight.client, flight.node
         self.nodes[client] = node
         self.ledger.add("train", client, "up", reply)
         if reply.has_error():
@@ -173,8 +172,7 @@ class Collector:
             if now >= flight.started + patience.seconds:
                 del self.flights[message_id]
                 self.failed[flight.client] = patience.missed(0)
-                node = self.state.participants.clients.get(flight.client)
-                self.nodes |= {flight.client: node} if node else {}
+                self.nodes[flight.client] = flight.node
 
     def _started_from(self, number: int) -> Broadcast:
         """Return what clients received that started in round ``number``."""

@@ -53,7 +53,8 @@ class Participants(Members):
     ) -> None:
         """Count the clients that did not reply, and note once those that are asked more rarely."""
         for client in self.silence[kind].hear(number, asked, failed):
-            name = f" ({self.clients[client].name})" if self.clients[client].name else ""
+            node = self.clients.get(client)  # None: it has left since it was asked
+            name = f" ({node.name})" if node and node.name else ""
             self.note(
                 f"client {client}{name} sent no reply to {PATIENCE} {kind} messages in a row; it "
                 f"is asked again after growing pauses"

@@ -7,6 +7,7 @@ from typing import Any
 
 from server.central_privacy import CentralPrivacy
 from server.checkpoints import Checkpoint
+from server.nodes import Node
 from server.participants import Participants
 from server.wire_bytes import WireMeter
 
@@ -19,11 +20,13 @@ class Flight:
         client: that trains.
         number: of the round it started in.
         started: seconds on the run's clock.
+        node: of the client when it was asked; it may have left since.
     """
 
     client: int
     number: int
     started: float
+    node: Node
 
 
 @dataclass(kw_only=True)

@@ -177,9 +177,7 @@ def silent_nodes(run: Run, state: ServerState, trained: Trained) -> list[Node]:
     nodes = [trained.nodes[client] for client in clients]
     if state.round + 1 < run.experiment.federation.rounds:
         return nodes
-    waiting = [flight.client for flight in (trained.flights or {}).values()]
-    known = state.participants.clients
-    return nodes + [known[client] for client in waiting if client in known]
+    return nodes + [flight.node for flight in (trained.flights or {}).values()]
 
 
 def choose(run: Run, state: ServerState) -> list[int]:

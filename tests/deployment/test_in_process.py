@@ -12,6 +12,7 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from messaging import content_of
+from replay import trained
 
 from clients.app import app as client_app
 from fedpeft.errors import RunFailed, UserError
@@ -186,6 +187,8 @@ def test_an_asynchronous_run_goes_on_where_it_was_killed(
         (number, 1, []) for number in range(1, 7)
     ]
     assert read(run / "ended.json")["ok"]
+    # The reply to a repeated request counts, even if it arrives at once.
+    assert {client for number, client in trained(run) if number > 4} == {0, 1}
     # A request that the server repeats is answered with what was trained, and charged once.
     charged = sum(len(read_ledger(state / "privacy.sqlite").charges) for state in states)
     assert charged <= 6 + 2

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -11,6 +12,7 @@ import pytest
 from flwr.app import Message
 from safetensors.numpy import load_file
 
+from clients.app import app as client_app
 from clients.partitioning import partition
 from fedpeft.devices import device_of
 from fedpeft.errors import UserError
@@ -18,8 +20,11 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.randomness import When, generator
 from fedpeft.runtime import runtime_of
 from fedpeft.training import train_cohort
+from server.app import app as server_app
 from server.runfolder import RunFolder
-from simulations.simulation import prepare
+from simulations.grid import NodeConfig
+from simulations.local import LocalGrid, serve
+from simulations.simulation import node_config, prepare
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]
@@ -121,6 +126,35 @@ def test_a_round_waits_for_clients_within_reach(
     rare = ("devices.availability=0.2", "devices.step_seconds=100", f"seed={seed}")
     folder = federate(quick(*ASYNC, *rare, "federation.buffer=3"))
     assert [line["clients"] for line in folder.rounds()] == [3] * 5
+
+
+class Leaving(LocalGrid):
+    """The grid of a simulation in which a node disconnects after the first round began."""
+
+    def __init__(self, nodes: list[NodeConfig], gone: int):
+        super().__init__(client_app, nodes)
+        self.gone, self.looks = gone, 0
+
+    def get_node_ids(self) -> list[int]:
+        self.looks += 1  # when the run starts, and in every round
+        nodes = super().get_node_ids()
+        return nodes if self.looks <= 2 else [node for node in nodes if node != nodes[self.gone]]
+
+
+def test_the_reply_of_a_node_that_has_left_counts(quick: Quick, tmp_path: Path) -> None:
+    everybody = ("federation.per_round=6", "privacy.unit=example", "privacy.noise_multiplier=1")
+    experiment = quick(*ASYNC, *everybody, "devices.spread=0.3", "federation.timeout=1000")
+    slowest = max(range(6), key=lambda client: device_of(experiment, client).step_seconds)
+    folder, _ = prepare(experiment, tmp_path / "run")
+    shared = node_config(folder.path, experiment)
+    nodes: list[NodeConfig] = [{"partition-id": client, **shared} for client in range(6)]
+    run_config: NodeConfig = {"experiment": experiment.to_toml(), "out": str(folder.path)}
+    serve(server_app, Leaving(nodes, slowest), run_config)
+    own = [line for line in folder.sent() if (line["kind"], line["client"]) == ("train", slowest)]
+    assert [line["round"] for line in own if "down" in line] == [1]
+    (replied,) = [line["round"] for line in own if "up" in line]
+    assert replied > 1
+    assert folder.rounds()[replied - 1]["clients"] == 2
 
 
 def test_clients_that_still_train_at_the_end_count(quick: Quick, federate: Federate) -> None:
