@@ -31,6 +31,7 @@ from clients.rules import require_open, require_rules
 from fedpeft import training
 from fedpeft.nested import fixed_numbers
 from fedpeft.privacy.ledger import Attempt
+from fedpeft.profiling import phase
 from fedpeft.randomness import When
 from fedpeft.version import __version__
 from fedpeft.wire.formats import encode
@@ -115,7 +116,8 @@ def prepare_round(message: Message, context: Context) -> Message:
     request = from_fields(PrepareRequest, message.content.get(RECORD))
     data = recall(context, request.label)
     require_rules(data)
-    return _reply(prepare(data, request.round, request.peers), message)
+    with phase("masking"):
+        return _reply(prepare(data, request.round, request.peers), message)
 
 
 @app.query("unmask")
@@ -124,7 +126,8 @@ def unmask(message: Message, context: Context) -> Message:
     """Reveal a share for each client that masked its update in a round, once."""
     request = from_fields(UnmaskRequest, message.content.get(RECORD))
     data = recall(context, request.label)
-    shares = reveal(data, request.round, request.survivors)
+    with phase("masking"):
+        shares = reveal(data, request.round, request.survivors)
     return _reply(UnmaskReply(shares=shares), message)
 
 

@@ -17,6 +17,7 @@ from fedpeft import sums
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import is_small
 from fedpeft.privacy.ledger import Attempt
+from fedpeft.profiling import phase
 from fedpeft.runtime import Runtime
 from fedpeft.transfer import decode_down, decode_up, encode_up
 from fedpeft.wire.codecs import rate_of
@@ -48,18 +49,20 @@ class Masked:
         weight = float(data.examples) if experiment.federation.weighting == "examples" else 1.0
         if not (0 < request.bound < np.inf and weight <= request.heaviest < np.inf):
             raise ClientError("the bound or the largest weight of the sum is out of range")
-        masking = Masking(data, request.round, request.members)
+        with phase("masking"):
+            masking = Masking(data, request.round, request.members)
         work = request.vector, request.bound, request.heaviest
         return cls(masking, work, weight / request.heaviest)
 
     def encode(self, assignment: Assignment, change: np.ndarray, loss: float) -> bytes:
         """Return the masked change [S] of the trained vector, with its facts."""
         experiment, number = assignment.experiment, assignment.round
-        levels, facts = sums.encoded(
-            experiment, number, assignment.client, change, loss, self.work[1], self.share
-        )
         bits = sums.width(experiment, self.masking.clients)
-        return self.masking.mask(levels, facts, bits, self.work)
+        with phase("masking"):
+            levels, facts = sums.encoded(
+                experiment, number, assignment.client, change, loss, self.work[1], self.share
+            )
+            return self.masking.mask(levels, facts, bits, self.work)
 
 
 @dataclass(frozen=True)

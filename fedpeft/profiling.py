@@ -16,6 +16,8 @@ Phase = Literal[
     "optimiser",
     "DP",
     "coding",
+    "masking",
+    "unmasking",
     "serialisation",
     "evaluation",
 ]

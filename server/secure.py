@@ -21,6 +21,7 @@ from flwr.app import Message
 from fedpeft import sums
 from fedpeft.errors import RunFailed
 from fedpeft.files import write_json
+from fedpeft.profiling import phase
 from fedpeft.secure.keys import Peer
 from fedpeft.secure.masks import among, same_work, unpacked
 from fedpeft.secure.parts import Member, pieces, to_numbers
@@ -156,9 +157,10 @@ class SecureRound:
             self._too_few(len(revealed), "revealed their shares")
             return None
         enough = dict([*revealed.items()][: self.threshold])
-        levels, facts = unmasked(
-            masked, self._prepared, enough, [*self.nodes], self._work, self._bits
-        )
+        with phase("unmasking"):
+            levels, facts = unmasked(
+                masked, self._prepared, enough, [*self.nodes], self._work, self._bits
+            )
         weights = [self._weight(self.nodes[client]) for client in masked]
         shares = sum(weights) / self.heaviest
         experiment = self.run.experiment

@@ -108,7 +108,7 @@ class DeviceGrid(WrappedGrid):
 
     def _note(self, reply: Message) -> None:
         """Keep a client's number of examples, if this is its handshake."""
-        if reply.metadata.message_type.startswith("query") and not reply.has_error():
+        if reply.metadata.message_type == "query.handshake" and not reply.has_error():
             report = from_fields(HandshakeReply, reply.content.get(RECORD))
             self._examples[report.client] = report.examples
 

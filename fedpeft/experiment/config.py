@@ -137,6 +137,7 @@ class Experiment(Section):
                 self.wire,
                 self.local,
                 self.nested,
+                self.adversary,
                 self.clients_asked,
             ),
         ):

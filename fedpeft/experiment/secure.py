@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from pydantic import Field
 
 from fedpeft.errors import UserError
+from fedpeft.experiment.adversary import AdversarySection
 from fedpeft.experiment.contradictions import MEAN_BASED
 from fedpeft.experiment.federation import FederationSection
 from fedpeft.experiment.privacy import PrivacySection
@@ -40,6 +41,7 @@ def in_secure(
     wire: WireSection,
     local: LocalSection,
     nested: NestedSection,
+    adversary: AdversarySection,
     asked: int,
 ) -> Iterator[str]:
     """Yield one line per contradiction, with ``asked`` clients in a round."""
@@ -85,5 +87,10 @@ def in_secure(
         yield f"{here}: a sum is over the same numbers; leave out nested.d"
     if federation.partial:
         yield f"{here}: steps of single clients stay hidden; leave out federation.partial"
+    if adversary.fraction and adversary.attack != "label_flip":
+        yield (
+            f"{here}: adversary.attack = '{adversary.attack}' changes updates that nobody sees; "
+            f"expected adversary.attack = 'label_flip'"
+        )
     if local.perturbations:
         yield f"{here}: slopes are not masked; expected local.perturbations = 0"

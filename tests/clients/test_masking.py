@@ -63,6 +63,14 @@ def test_the_sum_is_exact_with_clients_lost_before_and_after_masking(
     np.testing.assert_array_equal(found, expected)
 
 
+@pytest.mark.slow
+def test_a_hundred_clients_of_which_twenty_are_lost(quick: Quick, tmp_path: Path) -> None:
+    settings = ["federation.secure=true", "federation.clients=100", "secure.colluders=10"]
+    hundred = Federation(quick(*settings), tmp_path)
+    found, expected = play(hundred, [*range(5, 15)], [*range(50, 60)])
+    np.testing.assert_array_equal(found, expected)
+
+
 def test_rounds_follow_each_other_with_new_keys(ten: Federation) -> None:
     before = None
     for number in (1, 2):

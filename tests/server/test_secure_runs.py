@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import json
 import logging
+import tempfile
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -17,6 +19,7 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from server.runfolder import RunFolder
+from simulations.simulation import complete
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]
@@ -164,6 +167,16 @@ def test_examples_are_protected_beneath_the_masks(quick: Quick, federate: Federa
     assert folder.rounds()[-1]["epsilon"] > 0 and folder.rounds()[-1]["loss"] is None
 
 
+def test_devices_may_lose_clients(quick: Quick) -> None:
+    devices = ["devices.step_seconds=1", "devices.dropout=0.1"]
+    with tempfile.TemporaryDirectory() as scratch:
+        complete(quick(*SECURE, "federation.rounds=6", *devices), Path(scratch) / "run")
+        lines = RunFolder(Path(scratch) / "run").rounds()
+    counts = [line["clients"] for line in lines]
+    assert {*counts} <= {0, 4, 5} and 4 in counts
+    assert all(line["virtual"] for line in lines)
+
+
 def test_personal_parameters_stay_at_the_clients(quick: Quick, federate: Federate) -> None:
     personal = ["federation.personal=head", "federation.evaluation=clients"]
     folder = federate(quick(*SECURE, *personal))
@@ -186,6 +199,10 @@ def test_personal_parameters_stay_at_the_clients(quick: Quick, federate: Federat
             "steps of single clients stay hidden",
         ),
         (["wire.head=eden1"], "leave out wire.head"),
+        (
+            ["adversary.fraction=0.2", "adversary.attack=scaling"],
+            "changes updates that nobody sees; expected adversary.attack = 'label_flip'",
+        ),
         (["wire.down=delta1"], "clients mask for those who received the same"),
         (
             ["privacy.unit=client", "privacy.client_noise_multiplier=1"],
