@@ -173,7 +173,7 @@ def test_devices_may_lose_clients(quick: Quick) -> None:
         complete(quick(*SECURE, "federation.rounds=6", *devices), Path(scratch) / "run")
         lines = RunFolder(Path(scratch) / "run").rounds()
     counts = [line["clients"] for line in lines]
-    assert {*counts} <= {0, 4, 5} and 4 in counts
+    assert {*counts} <= {0, 4, 5} and min(counts) < 5
     assert all(line["virtual"] for line in lines)
 
 
