@@ -20,7 +20,7 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "docs"
 sys.path[:0] = [str(ROOT), str(SOURCE)]
 
-from parts import fleet, malicious, reference, results, small_messages  # noqa: E402  (the path is set above)
+from parts import fleet, malicious, reference, results, small_messages, strangers  # noqa: E402  (the path is set above)
 
 PARTS: dict[str, Callable[..., str]] = {
     **fleet.PARTS,
@@ -28,11 +28,19 @@ PARTS: dict[str, Callable[..., str]] = {
     **reference.PARTS,
     **results.PARTS,
     **small_messages.PARTS,
+    **strangers.PARTS,
 }
 #: Pages whose parts are committed.
 COMMITTED = [
     SOURCE / "results" / name
-    for name in ("communication.md", "malicious.md", "reach.md", "record.md", "small-messages.md")
+    for name in (
+        "communication.md",
+        "late.md",
+        "malicious.md",
+        "reach.md",
+        "record.md",
+        "small-messages.md",
+    )
 ]
 PICTURE = Path("images") / "score-against-bytes.svg"
 _PART = re.compile(r"(<!-- generated: (\w+)(?: (\S+))? -->\n).*?(<!-- end -->)", re.S)
