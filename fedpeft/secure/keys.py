@@ -226,7 +226,7 @@ def _public(line: bytes):  # type: ignore[no-untyped-def]
 
     try:
         key = load_ssh_public_key(line)
-    except UnsupportedAlgorithm:
+    except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP384R1):
         raise ValueError("a line is not a P-384 public key in OpenSSH format")
