@@ -130,6 +130,14 @@ def test_a_round_that_loses_too_many_clients_leaves_the_vector(
     assert len(first["failed"]) == 5
 
 
+def test_a_round_in_which_no_client_masks_an_update_ends_the_run(
+    quick: Quick, federate: Federate
+) -> None:
+    """Not only for lack of others: all of them failed."""
+    with pytest.raises(RunFailed, match=r"round 1: 0 of 5 clients succeeded, .* \(client 0: "):
+        federate(quick(*SECURE), gone)
+
+
 def test_too_few_preparations_end_the_run_before_anything_is_trained(
     quick: Quick, federate: Federate
 ) -> None:
@@ -162,6 +170,22 @@ def test_examples_are_protected_beneath_the_masks(quick: Quick, federate: Federa
     private = ["privacy.unit=example", "privacy.noise_multiplier=1", "privacy.reproducible=true"]
     folder = federate(quick(*SECURE, *private))
     assert folder.rounds()[-1]["epsilon"] > 0 and folder.rounds()[-1]["loss"] is None
+
+
+def test_a_round_without_a_sum_is_paid_for(quick: Quick, federate: Federate) -> None:
+    both = iter([True, True])  # the first two replies of round 2
+
+    def lose(reply: Message) -> Message:
+        if next(both, False):
+            raise ValueError("lost")
+        return reply
+
+    private = ["privacy.unit=example", "privacy.noise_multiplier=1"]
+    folder = federate(quick(*SECURE, *private), lose, rounds=[2])
+    first, second = folder.rounds()
+    assert (first["clients"], second["clients"]) == (5, 0)
+    assert second["privacy"]["example"]["steps"] == 2 * first["privacy"]["example"]["steps"]
+    assert second["epsilon"] > first["epsilon"]
 
 
 def test_personal_parameters_stay_at_the_clients(quick: Quick, federate: Federate) -> None:
