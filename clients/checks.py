@@ -21,6 +21,8 @@ from clients.folder import NodeSettings
 from fedpeft.errors import UserError
 
 if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+
     from fedpeft.tasks import Task
 
 _TIMEOUT = 5.0  # seconds for a handshake with the server
@@ -55,15 +57,16 @@ def check_roster(path: str, key: Path) -> None:
     Raises:
         UserError: it does not.
     """
-    from fedpeft.secure.keys import Roster, name_of
+    from fedpeft.secure.keys import Roster, name_of, public_line
 
     if not path:
         return
-    own = key.with_name(f"{key.name}.pub")
     known = Roster.read(Path(path)).keys
-    if own.is_file() and name_of(own.read_bytes()) not in known:
+    own = _private_key(key.read_bytes()) if key.is_file() else None  # without one, check_key fails
+    if own and name_of(public_line(own)) not in known:
         raise UserError(
-            f"--roster {path}: lacks this node's own key; expected a line with the content of {own}"
+            f"--roster {path}: lacks this node's own key; expected a line with the content of "
+            f"{key}.pub"
         )
 
 
@@ -73,10 +76,6 @@ def check_key(path: Path) -> None:
     Raises:
         UserError: it does not, or others may read it.
     """
-    from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
-    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
-
     content = _read(path, "--key")
     if _is_public(content):
         private = path.with_suffix("") if path.suffix == ".pub" else "the one beside it"
@@ -87,15 +86,24 @@ def check_key(path: Path) -> None:
     mode = path.stat().st_mode & 0o777
     if mode & 0o077:
         raise UserError(f"--key {path}: mode {mode:04o}, others may read it: chmod 600 {path}")
-    try:
-        key = load_ssh_private_key(content, None)
-    except (ValueError, TypeError, UnsupportedAlgorithm):
-        key = None
-    if not isinstance(key, EllipticCurvePrivateKey):
+    if not _private_key(content):
         raise UserError(
             f"--key {path}: expected a private elliptic-curve key in OpenSSH format and without "
             "a password; 'fedpeft keys node NAME' makes one"
         )
+
+
+def _private_key(content: bytes) -> EllipticCurvePrivateKey | None:
+    """Return the elliptic-curve key of a file in OpenSSH format; None if it holds none."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    try:
+        key = load_ssh_private_key(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        return None
+    return key if isinstance(key, EllipticCurvePrivateKey) else None
 
 
 def _is_public(content: bytes) -> bool:

@@ -49,10 +49,13 @@ def prepare(data: LocalData, number: int, listed: bytes) -> PrepareReply:
         listed: the clients of the round, as the server says.
 
     Raises:
-        ClientError: a client that the roster does not know or that is listed twice, or this client
-            is missing.
+        ClientError: a client that the roster does not know or that is listed twice, this client is
+            missing, or no such round.
         UserError: no threshold is safe.
     """
+    rounds = data.runtime.experiment.federation.rounds
+    if not 1 <= number <= rounds:
+        raise ClientError(f"round {number}: expected 1 to {rounds}")
     run = secrets.read(data)
     peers = _checked(data, listed, keys.public_key(run.private))
     settings = data.runtime.experiment.secure

@@ -22,6 +22,8 @@ log = logging.getLogger(__name__)
 
 
 @app.query("handshake")
+@app.query("prepare")
+@app.query("unmask")
 @app.train()
 @app.evaluate()
 def relay(message: Message, context: Context) -> Message:

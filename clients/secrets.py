@@ -106,14 +106,22 @@ def write(data: LocalData, run: RunSecrets) -> None:
 
 
 def registered_key(data: LocalData) -> EllipticCurvePrivateKey:
-    """Return the key by which the peers know this client."""
+    """Return the key by which the peers know this client.
+
+    Raises:
+        UserError: the node's file cannot be read.
+    """
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
     experiment = data.runtime.experiment
     if data.settings is None:
         return keys.simulated(experiment.seed, data.client)
-    key = load_ssh_private_key(Path(data.settings.key).read_bytes(), None)
+    try:
+        key = load_ssh_private_key(Path(data.settings.key).read_bytes(), None)
+    except OSError as error:
+        path = data.settings.key
+        raise UserError(f"--key {path}: cannot be read ({error.strerror})") from None
     assert isinstance(key, EllipticCurvePrivateKey)  # checked at `fedpeft node up`
     return key
 

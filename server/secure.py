@@ -46,6 +46,7 @@ from server.run import Run
 from server.unmasking import Masked, Prepared, checked_shares, read_prepared, unmasked
 
 log = logging.getLogger(__name__)
+LOST = "lost"  # begins the reason of a client whose update is lost because others failed
 _FILE = "secure.json"  # in the run's folder: the round that is being played
 
 
@@ -168,7 +169,7 @@ class SecureRound:
 
     def _too_few(self, left: int, did: str) -> None:
         reason = (
-            f"lost: {left} of {len(self.nodes)} clients {did}, the threshold is {self.threshold}"
+            f"{LOST}: {left} of {len(self.nodes)} clients {did}, the threshold is {self.threshold}"
         )
         log.warning("round %d is without a sum: %s", self.number, reason)
         self.failed |= {c: reason for c in self._prepared if c not in self.failed}

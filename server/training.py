@@ -23,7 +23,7 @@ from server.exchange import budget_spent, check_replies, unanswered, was_late
 from server.nodes import Node
 from server.records import Failure, Outcome
 from server.run import Run
-from server.secure import SecureRound
+from server.secure import LOST, SecureRound
 from server.state import Flight, ServerState
 from server.unmasking import Masked
 from server.updates import (
@@ -169,11 +169,12 @@ def _next_replies(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
 
 
 def silent_nodes(run: Run, state: ServerState, trained: Trained) -> list[Node]:
-    """Return the nodes that may have trained without a reply.
+    """Return the nodes that may have trained without a reply, or whose update is lost.
 
     After the last round, these are also those that nobody waits for any more.
     """
-    clients = [client for client, reason in trained.failed.items() if unanswered(reason)]
+    failed = trained.failed.items()
+    clients = [c for c, reason in failed if unanswered(reason) or reason.startswith(LOST)]
     nodes = [trained.nodes[client] for client in clients]
     if state.round + 1 < run.experiment.federation.rounds:
         return nodes
@@ -211,8 +212,8 @@ def require_enough(
     be small, and the end of a run must not reveal who failed.
     """
     federation, spent = run.experiment.federation, len(without_budget(run, failed))
-    if federation.secure and not updates:  # the next round trains anew
-        return
+    if not updates and any(reason.startswith(LOST) for reason in failed.values()):
+        return  # the next round trains again
     least = max(federation.min_success - spent, int(spent < len(failed)))
     why = f"federation.min_success is {federation.min_success}"
     if updates and (for_rule := needed(federation)) > federation.min_success:

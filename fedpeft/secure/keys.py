@@ -117,7 +117,9 @@ def introduced(registered: EllipticCurvePrivateKey, context: str, client: int, k
     from cryptography.hazmat.primitives.hashes import SHA256
 
     peer = Peer(client, name_of(public_line(registered)), key, b"")
-    numbers = decode_dss_signature(registered.sign(_text(context, peer), ECDSA(SHA256())))
+    # The same at each handshake (RFC 6979): a server that resumes a round knows its clients again.
+    how = ECDSA(SHA256(), deterministic_signing=True)
+    numbers = decode_dss_signature(registered.sign(_text(context, peer), how))
     return Peer(client, peer.name, key, b"".join(n.to_bytes(_HALF, "big") for n in numbers))
 
 
@@ -224,7 +226,7 @@ def _public(line: bytes):  # type: ignore[no-untyped-def]
 
     try:
         key = load_ssh_public_key(line)
-    except UnsupportedAlgorithm:
+    except (ValueError, UnsupportedAlgorithm):
         key = None
     if not isinstance(key, EllipticCurvePublicKey) or not isinstance(key.curve, SECP384R1):
         raise ValueError("a line is not a P-384 public key in OpenSSH format")

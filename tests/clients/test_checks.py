@@ -22,13 +22,21 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from clients.checks import check_all, check_ca, check_data, check_key, check_superlink
+from clients.checks import (
+    check_all,
+    check_ca,
+    check_data,
+    check_key,
+    check_roster,
+    check_superlink,
+)
 from clients.folder import NodeSettings
 from fedpeft.errors import UserError
 from fedpeft.hosting.keys import make_authority, make_node, make_server
 from simulations.processes import descendants
 
 NONE = NodeSettings("", 0)
+CURVE = ec.SECP384R1()
 
 
 def table(path: Path, **options: Any) -> NodeSettings:
@@ -135,6 +143,51 @@ def test_check_key_names_a_public_key(keys: Path, tmp_path: Path) -> None:
     pem.write_bytes(public.public_bytes(Encoding.PEM, PublicFormat.SubjectPublicKeyInfo))
     with pytest.raises(UserError, match="this is the public key"):
         check_key(pem)
+
+
+def test_a_roster_has_a_key_in_each_line_and_this_nodes_own(keys: Path, tmp_path: Path) -> None:
+    make_node(tmp_path, "other")
+    other, own = (tmp_path / "other.pub").read_text(), (keys / "site.pub").read_text()
+    roster = tmp_path / "roster"
+    roster.write_text(f"# all nodes\n\n{other}{own}")
+    check_roster(str(roster), keys / "site")
+    check_roster("", keys / "site")  # none is given
+    check_roster(str(roster), tmp_path / "none")  # check_key names this mistake
+    roster.write_text(other)
+    lacks = rf"^--roster {roster}: lacks this node's own key; .* content of {keys}/site.pub$"
+    with pytest.raises(UserError, match=lacks):
+        check_roster(str(roster), keys / "site")
+    with pytest.raises(UserError, match="lacks this node's own key"):
+        check_roster(str(roster), written(tmp_path / "alone", ec.generate_private_key(CURVE)))
+
+
+@pytest.mark.parametrize(
+    "line", ["ssh-ed25519 AAAA site", "words", "ecdsa-sha2-nistp384 AAAA", "\udcff\x00", "twice"]
+)
+def test_lines_of_a_roster_that_are_no_keys_are_not_quoted(
+    keys: Path, tmp_path: Path, line: str
+) -> None:
+    own, roster = (keys / "site.pub").read_text(), tmp_path / "roster"
+    text = own + (own if line == "twice" else line)
+    roster.write_bytes(text.encode(errors="surrogateescape"))
+    with pytest.raises(UserError) as refused:
+        check_roster(str(roster), keys / "site")
+    why = "two of the keys are the same" if line == "twice" else "a line is not a P-384 public key"
+    assert str(refused.value).startswith(f"--roster {roster}: {why}")
+    assert line == "twice" or line not in str(refused.value)
+
+
+def test_other_kinds_of_keys_and_private_keys_are_not_in_a_roster(
+    keys: Path, tmp_path: Path
+) -> None:
+    small = ec.generate_private_key(ec.SECP256R1()).public_key()
+    (tmp_path / "p256").write_bytes(small.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH))
+    for wrong in (tmp_path / "p256", keys / "site"):
+        with pytest.raises(UserError) as refused:
+            check_roster(str(wrong), keys / "site")
+        expected = "a line is not a P-384 public key in OpenSSH format; expected the .pub files"
+        assert str(refused.value).startswith(f"--roster {wrong}: {expected}")
+        assert "BEGIN" not in str(refused.value)
 
 
 def test_check_ca_refuses_other_files(keys: Path) -> None:

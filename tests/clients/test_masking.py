@@ -225,6 +225,12 @@ def test_the_masks_of_clients_with_other_work_do_not_cancel(ten: Federation, oth
     assert ((counts - 100.0) ** 2 / 100.0).sum() < 130  # uniform, as without any unmasking
 
 
+def test_a_round_outside_of_the_run_is_not_prepared(ten: Federation) -> None:
+    for number in (0, -1, 3):
+        with pytest.raises(ClientError, match=f"round {number}: expected 1 to 2"):
+            ten.prepare(number)
+
+
 def test_strangers_and_unsigned_keys_are_refused(ten: Federation) -> None:
     peers = dict(ten.peers)
     ten.peers[4] = ten.stranger(4, seed=99)

@@ -42,6 +42,7 @@ def state(tmp_path: Path) -> Path:
             *("/d", None, 4.0, ("tiny",), "custom", "review", "reply", "mood", "tags"),
             *(("O", "B-ä"), 3000, 1e-6, 10),
         ),
+        NodeSettings("/d", key="/keys/ä site", roster="/keys/roster"),
     ],
 )
 def test_settings_are_read_as_written(state: Path, settings: NodeSettings) -> None:
@@ -67,6 +68,9 @@ WHOLE = asdict(NodeSettings("/d"))
         (json.dumps({**WHOLE, "labels": "a,b"}), "damaged at 'labels'"),
         (json.dumps({**WHOLE, "examples": True}), "damaged at 'examples'"),
         (json.dumps({**WHOLE, "max_vector": "10"}), "damaged at 'max_vector'"),
+        (json.dumps({**WHOLE, "key": None}), "damaged at 'key'"),
+        (json.dumps({**WHOLE, "roster": ["/keys/roster"]}), "damaged at 'roster'"),
+        (json.dumps({k: WHOLE[k] for k in WHOLE if k != "roster"}), "damaged; start"),
     ],
 )
 def test_damaged_settings_are_named(state: Path, content: str, expected: str) -> None:

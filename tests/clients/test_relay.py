@@ -31,7 +31,8 @@ from clients.folder import NodeFolder
 from clients.worker import answer, answer_wire
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
-from fedpeft.wire.messages import HandshakeRequest
+from fedpeft.wire.messages import HandshakeRequest, Request
+from server.exchange import _TYPES
 
 Quick = Callable[..., Experiment]
 
@@ -97,6 +98,15 @@ def test_the_worker_gives_the_same_error_replies_as_this_process(
         replies = both(asked, node_context(state))
         assert replies[0] == replies[1]
         assert from_wire(replies[0]).error.reason
+
+
+@pytest.mark.parametrize("kind", sorted(_TYPES.values()))
+def test_each_kind_of_message_that_servers_send_is_answered(kind: str, tmp_path: Path) -> None:
+    """Flower refuses the kinds that the relay does not know, before any code of ours."""
+    state = state_folder(tmp_path / "state")
+    reply = relay.app(arriving(kind, Request(label=bytes(8))), node_context(state))
+    expected = "messages.py" if kind == "query.handshake" else "no handshake about this run"
+    assert expected in reply.error.reason
 
 
 @pytest.mark.slow

@@ -57,7 +57,8 @@ def simulated(settings: Sequence[str], folder: Path, taking_part: Collection[Tra
     experiment = Experiment.load("", settings)
     prepare(experiment, folder)
     shared = node_config(folder, experiment)
-    nodes: list[NodeConfig] = [{"partition-id": client, **shared} for client in range(2)]
+    clients = range(experiment.federation.clients)
+    nodes: list[NodeConfig] = [{"partition-id": client, **shared} for client in clients]
     run_config: NodeConfig = {"experiment": experiment.to_toml(), "out": str(folder)}
     run_local(server_app, Absent(taking_part), nodes, run_config)
     return str(json.loads((folder / "result.json").read_text())["digests"]["vector"])

@@ -6,11 +6,11 @@ import json
 import threading
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
+from inprocess import deploy, read, rounds, simulated
 from messaging import content_of
 from replay import trained
 
@@ -22,7 +22,6 @@ from fedpeft.privacy.ledger import read_ledger
 from fedpeft.wire.messages import Request
 from server.app import app as server_app
 from simulations.local import run_local
-from simulations.simulation import prepare, simulate
 
 NodeState = Callable[..., Path]
 SLOPES = [
@@ -30,30 +29,6 @@ SLOPES = [
     *("local.optimizer=sgd", "local.max_grad_norm=0"),
 ]
 VOTES = [*SLOPES, "wire.up=signs", "federation.strategy=fedmedian"]
-
-
-def deploy(
-    experiment: Experiment,
-    states: list[Path],
-    resume: bool = False,
-    app: ClientApp = client_app,
-) -> None:
-    """Run the apps as a deployment would; the nodes' ids are 1000, 1001, ..."""
-    nodes = [{"state": str(state)} for state in states]
-    run_config = {"experiment": experiment.to_toml(), "out": "trial", "resume": int(resume)}
-    run_local(server_app, app, nodes, run_config)
-
-
-def simulated(
-    experiment: Experiment, folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> dict[str, Any]:
-    """Return the result of a simulation, without a server's state folder."""
-    monkeypatch.delenv("FEDPEFT_SERVER_STATE")
-    return simulate(prepare(experiment, folder / "simulated")[0], experiment)
-
-
-def read(path: Path) -> Any:
-    return json.loads(path.read_text())
 
 
 def test_clients_with_files_of_rows_give_the_bits_of_the_simulation(
@@ -244,11 +219,6 @@ def epsilon(ledger: Path) -> float:
     result = spent([charge.mechanism for charge in charges], charges[-1].delta).epsilon
     assert result is not None
     return result
-
-
-def rounds(server: Path) -> list[dict[str, Any]]:
-    lines = (server / "runs" / "trial" / "rounds.jsonl").read_text().splitlines()
-    return [json.loads(line) for line in lines]
 
 
 def test_a_node_enforces_the_epsilon_limit_of_its_operator(

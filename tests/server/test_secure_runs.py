@@ -133,6 +133,14 @@ def test_a_round_that_loses_too_many_clients_leaves_the_vector(
     assert len(first["failed"]) == 5
 
 
+def test_a_round_in_which_no_client_masks_an_update_ends_the_run(
+    quick: Quick, federate: Federate
+) -> None:
+    """Not only for lack of others: all of them failed."""
+    with pytest.raises(RunFailed, match=r"round 1: 0 of 5 clients succeeded, .* \(client 0: "):
+        federate(quick(*SECURE), gone)
+
+
 def test_too_few_preparations_end_the_run_before_anything_is_trained(
     quick: Quick, federate: Federate
 ) -> None:
@@ -175,6 +183,22 @@ def test_devices_may_lose_clients(quick: Quick) -> None:
     counts = [line["clients"] for line in lines]
     assert {*counts} <= {0, 4, 5} and min(counts) < 5
     assert all(line["virtual"] for line in lines)
+
+
+def test_a_round_without_a_sum_is_paid_for(quick: Quick, federate: Federate) -> None:
+    both = iter([True, True])  # the first two replies of round 2
+
+    def lose(reply: Message) -> Message:
+        if next(both, False):
+            raise ValueError("lost")
+        return reply
+
+    private = ["privacy.unit=example", "privacy.noise_multiplier=1"]
+    folder = federate(quick(*SECURE, *private), lose, rounds=[2])
+    first, second = folder.rounds()
+    assert (first["clients"], second["clients"]) == (5, 0)
+    assert second["privacy"]["example"]["steps"] == 2 * first["privacy"]["example"]["steps"]
+    assert second["epsilon"] > first["epsilon"]
 
 
 def test_personal_parameters_stay_at_the_clients(quick: Quick, federate: Federate) -> None:

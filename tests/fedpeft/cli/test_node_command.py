@@ -171,6 +171,35 @@ def test_a_wrong_description_of_the_data_is_one_line(
     assert expected in err
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("content", "expected"),
+    [
+        (None, "No such file or directory; expected the .pub files of all nodes, one key in a "),
+        (
+            "a secret line\n",
+            "a line is not a P-384 public key in OpenSSH format; expected the .pub",
+        ),
+        ("", "lacks this node's own key; expected a line with the content of"),
+        ("other", "lacks this node's own key; expected a line with the content of"),
+    ],
+)
+def test_a_wrong_roster_is_one_line(
+    node_up: Callable[..., tuple[int, str, str]],
+    tmp_path: Path,
+    content: str | None,
+    expected: str,
+) -> None:
+    roster = tmp_path / "roster"
+    if content is not None:
+        make_node(tmp_path, "other")
+        others = {"other": (tmp_path / "other.pub").read_text()}
+        roster.write_text(others.get(content, content))
+    code, out, err = node_up(labels="0,1", roster=roster)
+    assert (code, out) == (2, "") and err.startswith(f"error: --roster {roster}: {expected}")
+    assert err.count("\n") == 1 and "secret" not in err
+
+
 def test_the_help_has_an_example_with_the_options_of_the_data(fedpeft: Fedpeft) -> None:
     code, out, _ = fedpeft("node", "up", "--help")
     text = " ".join(out.split())
