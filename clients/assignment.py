@@ -43,16 +43,16 @@ class Masked:
         """Check what a request says about the sum.
 
         Raises:
-            ClientError: see ``Masking``; or a bound or weight out of range.
+            ClientError: see ``Masking``; or a clip norm or weight out of range.
         """
         experiment = data.runtime.experiment
         weight = float(data.examples) if experiment.federation.weighting == "examples" else 1.0
-        if not (0 < request.bound < np.inf and weight <= request.heaviest < np.inf):
-            raise ClientError("the bound or the largest weight of the sum is out of range")
+        if not (0 < request.clip_norm < np.inf and weight <= request.max_weight < np.inf):
+            raise ClientError("the clip norm or the largest weight of the sum is out of range")
         with phase("masking"):
             masking = Masking(data, request.round, request.members)
-        work = request.vector, request.bound, request.heaviest
-        return cls(masking, work, weight / request.heaviest)
+        work = request.vector, request.clip_norm, request.max_weight
+        return cls(masking, work, weight / request.max_weight)
 
     def encode(self, assignment: Assignment, change: np.ndarray, loss: float) -> bytes:
         """Return the masked change [S] of the trained vector, with its facts."""

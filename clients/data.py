@@ -27,6 +27,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.privacy.plan import default_delta
 from fedpeft.runtime import Runtime, parsed, runtime_of
+from fedpeft.secure.masks import run_context
 from fedpeft.tasks import described
 
 #: Keys of a simulated node's config: the folders of the clients' ledgers and of the vectors that
@@ -101,7 +102,7 @@ class LocalData:
     @property
     def context(self) -> str:
         """The experiment and run, part of everything that is signed or masked for them."""
-        return f"{self.runtime.digest}|{self.run}"
+        return run_context(self.runtime.digest, self.run)
 
     def kept(self, what: str) -> Path:
         """Return the file of vectors that the client keeps between rounds."""

@@ -20,7 +20,7 @@ from clients.errors import ClientError
 from clients.secrets import RoundSecrets
 from fedpeft.secure import keys, sharing
 from fedpeft.secure.keys import SEED_BYTES, Peer
-from fedpeft.secure.masks import among, masked, pair_seed, same_work, share_key
+from fedpeft.secure.masks import masked, pair_seed, request_context, round_context, share_key
 from fedpeft.secure.parts import Member, digest_of, in_order, members, numbers, pieces
 from fedpeft.secure.thresholds import threshold
 from fedpeft.wire.messages import PrepareReply
@@ -69,10 +69,10 @@ def prepare(data: LocalData, number: int, listed: bytes) -> PrepareReply:
     own = shares[1][places[data.client]]
     latest = RoundSecrets(number, least, peers, *seeds, own)
     secrets.write(data, replace(run, latest=latest))
-    key, bound = keys.public_key(latest.private), among(data.context, number, listed)
+    key, context = keys.public_key(latest.private), round_context(data.context, number, listed)
     sealed = [
         keys.sealed(
-            share_key(run.private, peer.key, bound, data.client, client, key),
+            share_key(run.private, peer.key, context, data.client, client, key),
             shares[0][places[client]] + shares[1][places[client]],
         )
         for client, peer in peers.items()
@@ -120,7 +120,7 @@ class Masking:
         if latest is None or latest.number != number:
             raise ClientError(f"round {number} was not prepared for a sum under masks")
         listing = b"".join(peer.to_bytes() for peer in latest.peers.values())
-        self._bound = among(data.context, number, listing)
+        self._context = round_context(data.context, number, listing)
         self._members = {member.client: member for member in found}
         key = keys.public_key(latest.private)
         if data.client not in self._members or self._members[data.client].key != key:
@@ -146,7 +146,7 @@ class Masking:
 
     def _open(self, latest: RoundSecrets, member: Member) -> bytes:
         peer, own = latest.peers[member.client], self._data.client
-        about = (self._bound, member.client, own, member.key)
+        about = (self._context, member.client, own, member.key)
         return keys.opened(share_key(self._run.private, peer.key, *about), member.sealed)
 
     def mask(self, levels: np.ndarray, facts: np.ndarray, bits: int, work: Work) -> bytes:
@@ -156,7 +156,7 @@ class Masking:
             levels: of the update [S].
             facts: about it [FACTS].
             bits: of a sum of levels.
-            work: what this client was asked to do: encoded vector, bound of norms, largest weight.
+            work: what this client was asked to do: encoded vector, clip norm, largest weight.
 
         Raises:
             ClientError: this update was masked before, for other members, or another update for
@@ -172,7 +172,7 @@ class Masking:
                 raise ClientError("this update was masked before, for other members")
             self._secrets = replace(self._secrets, masked=about)
             secrets.write(self._data, self._run.with_masked(update, self._secrets))
-        own, name = self._data.client, same_work(self._bound, *work)
+        own, name = self._data.client, request_context(self._context, *work)
         seeds = {
             member.client: pair_seed(self._secrets.private, member.key, name)
             for member in self._others

@@ -1,8 +1,8 @@
 """An update as levels that add up, with two facts about it, and the mean of a sum of updates.
 
-All clients of a round share the ``bound`` of norms, the rotation, and the scale of weights. The
+All clients of a round share the ``clip_norm`` of norms, the rotation, and the scale of weights. The
 facts are summed in the same way, so the server learns their means only: the norm before it was
-shortened, from which it chooses the next bound, and the training loss.
+shortened, from which it chooses the next clip_norm, and the training loss.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from fedpeft.wire.codecs import rate_of
 _ONE = 1 << 32  # of a fact, relative to its largest value
 NORMS = 16.0  # largest norm that is told, in bounds
 LOSSES = 64.0  # largest loss that is told
-_MARGIN = 1.5  # the next bound, in means of the norms
+_MARGIN = 1.5  # the next clip_norm, in means of the norms
 assert FACT_BITS >= 32 + 8  # sums of 255 clients
 
 
@@ -46,7 +46,7 @@ def encoded(
     client: int,
     change: np.ndarray,
     loss: float,
-    bound: float,
+    clip_norm: float,
     share: float,
 ) -> tuple[np.ndarray, np.ndarray]:
     """Return the levels [S] of a change [S] and its facts [FACTS], uint64.
@@ -57,7 +57,7 @@ def encoded(
         client: number of the client.
         change: of the client's vector, float64.
         loss: the client's training loss; 0 with privacy.
-        bound: the norm to which a longer change is shortened.
+        clip_norm: the norm at which a longer change is clipped.
         share: the client's weight, relative to the largest of the round.
 
     Raises:
@@ -67,9 +67,11 @@ def encoded(
     if not np.isfinite([norm, loss]).all():
         raise ValueError("the update has numbers that are not finite")
     own = generator(experiment.seed, "sum-rounding", number, client)
-    short = change * min(1.0, bound / norm) * share if norm else change
-    levels = uniform.encode(short, bits_of(experiment), bound, _rotation(experiment, number), own)
-    relative = np.clip([norm / bound / NORMS, loss / LOSSES], 0, 1)
+    short = change * min(1.0, clip_norm / norm) * share if norm else change
+    levels = uniform.encode(
+        short, bits_of(experiment), clip_norm, _rotation(experiment, number), own
+    )
+    relative = np.clip([norm / clip_norm / NORMS, loss / LOSSES], 0, 1)
     return levels, np.round(relative * _ONE).astype(np.uint64)
 
 
@@ -79,7 +81,7 @@ def decoded(
     levels: np.ndarray,
     facts: np.ndarray,
     clients: int,
-    bound: float,
+    clip_norm: float,
     shares: float,
 ) -> Mean:
     """Return the means of the updates of ``clients`` from their sums, see ``encoded``.
@@ -90,14 +92,14 @@ def decoded(
         levels: sum of the levels [S].
         facts: sum of the facts [FACTS].
         clients: how many were summed.
-        bound: as for ``encoded``.
+        clip_norm: as for ``encoded``.
         shares: sum of the clients' shares.
     """
     total = uniform.decode(
-        levels, clients, bits_of(experiment), bound, _rotation(experiment, number)
+        levels, clients, bits_of(experiment), clip_norm, _rotation(experiment, number)
     )
     norm, loss = facts.astype(np.float64) / _ONE / clients
-    return Mean(total / shares, norm * NORMS * bound, loss * LOSSES)
+    return Mean(total / shares, norm * NORMS * clip_norm, loss * LOSSES)
 
 
 def bits_of(experiment: Experiment) -> int:
@@ -115,8 +117,8 @@ def update_bytes(experiment: Experiment, size: int) -> int:
     return masked_size(size, width(experiment, experiment.clients_asked))
 
 
-def first_bound(experiment: Experiment, size: int, steps: int) -> float:
-    """Return the bound of norms of the first round: ``federation.max_update_norm``, or a guess.
+def first_clip_norm(experiment: Experiment, size: int, steps: int) -> float:
+    """Return the clip norm of the first round: ``federation.max_update_norm``, or a guess.
 
     Steps of AdamW change a number by about the learning rate, steps of gradient descent a vector by
     the learning rate times the norm of the gradient; both partly cancel.
@@ -129,10 +131,10 @@ def first_bound(experiment: Experiment, size: int, steps: int) -> float:
     return float(local.lr * step * steps**0.75)
 
 
-def next_bound(experiment: Experiment, bound: float, norm: float) -> float:
-    """Return the bound of the round after one with this bound and mean norm."""
+def next_clip_norm(experiment: Experiment, clip_norm: float, norm: float) -> float:
+    """Return the clip norm of the round after one with this clip norm and mean norm."""
     given = experiment.federation.max_update_norm
-    return bound if given not in ("auto", 0) or not norm else _MARGIN * norm
+    return clip_norm if given not in ("auto", 0) or not norm else _MARGIN * norm
 
 
 def _rotation(experiment: Experiment, number: int) -> np.random.Generator:

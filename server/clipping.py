@@ -1,10 +1,10 @@
 """Limits on what one client can add to a round, relative to the other clients of the round.
 
 With ``federation.max_update_norm = "auto"`` an update is clipped at a multiple of the round's
-median norm for its expected local steps, and counts as little as it was clipped to: what is clipped
-to a tenth of its length has a tenth of its weight. So the further a client goes beyond the limit,
-the less it moves the mean. Examples that a client claims beyond the round's upper quartile do not
-count, neither as weight nor as expected steps. Norms are those of decoded updates.
+median norm for its expected local steps, and its weight is multiplied by the same factor: what is
+clipped to a tenth of its length has a tenth of its weight. So the further a client goes beyond the
+limit, the less it moves the mean. Examples that a client claims beyond the round's upper quartile
+do not count, neither as weight nor as expected steps. Norms are those of decoded updates.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from server.nodes import Node
 from server.updates import Update, expected_steps
 
 #: Updates are clipped at this multiple of the median. Honest clients of equal steps stay below it;
-#: under 5 % of updates of very uneven ones do not: ``simulations/benchmarks/results/clipping.md``.
+#: 2.3 % of the updates of very uneven ones do not: ``simulations/benchmarks/results/clipping.md``.
 MULTIPLE = 2.0
 #: Norms are compared after division by this power of the steps. They grow more slowly than the
 #: steps, whose changes partly cancel, and faster than their square root, as those of noise would.

@@ -23,7 +23,7 @@ from fedpeft.errors import RunFailed
 from fedpeft.files import write_json
 from fedpeft.profiling import phase
 from fedpeft.secure.keys import Peer
-from fedpeft.secure.masks import among, same_work, unpacked
+from fedpeft.secure.masks import request_context, round_context, run_context, unpacked
 from fedpeft.secure.parts import Member, pieces, to_numbers
 from fedpeft.secure.thresholds import threshold
 from fedpeft.sums import Mean
@@ -59,7 +59,7 @@ class SecureRound:
         number: of the round, from 1.
         ledger: counts the bytes of the round.
         nodes: of the clients asked.
-        bound: norm to which clients shorten their updates.
+        clip_norm: at which clients clip their updates.
         failed: reasons by client.
     """
 
@@ -67,9 +67,9 @@ class SecureRound:
     number: int
     ledger: ByteLedger
     nodes: dict[int, Node]
-    bound: float
+    clip_norm: float
     failed: dict[int, str] = field(default_factory=dict)
-    _work: str = ""
+    _request_context: str = ""
     _prepared: dict[int, Prepared] = field(default_factory=dict)
     _survivors: list[int] | None = None
 
@@ -104,7 +104,7 @@ class SecureRound:
         return threshold(len(self.nodes), secure.colluders, secure.threshold)
 
     @property
-    def heaviest(self) -> float:
+    def max_weight(self) -> float:
         """The largest weight among the members."""
         return max(self._weight(node) for node in self.members.values())
 
@@ -116,7 +116,9 @@ class SecureRound:
         All get the same bytes, or their masks would not cancel.
         """
         [vector] = {*vectors.values()}
-        self._work = same_work(self._bound_name, vector, self.bound, self.heaviest)
+        self._request_context = request_context(
+            self._round_context, vector, self.clip_norm, self.max_weight
+        )
 
         def content(client: int) -> Request:
             return Request(
@@ -125,8 +127,8 @@ class SecureRound:
                 label=self._label,
                 reference=reference,
                 members=self._members_for(client),
-                bound=self.bound,
-                heaviest=self.heaviest,
+                clip_norm=self.clip_norm,
+                max_weight=self.max_weight,
             )
 
         replies, failed = self._exchange("train", content, self.members)
@@ -158,14 +160,21 @@ class SecureRound:
             self._too_few(len(revealed), "revealed their shares")
             return None
         enough = dict([*revealed.items()][: self.threshold])
-        with phase("unmasking"):
-            levels, facts = unmasked(
-                masked, self._prepared, enough, [*self.nodes], self._work, self._bits
-            )
+        try:
+            with phase("unmasking"):
+                levels, facts = unmasked(
+                    masked, self._prepared, enough, [*self.nodes], self._request_context, self._bits
+                )
+        except ValueError as error:  # a client that prepared garbage; no other sum is possible
+            log.warning("round %d is without a sum: %s", self.number, error)
+            self.failed |= {c: f"{LOST}: {error}" for c in self._prepared if c not in self.failed}
+            return None
         weights = [self._weight(self.nodes[client]) for client in masked]
-        shares = sum(weights) / self.heaviest
+        shares = sum(weights) / self.max_weight
         experiment = self.run.experiment
-        return sums.decoded(experiment, self.number, levels, facts, len(masked), self.bound, shares)
+        return sums.decoded(
+            experiment, self.number, levels, facts, len(masked), self.clip_norm, shares
+        )
 
     def _too_few(self, left: int, did: str) -> None:
         reason = (
@@ -191,8 +200,10 @@ class SecureRound:
         return b"".join(node.peer for node in self.nodes.values())
 
     @property
-    def _bound_name(self) -> str:
-        return among(f"{self.run.runtime.digest}|{self.run.name}", self.number, self._peers)
+    def _round_context(self) -> str:
+        return round_context(
+            run_context(self.run.runtime.digest, self.run.name), self.number, self._peers
+        )
 
     def _preparation(self, client: int) -> PrepareRequest:
         return PrepareRequest(round=self.number, label=self._label, peers=self._peers)

@@ -37,7 +37,7 @@ from server.updates import (
 )
 
 log = logging.getLogger(__name__)
-BOUND = "secure.bound"  # name of the norms' bound in the checkpoint
+CLIP_NORM = "secure.clip_norm"  # name in the checkpoint
 
 
 @dataclass(frozen=True)
@@ -133,8 +133,10 @@ def _summed_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
     sampled = state.participants.join(choose(run, state), ledger, number)
     sent = broadcast(run.runtime, state.memory, number, state.vector)
     most = max(expected_steps(experiment.local, node.examples) for node in sampled.values())
-    bound = state.memory.get(BOUND, np.array([sums.first_bound(experiment, size, most)]))[0]
-    secure = SecureRound(run, number, ledger, sampled, float(bound))
+    clip_norm = state.memory.get(
+        CLIP_NORM, np.array([sums.first_clip_norm(experiment, size, most)])
+    )[0]
+    secure = SecureRound(run, number, ledger, sampled, float(clip_norm))
     members = secure.prepare()
     vectors = {client: sent.payload(node.reference) for client, node in members.items()}
     replies, _ = secure.train(vectors, sent.name)
@@ -142,20 +144,20 @@ def _summed_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
     state.participants.hear("train", number, sampled, secure.failed)
 
     def check(client: int, reply: Message) -> tuple[Masked, list[dict[str, Any]]]:
-        reply_ = from_fields(TrainReply, reply.content.get(RECORD))
-        statements = read_statements(experiment, reply_, sampled[client].examples)
-        return secure.read_masked(reply_), statements
+        sent_back = from_fields(TrainReply, reply.content.get(RECORD))
+        statements = read_statements(experiment, sent_back, sampled[client].examples)
+        return secure.read_masked(sent_back), statements
 
     checked = check_replies(replies, secure.failed, check)
     mean = secure.unmask({client: masked for client, (masked, _) in checked.items()})
     if mean is None:
-        return Trained(sent, sampled, {}, secure.failed, {BOUND: np.array([bound])})
+        return Trained(sent, sampled, {}, secure.failed, {CLIP_NORM: np.array([clip_norm])})
     vector = (sent.received + mean.change).astype(sent.received.dtype)
     loss = mean.loss if experiment.privacy.unit == "none" else None
     updates = {
         client: Update(vector, loss, statements) for client, (_, statements) in checked.items()
     }
-    memory = {BOUND: np.array([sums.next_bound(experiment, float(bound), mean.norm)])}
+    memory = {CLIP_NORM: np.array([sums.next_clip_norm(experiment, float(clip_norm), mean.norm)])}
     return Trained(sent, sampled, updates, secure.failed, memory)
 
 

@@ -62,7 +62,7 @@ def unmasked(
     prepared: Mapping[int, Prepared],
     revealed: Mapping[int, Mapping[int, bytes]],
     clients: list[int],
-    bound: str,
+    context: str,
     bits: int,
 ) -> Masked:
     """Return the sums of levels and facts of the clients whose masked updates arrived.
@@ -72,7 +72,7 @@ def unmasked(
         prepared: of all members.
         revealed: shares by holder and owner, of as many holders as the threshold says.
         clients: of the round.
-        bound: what the clients agree on, see ``fedpeft.secure.masks.same_work``.
+        context: what the clients agree on, see ``fedpeft.secure.masks.request_context``.
         bits: of a sum of levels.
 
     Raises:
@@ -88,7 +88,8 @@ def unmasked(
         if keys.public_key(private) != prepared[lost].key:
             raise ValueError(f"client {lost} shared another key than it announced")
         for client in masked:
-            seed = pair_seed(private, prepared[client].key, bound)
+            seed = pair_seed(private, prepared[client].key, context)
+            # Of a pair, the client with the smaller number added the mask, see ``Masking.mask``.
             (minus if client < lost else plus).append(seed)
     levels, facts = (np.sum(rows, axis=0) for rows in zip(*masked.values(), strict=True))
     return (

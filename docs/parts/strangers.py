@@ -78,7 +78,8 @@ def stragglers() -> str:
                 readable_bytes(row["messages up and down"]) if reached else "-",
             ]
         )
-    heads = ["clients", "rounds", "last score", "reached", "rounds to it", "minutes", "messages"]
+    heads = ["clients", "waiting", "last score", "seeds at target", "rounds to target"]
+    heads += ["virtual minutes", "bytes to target"]
     return table(heads, rows)
 
 

@@ -30,7 +30,8 @@ class SecureSection(Section):
         0,
         ge=0,
         le=MOST,
-        description="clients that must stay to the end of a round; 0 = the least that is safe",
+        description="clients that must stay to the end of a round; 0 = the smallest number at "
+        "which every sum contains half of the honest clients",
     )
 
 
@@ -52,6 +53,8 @@ def in_secure(
         if uniform:
             yield f"wire.up = '{wire.up}': is for sums under masks; set federation.secure = true"
         return
+    if wire.budget:
+        yield f"{here}: wire.budget chooses codecs that do not add up; leave it out"
     if not uniform:
         yield (
             f"{here}: the levels of wire.up = '{wire.up}' do not add up; expected uniform1 to "

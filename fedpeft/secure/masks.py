@@ -14,58 +14,63 @@ FACTS = 2  # the norm of the update and the training loss, see ``fedpeft.sums``
 FACT_BITS = 48
 
 
-def among(context: str, number: int, peers: bytes) -> str:
-    """Return a name of a round and its clients, part of all keys and masks of the round.
+def run_context(digest: str, run: str) -> str:
+    """Return the context of a run: the experiment's digest, and the name of a deployment's run."""
+    return f"{digest}|{run}"
+
+
+def round_context(run: str, number: int, peers: bytes) -> str:
+    """Return the HKDF context of a round and its clients, part of all keys and masks of the round.
 
     Clients to whom the server names other clients of the round cannot open each other's shares.
 
     Args:
-        context: of the run.
+        run: experiment and run, see ``run_context``.
         number: of the round.
         peers: the clients, see ``fedpeft.secure.keys.Peer``.
     """
-    return f"{context}|{number}|{hashlib.sha256(peers).hexdigest()}"
+    return f"{run}|{number}|{hashlib.sha256(peers).hexdigest()}"
 
 
-def same_work(bound: str, vector: bytes, norm: float, heaviest: float) -> str:
-    """Return a name of what the clients of a round are asked to do, part of the masks of pairs.
+def request_context(context: str, vector: bytes, clip_norm: float, max_weight: float) -> str:
+    """Return the HKDF context of what clients are asked to do, part of the masks of pairs.
 
     Masks cancel only among clients that received the same. A server could otherwise single out one
-    client by the vector it sends (Pasquini et al. 2022, arXiv 2111.07380), or by a bound or weights
+    client by the vector it sends (Pasquini et al. 2022, arXiv 2111.07380), or by a norm or weights
     at which the updates of the others vanish.
 
     Args:
-        bound: round and clients, see ``among``.
+        context: round and clients, see ``round_context``.
         vector: the encoded task vector.
-        norm: to which updates are shortened.
-        heaviest: the largest weight.
+        clip_norm: at which updates are clipped.
+        max_weight: the largest weight.
     """
-    total = hashlib.sha256(struct.pack("<dd", norm, heaviest) + vector)
-    return f"{bound}|{total.hexdigest()}"
+    total = hashlib.sha256(struct.pack("<dd", clip_norm, max_weight) + vector)
+    return f"{context}|{total.hexdigest()}"
 
 
 def share_key(
-    private: bytes, public: bytes, bound: str, owner: int, holder: int, key: bytes
+    private: bytes, public: bytes, context: str, owner: int, holder: int, key: bytes
 ) -> bytes:
     """Return the key that seals an owner's shares for a holder.
 
     Args:
         private: X25519 key of the run, of one of the two.
         public: the same of the other.
-        bound: round and clients, see ``among``.
+        context: round and clients, see ``round_context``.
         owner: client whose secrets are shared.
         holder: client that receives the shares.
         key: the owner's public key of the round, which no other preparation has.
     """
-    return keys.agreed(private, public, "shares", bound, owner, holder, key)
+    return keys.agreed(private, public, "shares", context, owner, holder, key)
 
 
-def pair_seed(private: bytes, public: bytes, bound: str) -> bytes:
+def pair_seed(private: bytes, public: bytes, context: str) -> bytes:
     """Return the seed that two clients share, from the private key of one for the round.
 
-    ``bound`` names the round, its clients and what they are asked to do, see ``same_work``.
+    ``context`` names the round, its clients and what they are asked to do, see ``request_context``.
     """
-    return keys.agreed(private, public, "pair", bound)
+    return keys.agreed(private, public, "pair", context)
 
 
 def masked(
@@ -87,9 +92,8 @@ def masks(
     purpose: str, size: int, bits: int, plus: Sequence[bytes], minus: Sequence[bytes]
 ) -> np.ndarray:
     """Return the sum [size] of the masks of the seeds ``plus``, less those of ``minus``."""
-    streams = ([keys.derived(seed, purpose) for seed in seeds] for seeds in (plus, minus))
-    added, taken = streams
-    return ring.total(size, bits, plus=added, minus=taken)
+    added, removed = ([keys.derived(seed, purpose) for seed in seeds] for seeds in (plus, minus))
+    return ring.total(size, bits, plus=added, minus=removed)
 
 
 def masked_size(size: int, bits: int) -> int:

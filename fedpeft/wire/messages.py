@@ -86,8 +86,8 @@ class Request:
         reference: name of the vector, where it continues from what the client holds.
         members: for a sum under masks, one entry for each client that masks its update: its number,
             its public key of the round, and what it sealed for the receiver.
-        bound: for a sum, the norm to which a client shortens its update.
-        heaviest: for a sum, the largest weight among the clients; each scales by its own over it.
+        clip_norm: for a sum, the norm at which a client clips its update.
+        max_weight: for a sum, the largest weight among the clients; each scales by its own over it.
     """
 
     vector: bytes = _field(PAYLOAD, bytes, b"")
@@ -95,8 +95,8 @@ class Request:
     label: bytes = _field("x", bytes, b"")
     reference: bytes = _field("h", bytes, b"")
     members: bytes = _field("m", bytes, b"")
-    bound: float = _field("b", float, 0.0)
-    heaviest: float = _field("w", float, 1.0)
+    clip_norm: float = _field("b", float, 0.0)
+    max_weight: float = _field("w", float, 1.0)
 
 
 @dataclass(frozen=True, kw_only=True)

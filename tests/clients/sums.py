@@ -13,7 +13,7 @@ from clients.data import KEPT_FOLDER, LEDGER_FOLDER, LocalData, local_data
 from clients.masking import Masking, Work
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure.keys import Peer
-from fedpeft.secure.masks import among, same_work, unpacked
+from fedpeft.secure.masks import request_context, round_context, unpacked
 from fedpeft.secure.parts import Member, to_numbers
 from server.unmasking import Masked, Prepared, checked_shares, read_prepared, unmasked
 
@@ -87,7 +87,7 @@ class Federation:
             for holder, data in shares.items()
         }
         context = self.data[chosen[0]].context
-        bound = same_work(among(context, number, self.listed(chosen)), *WORK)
+        bound = request_context(round_context(context, number, self.listed(chosen)), *WORK)
         return unmasked(masked, prepared, revealed, chosen, bound, BITS)
 
     def needed(self, client: int) -> int:

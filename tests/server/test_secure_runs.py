@@ -62,14 +62,14 @@ def test_the_vector_is_that_of_the_plain_sum_of_levels(
     weights = counts if "federation.weighting=examples" in settings else [1] * 5
     shares = [weight / max(weights) for weight in weights]
     steps = max(-(-count // 8) for count in counts)
-    bound = sums.first_bound(experiment, len(start), steps)
+    clip_norm = sums.first_clip_norm(experiment, len(start), steps)
     encoded = [
-        sums.encoded(experiment, 1, c, changes[c].astype(float) - start, 0, bound, shares[c])[0]
+        sums.encoded(experiment, 1, c, changes[c].astype(float) - start, 0, clip_norm, shares[c])[0]
         for c in clients
     ]
     total = np.sum(encoded, axis=0)
     facts = np.zeros(2, np.uint64)
-    mean = sums.decoded(experiment, 1, total, facts, 5, bound, sum(shares))
+    mean = sums.decoded(experiment, 1, total, facts, 5, clip_norm, sum(shares))
     if "wire.down=eden8" in settings:  # clients start near the server's vector
         np.testing.assert_allclose(final(secure), start + mean.change, atol=1e-3)
     else:
