@@ -10,7 +10,7 @@ from flwr.app import Context, Message, MessageType
 from clients.data import LocalData
 from clients.errors import ClientError
 from clients.kept import completed, keep, kept
-from clients.masking import Masking, Work
+from clients.masking import Masking
 from clients.memory import recall
 from clients.reference import follow, has_reference
 from fedpeft import sums
@@ -30,12 +30,12 @@ class Masked:
 
     Attributes:
         masking: among the checked members of the round.
-        work: what the client was asked to do, see ``Masking.mask``.
+        clip_norm: at which the update is clipped.
         share: weight of the client, relative to the largest of the round.
     """
 
     masking: Masking
-    work: Work
+    clip_norm: float
     share: float
 
     @classmethod
@@ -49,10 +49,10 @@ class Masked:
         weight = float(data.examples) if experiment.federation.weighting == "examples" else 1.0
         if not (0 < request.clip_norm < np.inf and weight <= request.max_weight < np.inf):
             raise ClientError("the clip norm or the largest weight of the sum is out of range")
-        with phase("masking"):
-            masking = Masking(data, request.round, request.members)
         work = request.vector, request.clip_norm, request.max_weight
-        return cls(masking, work, weight / request.max_weight)
+        with phase("masking"):
+            masking = Masking(data, request.round, request.members, work)
+        return cls(masking, request.clip_norm, weight / request.max_weight)
 
     def encode(self, assignment: Assignment, change: np.ndarray, loss: float) -> bytes:
         """Return the masked change [S] of the trained vector, with its facts."""
@@ -60,9 +60,9 @@ class Masked:
         bits = sums.width(experiment, self.masking.clients)
         with phase("masking"):
             levels, facts = sums.encoded(
-                experiment, number, assignment.client, change, loss, self.work[1], self.share
+                experiment, number, assignment.client, change, loss, self.clip_norm, self.share
             )
-            return self.masking.mask(levels, facts, bits, self.work)
+            return self.masking.mask(levels, facts, bits)
 
 
 @dataclass(frozen=True)

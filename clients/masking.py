@@ -8,9 +8,9 @@ server says is not trusted. See ``docs/explanation/secure-aggregation.md``.
 from __future__ import annotations
 
 import hashlib
-import secrets as random
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from secrets import token_bytes
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from clients import secrets
 from clients.data import LocalData
 from clients.errors import ClientError
 from clients.secrets import RoundSecrets
-from fedpeft.secure import keys, sharing
+from fedpeft.secure import keys, ring, sharing
 from fedpeft.secure.keys import SEED_BYTES, Peer
 from fedpeft.secure.masks import masked, pair_seed, request_context, round_context, share_key
 from fedpeft.secure.parts import Member, digest_of, in_order, members, numbers, pieces
@@ -41,7 +41,10 @@ def introduce(data: LocalData) -> bytes:
 
 
 def prepare(data: LocalData, number: int, listed: bytes) -> PrepareReply:
-    """Make the secrets of a round and share them among the peers.
+    """Make the secrets of a round and share them among the peers; the same for a repeated request.
+
+    A round in which an update was masked is not prepared again: its peers' shares, which this
+    client could then receive and reveal a second time, would be of the same secrets.
 
     Args:
         data: the client's.
@@ -50,35 +53,68 @@ def prepare(data: LocalData, number: int, listed: bytes) -> PrepareReply:
 
     Raises:
         ClientError: a client that the roster does not know or that is listed twice, this client is
-            missing, or no such round.
-        UserError: no threshold is safe.
+            missing, too few or too many, or a round that is over or not of the run.
     """
     rounds = data.runtime.experiment.federation.rounds
     if not 1 <= number <= rounds:
         raise ClientError(f"round {number}: expected 1 to {rounds}")
-    run = secrets.read(data)
-    peers = _checked(data, listed, keys.public_key(run.private))
-    settings = data.runtime.experiment.secure
-    least = threshold(len(peers), settings.colluders, settings.threshold)
-    seeds = random.token_bytes(SEED_BYTES), random.token_bytes(SEED_BYTES)
-    shares = [
-        sharing.split(seed, len(peers), least, random.token_bytes(SEED_BYTES * (least - 1)))
-        for seed in seeds
-    ]
-    places = {client: place for place, client in enumerate(peers)}
-    own = shares[1][places[data.client]]
-    latest = RoundSecrets(number, least, peers, *seeds, own)
-    secrets.write(data, replace(run, latest=latest))
-    key, context = keys.public_key(latest.private), round_context(data.context, number, listed)
+    with secrets.exclusive(data):
+        run = secrets.read(data)
+        peers = _checked(data, listed, keys.public_key(run.private))
+        latest = run.latest
+        if latest is None or (latest.number, latest.peers) != (number, peers):
+            if number <= run.masked_round:
+                raise ClientError(f"an update was masked in round {run.masked_round}")
+            latest = _new_round(data, number, peers)
+            secrets.write(data, replace(run, latest=latest))
+    return _shared(data, run.private, latest, listed)
+
+
+def _new_round(data: LocalData, number: int, peers: dict[int, Peer]) -> RoundSecrets:
+    """Return new secrets of a round."""
+    experiment = data.runtime.experiment
+    # Of as many clients as the experiment says: a shorter list of the server's changes nothing.
+    secure, asked = experiment.secure, experiment.clients_asked
+    needed = threshold(asked, secure.colluders, secure.threshold)
+    if not needed <= len(peers) <= asked:
+        raise ClientError(f"{len(peers)} clients in the round; expected {needed} to {asked}")
+    key_seed, mask_seed, coefficients = (token_bytes(SEED_BYTES) for _ in range(3))
+    made = RoundSecrets(number, needed, peers, key_seed, mask_seed, coefficients, b"")
+    own = _shares(made)[1][[*peers].index(data.client)]
+    return replace(made, own_share=own)
+
+
+def _shares(latest: RoundSecrets) -> tuple[list[bytes], list[bytes]]:
+    """Return the shares of the key seed and of the mask seed, in the order of the peers."""
+    count, needed = len(latest.peers), latest.threshold
+    return (
+        sharing.split(latest.key_seed, count, needed, _coefficients(latest, "key")),
+        sharing.split(latest.mask_seed, count, needed, _coefficients(latest, "mask")),
+    )
+
+
+def _coefficients(latest: RoundSecrets, purpose: str) -> bytes:
+    seed = keys.derived(latest.coefficients, purpose)
+    size = SEED_BYTES * (latest.threshold - 1)
+    return ring.stream(seed, size, 8).astype(np.uint8).tobytes()
+
+
+def _shared(data: LocalData, private: bytes, latest: RoundSecrets, listed: bytes) -> PrepareReply:
+    """Return the reply to a preparation: the shares of each peer, sealed."""
+    shares, peers = _shares(latest), latest.peers
+    key, context = (
+        keys.public_key(latest.private),
+        round_context(data.context, latest.number, listed),
+    )
     sealed = [
         keys.sealed(
-            share_key(run.private, peer.key, context, data.client, client, key),
-            shares[0][places[client]] + shares[1][places[client]],
+            share_key(private, peer.key, context, data.client, client, key),
+            shares[0][place] + shares[1][place],
         )
-        for client, peer in peers.items()
+        for place, (client, peer) in enumerate(peers.items())
         if client != data.client
     ]
-    digests = [digest_of(rows[p], p + 1) for p in places.values() for rows in shares]
+    digests = [digest_of(rows[p], p + 1) for p in range(len(peers)) for rows in shares]
     return PrepareReply(key=key, sealed=b"".join(sealed), digests=b"".join(digests))
 
 
@@ -101,85 +137,110 @@ def _checked(data: LocalData, listed: bytes, own: bytes) -> dict[int, Peer]:
     return peers
 
 
-Work = tuple[bytes, float, float]
+Work = tuple[bytes, float, float]  # encoded vector, clip norm, largest weight
 
 
 class Masking:
     """The masking of one update among checked members of a round."""
 
-    def __init__(self, data: LocalData, number: int, listed: bytes):
-        """Check the members, and keep the shares that they have sealed for this client.
+    def __init__(self, data: LocalData, number: int, listed: bytes, work: Work):
+        """Check the members, before the client trains, and open the shares that they sealed for it.
+
+        Args:
+            data: the client's.
+            number: of the round.
+            listed: the members, as the server says.
+            work: what this client is asked to do.
 
         Raises:
-            ClientError: the round was not prepared; unknown or too few members; or this client is
-                not one.
-            ValueError: what a member sealed was not made for this round and client.
+            ClientError: the round was not prepared; unknown or too few members; this client is not
+                one; or others, or other work, than an update was masked for.
+            ValueError: what a member sealed was not made for this round and client, or its key is
+                none.
         """
-        self._data, self._run = data, secrets.read(data)
-        latest, found = self._run.latest, members(listed)
+        self._data, run = data, secrets.read(data)
+        latest, found = run.latest, members(listed)
         if latest is None or latest.number != number:
             raise ClientError(f"round {number} was not prepared for a sum under masks")
-        listing = b"".join(peer.to_bytes() for peer in latest.peers.values())
-        self._context = round_context(data.context, number, listing)
-        self._members = {member.client: member for member in found}
         key = keys.public_key(latest.private)
-        if data.client not in self._members or self._members[data.client].key != key:
-            raise ClientError("this client is not among the members of the round")
-        if unknown := self._members.keys() - latest.peers.keys():
-            raise ClientError(f"{len(unknown)} members were not among the clients prepared for")
-        if len(found) < latest.threshold:
-            raise ClientError(
-                f"{len(found)} members are fewer than the threshold of {latest.threshold}"
-            )
-        self._secrets = replace(
-            latest, held={member.client: self._open(latest, member) for member in self._others}
-        )
-
-    @property
-    def _others(self) -> list[Member]:
-        return [each for client, each in self._members.items() if client != self._data.client]
+        _check_members(latest, {member.client: member for member in found}, data.client, key)
+        listing = b"".join(peer.to_bytes() for peer in latest.peers.values())
+        context = round_context(data.context, number, listing)
+        self._others = [member for member in found if member.client != data.client]
+        self._context = request_context(context, *work)
+        asked = hashlib.sha256(self._context.encode() + listed).digest()
+        if latest.asked not in (b"", asked):
+            raise ClientError("the keys of this round have masked an update for others")
+        held = {each.client: _opened(run.private, latest, each, context, data) for each in found}
+        del held[data.client]
+        self._secrets = replace(latest, asked=asked, held=held)
+        self._seeds = {each.client: self._pair_seed(each) for each in self._others}
 
     @property
     def clients(self) -> int:
         """Number of clients that the round was prepared for."""
         return len(self._secrets.peers)
 
-    def _open(self, latest: RoundSecrets, member: Member) -> bytes:
-        peer, own = latest.peers[member.client], self._data.client
-        about = (self._context, member.client, own, member.key)
-        return keys.opened(share_key(self._run.private, peer.key, *about), member.sealed)
+    def _pair_seed(self, member: Member) -> bytes:
+        pair = self._data.client, member.client
+        return pair_seed(self._secrets.private, member.key, self._context, *pair)
 
-    def mask(self, levels: np.ndarray, facts: np.ndarray, bits: int, work: Work) -> bytes:
+    def mask(self, levels: np.ndarray, facts: np.ndarray, bits: int) -> bytes:
         """Return the masked levels and facts; first keep what was masked and for whom.
 
         Args:
             levels: of the update [S].
             facts: about it [FACTS].
             bits: of a sum of levels.
-            work: what this client was asked to do: encoded vector, clip norm, largest weight.
 
         Raises:
-            ClientError: this update was masked before, for other members, or another update for
-                these.
+            ClientError: this update was masked before, or another one with these keys.
         """
-        update = hashlib.sha256(levels.tobytes()).digest()
-        members = [(each.client.to_bytes(4, "little"), each.key) for each in self._members.values()]
-        about = hashlib.sha256(update + b"".join(map(b"".join, members))).digest()
-        if self._secrets.masked not in (b"", about):
-            raise ClientError("the keys of this round have masked another update, or for others")
-        if not self._secrets.masked:
-            if update in self._run.updates:
-                raise ClientError("this update was masked before, for other members")
-            self._secrets = replace(self._secrets, masked=about)
-            secrets.write(self._data, self._run.with_masked(update, self._secrets))
-        own, name = self._data.client, request_context(self._context, *work)
-        seeds = {
-            member.client: pair_seed(self._secrets.private, member.key, name)
-            for member in self._others
-        }
-        plus = [self._secrets.mask_seed, *(seeds[client] for client in seeds if own < client)]
-        minus = [seed for client, seed in seeds.items() if client < own]
+        self._record(hashlib.sha256(levels.tobytes() + facts.tobytes()).digest())
+        own = self._data.client
+        plus = [self._secrets.mask_seed, *(self._seeds[c] for c in self._seeds if own < c)]
+        minus = [seed for client, seed in self._seeds.items() if client < own]
         return masked(levels, facts, bits, plus, minus)
+
+    def _record(self, update: bytes) -> None:
+        """Keep that an update was masked, before it leaves this client."""
+        with secrets.exclusive(self._data):
+            run = secrets.read(self._data)
+            if run.latest is None or run.latest.key_seed != self._secrets.key_seed:
+                raise ClientError("the round was prepared again during the training")
+            if run.latest.asked:
+                if (run.latest.asked, run.latest.masked) != (self._secrets.asked, update):
+                    raise ClientError("the keys of this round have masked another update")
+                return
+            if update in run.updates:
+                raise ClientError("this update was masked before, in another round")
+            self._secrets = replace(self._secrets, masked=update)
+            secrets.write(self._data, run.with_masked(update, self._secrets))
+
+
+def _check_members(
+    latest: RoundSecrets, listed: Mapping[int, Member], own: int, key: bytes
+) -> None:
+    """Check the members of a round; raise ClientError."""
+    if own not in listed or listed[own].key != key:
+        raise ClientError("this client is not among the members of the round")
+    if unknown := listed.keys() - latest.peers.keys():
+        raise ClientError(f"{len(unknown)} members were not among the clients prepared for")
+    if len(listed) < latest.threshold:
+        raise ClientError(
+            f"{len(listed)} members are fewer than the threshold of {latest.threshold}"
+        )
+
+
+def _opened(
+    private: bytes, latest: RoundSecrets, member: Member, context: str, data: LocalData
+) -> bytes:
+    """Return the shares that a member sealed for this client; nothing of this client itself."""
+    if member.client == data.client:
+        return b""
+    peer = latest.peers[member.client]
+    key = share_key(private, peer.key, context, member.client, data.client, member.key)
+    return keys.opened(key, member.sealed)
 
 
 def reveal(data: LocalData, number: int, listed: bytes) -> bytes:
@@ -189,13 +250,15 @@ def reveal(data: LocalData, number: int, listed: bytes) -> bytes:
         ClientError: nothing was masked in this round; a survivor that is no member, too few of
             them, or others than before.
     """
-    run, survivors = secrets.read(data), numbers(listed)
-    latest = run.latest
-    if latest is None or latest.number != number or not latest.masked:
-        raise ClientError(f"this client has masked nothing in round {number}")
-    _check_survivors(latest, survivors, data.client)
-    if latest.survivors is None:
-        secrets.write(data, replace(run, latest=replace(latest, survivors=survivors)))
+    survivors = numbers(listed)
+    with secrets.exclusive(data):
+        run = secrets.read(data)
+        latest = run.latest
+        if latest is None or latest.number != number or not latest.masked:
+            raise ClientError(f"this client has masked nothing in round {number}")
+        _check_survivors(latest, survivors, data.client)
+        if latest.survivors is None:
+            secrets.write(data, replace(run, latest=replace(latest, survivors=survivors)))
     shares = []
     for client in sorted({data.client, *latest.held}):
         if client == data.client:

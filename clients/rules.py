@@ -41,6 +41,11 @@ def require_rules(data: LocalData) -> None:
         return
     if data.runtime.experiment.adversary.fraction:
         raise Refusal("adversary.fraction: malicious clients are for simulations; leave it out")
+    if data.settings.roster and not data.runtime.experiment.federation.secure:
+        raise Refusal(
+            "federation.secure = false: this node shows its updates only in sums with those of its "
+            "roster; start it without `fedpeft node up --roster` for other runs"
+        )
     _require_size(data.runtime, data.settings.max_vector)
     limit = data.max_epsilon
     if limit is None:

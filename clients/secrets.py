@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import json
 import secrets
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ from clients.data import LocalData
 from clients.errors import Refusal
 from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, keep_newest, write_together
+from fedpeft.hosting.locks import locked
 from fedpeft.secure import keys
 from fedpeft.secure.keys import Peer, Roster
 
@@ -24,6 +26,7 @@ if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
 _RUNS = 100  # files of one folder: a server could otherwise fill a node's disk with runs
+_PATIENCE = 60.0  # seconds that a process waits for another one of the node
 _UPDATES = 1000  # digests of updates kept of a run
 
 
@@ -37,8 +40,10 @@ class RoundSecrets:
         peers: the clients of the round, this one included, by number.
         key_seed: its private X25519 key of the round follows from it.
         mask_seed: of its self-mask.
+        coefficients: seed of the polynomials that share both.
         own_share: its own share of ``mask_seed``.
-        masked: SHA-256 of the update that was masked and of the members; empty before.
+        asked: SHA-256 of the members and of what they were asked to do; empty before masking.
+        masked: SHA-256 of the update that was masked; empty before.
         held: for each other member, shares of its key seed and of its mask seed.
         survivors: those for whom shares were revealed; None before.
     """
@@ -48,7 +53,9 @@ class RoundSecrets:
     peers: dict[int, Peer]
     key_seed: bytes
     mask_seed: bytes
+    coefficients: bytes
     own_share: bytes
+    asked: bytes = b""
     masked: bytes = b""
     held: dict[int, bytes] = field(default_factory=dict)
     survivors: list[int] | None = None
@@ -65,17 +72,32 @@ class RunSecrets:
 
     Attributes:
         private: X25519 key of the run.
+        masked_round: the last round in which an update was masked.
         updates: SHA-256 of each update that was masked.
         latest: of the last round that was prepared.
     """
 
     private: bytes
+    masked_round: int = 0
     updates: tuple[bytes, ...] = ()
     latest: RoundSecrets | None = None
 
     def with_masked(self, update: bytes, latest: RoundSecrets) -> RunSecrets:
         """Return the secrets after the masking of an update with this digest."""
-        return replace(self, updates=(*self.updates, update)[-_UPDATES:], latest=latest)
+        updates = (*self.updates, update)[-_UPDATES:]
+        return replace(self, masked_round=latest.number, updates=updates, latest=latest)
+
+
+@contextmanager
+def exclusive(data: LocalData) -> Iterator[None]:
+    """Let one process of a node at a time read, check and write its secrets."""
+    if data.settings is None:  # a simulated client has one process
+        yield
+        return
+    data.keeps.mkdir(mode=0o700, parents=True, exist_ok=True)
+    taken = "another process of this node uses its secrets; try again later"
+    with locked(data.keeps / "secure.lock", taken, _PATIENCE):
+        yield
 
 
 def read(data: LocalData) -> RunSecrets:
@@ -157,7 +179,8 @@ def _plain(value: Any) -> Any:
 def _run(values: Mapping[str, Any]) -> RunSecrets:
     latest = values["latest"]
     updates = tuple(bytes.fromhex(each) for each in values["updates"])
-    return RunSecrets(bytes.fromhex(values["private"]), updates, latest and _round(latest))
+    private, masked_round = bytes.fromhex(values["private"]), int(values["masked_round"])
+    return RunSecrets(private, masked_round, updates, latest and _round(latest))
 
 
 def _round(values: Mapping[str, Any]) -> RoundSecrets:
@@ -167,7 +190,9 @@ def _round(values: Mapping[str, Any]) -> RoundSecrets:
         {int(c): Peer.from_bytes(bytes.fromhex(p)) for c, p in values["peers"].items()},
         bytes.fromhex(values["key_seed"]),
         bytes.fromhex(values["mask_seed"]),
+        bytes.fromhex(values["coefficients"]),
         bytes.fromhex(values["own_share"]),
+        bytes.fromhex(values["asked"]),
         bytes.fromhex(values["masked"]),
         {int(client): bytes.fromhex(held) for client, held in values["held"].items()},
         values["survivors"],

@@ -22,9 +22,8 @@ from fedpeft import sums
 from fedpeft.errors import RunFailed
 from fedpeft.files import write_json
 from fedpeft.profiling import phase
-from fedpeft.secure.keys import Peer
 from fedpeft.secure.masks import request_context, round_context, run_context, unpacked
-from fedpeft.secure.parts import Member, pieces, to_numbers
+from fedpeft.secure.parts import Member, to_numbers
 from fedpeft.secure.thresholds import threshold
 from fedpeft.sums import Mean
 from fedpeft.wire.messages import (
@@ -72,9 +71,13 @@ class SecureRound:
     _request_context: str = ""
     _prepared: dict[int, Prepared] = field(default_factory=dict)
     _survivors: list[int] | None = None
+    _begun: bool = False
 
     def prepare(self) -> dict[int, Node]:
         """Let clients make their keys and shares; return those that did, the members.
+
+        None if a process before began the round with other clients: those that have masked an
+        update do not prepare it again, and the next round trains anew.
 
         Raises:
             RunFailed: fewer than the threshold. Nothing was trained.
@@ -84,6 +87,9 @@ class SecureRound:
             self.failed |= failed
             self._prepared = check_replies(replies, self.failed, self._read_prepared)
             self._save()
+        if len(self._prepared) < self.threshold and self._begun:
+            self._too_few(len(self._prepared), "prepared the round again")
+            return {}
         if len(self._prepared) < self.threshold:
             raise RunFailed(
                 f"round {self.number}: {len(self._prepared)} of {len(self.nodes)} clients prepared "
@@ -100,8 +106,9 @@ class SecureRound:
     @property
     def threshold(self) -> int:
         """How many members must stay to the end."""
-        secure = self.run.experiment.secure
-        return threshold(len(self.nodes), secure.colluders, secure.threshold)
+        experiment = self.run.experiment
+        secure = experiment.secure
+        return threshold(experiment.clients_asked, secure.colluders, secure.threshold)
 
     @property
     def max_weight(self) -> float:
@@ -181,7 +188,7 @@ class SecureRound:
             f"{LOST}: {left} of {len(self.nodes)} clients {did}, the threshold is {self.threshold}"
         )
         log.warning("round %d is without a sum: %s", self.number, reason)
-        self.failed |= {c: reason for c in self._prepared if c not in self.failed}
+        self.failed |= {c: reason for c in self.nodes if c not in self.failed}
 
     def _weight(self, node: Node) -> float:
         examples = self.run.experiment.federation.weighting == "examples"
@@ -273,13 +280,14 @@ class SecureRound:
         if not path.exists():
             return False
         state = json.loads(path.read_text(encoding="utf-8"))
-        kept = [Peer.from_bytes(e).client for e in pieces(bytes.fromhex(state["peers"]), Peer.SIZE)]
-        if state["round"] != self.number or bytes.fromhex(state["peers"]) != self._peers:
+        self._begun = state["round"] == self.number
+        if not self._begun or bytes.fromhex(state["peers"]) != self._peers:
             return False
+        clients = [*self.nodes]
         for client, made in state["prepared"].items():
             key, sealed, digests = (
                 bytes.fromhex(made[part]) for part in ("key", "sealed", "digests")
             )
-            self._prepared[int(client)] = read_prepared(key, sealed, digests, int(client), kept)
+            self._prepared[int(client)] = read_prepared(key, sealed, digests, int(client), clients)
         self._survivors = state["survivors"]
         return True

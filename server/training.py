@@ -138,6 +138,8 @@ def _summed_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
     )[0]
     secure = SecureRound(run, number, ledger, sampled, float(clip_norm))
     members = secure.prepare()
+    if not members:
+        return Trained(sent, sampled, {}, secure.failed, {CLIP_NORM: np.array([clip_norm])})
     vectors = {client: sent.payload(node.reference) for client, node in members.items()}
     replies, _ = secure.train(vectors, sent.name)
     state.participants.hold(replies, sent.name)

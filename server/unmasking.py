@@ -88,7 +88,7 @@ def unmasked(
         if keys.public_key(private) != prepared[lost].key:
             raise ValueError(f"client {lost} shared another key than it announced")
         for client in masked:
-            seed = pair_seed(private, prepared[client].key, context)
+            seed = pair_seed(private, prepared[client].key, context, client, lost)
             # Of a pair, the client with the smaller number added the mask, see ``Masking.mask``.
             (minus if client < lost else plus).append(seed)
     levels, facts = (np.sum(rows, axis=0) for rows in zip(*masked.values(), strict=True))
@@ -106,8 +106,7 @@ def read_prepared(
     Raises:
         ValueError: wrong lengths.
     """
-    if len(key) != keys.KEY_BYTES:
-        raise ValueError(f"its key has {len(key)} bytes, expected {keys.KEY_BYTES}")
+    keys.agreed(bytes(range(keys.KEY_BYTES)), key)  # fails if no secret can be agreed with it
     others = [other for other in clients if other != client]
     texts = pieces(sealed, SEALED_BYTES, len(others))
     both = pieces(digests, 2 * DIGEST_BYTES, len(clients))

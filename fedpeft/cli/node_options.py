@@ -59,7 +59,8 @@ Roster = Annotated[
     typer.Option(
         rich_help_panel=_LIMITS,
         help="Public keys of the nodes that this one sums updates with, one in a line (their .pub "
-        "files together, this node's too). Without it, runs with federation.secure are refused.",
+        "files together, this node's too). Runs without federation.secure are then refused; "
+        "without --roster, those with it.",
     ),
 ]
 

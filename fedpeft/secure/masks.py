@@ -65,12 +65,14 @@ def share_key(
     return keys.agreed(private, public, "shares", context, owner, holder, key)
 
 
-def pair_seed(private: bytes, public: bytes, context: str) -> bytes:
+def pair_seed(private: bytes, public: bytes, context: str, one: int, other: int) -> bytes:
     """Return the seed that two clients share, from the private key of one for the round.
 
     ``context`` names the round, its clients and what they are asked to do, see ``request_context``.
+    The clients' numbers are part of it: one that announces another's key as its own gets no mask of
+    that pair.
     """
-    return keys.agreed(private, public, "pair", context)
+    return keys.agreed(private, public, "pair", context, min(one, other), max(one, other))
 
 
 def masked(

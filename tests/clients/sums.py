@@ -67,7 +67,7 @@ class Federation:
     ) -> Masked:
         facts = np.array([1, 2], np.uint64)
         listed = self.members(prepared, client)
-        data = Masking(self.data[client], number, listed).mask(levels, facts, BITS, work)
+        data = Masking(self.data[client], number, listed, work).mask(levels, facts, BITS)
         return unpacked(data, len(levels), BITS)
 
     def reveal(self, client: int, survivors: Iterable[int], number: int = 1) -> bytes:

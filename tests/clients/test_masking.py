@@ -17,7 +17,10 @@ from clients import secrets
 from clients.errors import ClientError
 from clients.masking import Masking, Work, prepare
 from fedpeft.experiment.config import Experiment
+from fedpeft.secure import keys, ring
 from fedpeft.secure.keys import SEED_BYTES, Peer
+from fedpeft.secure.masks import masks, round_context, share_key, unpacked
+from server.unmasking import read_prepared
 
 Quick = Callable[..., Experiment]
 SIZE = 40
@@ -91,6 +94,20 @@ def test_masked_updates_are_uniform(ten: Federation) -> None:
         assert ((counts - 100.0) ** 2 / 100.0).sum() < 130  # 63 degrees: p = 1e-6
 
 
+def test_each_kind_of_mask_alone_makes_an_update_uniform(ten: Federation) -> None:
+    prepared = ten.prepare()
+    masking = Masking(ten.data[3], 1, ten.members(prepared, 3), WORK)
+    zeros, facts = np.zeros(6400, np.uint64), np.zeros(2, np.uint64)
+    whole, _ = unpacked(masking.mask(zeros, facts, BITS), 6400, BITS)
+    latest = secrets.read(ten.data[3]).latest
+    assert latest
+    own = masks("levels", 6400, BITS, [latest.mask_seed], [])
+    pairs = ring.reduced(whole - own, BITS)
+    for part in (own, pairs):
+        counts = np.bincount(part.astype(int) * 64 >> BITS, minlength=64)
+        assert ((counts - 100.0) ** 2 / 100.0).sum() < 130
+
+
 def test_masked_updates_of_two_clients_are_not_alike(ten: Federation) -> None:
     prepared, zeros = ten.prepare(), np.zeros(SIZE, np.uint64)
     rows = [ten.mask(prepared, client, zeros)[0].tobytes() for client in ten.clients]
@@ -157,11 +174,58 @@ def test_one_update_is_not_masked_for_a_second_set_of_members(ten: Federation) -
     for client in ten.clients:
         ten.mask(prepared, client, plain[client])
     less = {client: made for client, made in prepared.items() if client != 9}
-    with pytest.raises(ClientError, match="have masked another update, or for others"):
+    with pytest.raises(ClientError, match="have masked an update for others"):
         ten.mask(less, 0, plain[0])
-    again = ten.prepare()  # new keys for the same round
+    again = ten.prepare(2)  # new keys in the next round
     with pytest.raises(ClientError, match="was masked before"):
-        ten.mask({c: made for c, made in again.items() if c != 9}, 0, plain[0])
+        ten.mask({c: made for c, made in again.items() if c != 9}, 0, plain[0], 2)
+
+
+def test_a_round_in_which_an_update_was_masked_is_not_prepared_again(ten: Federation) -> None:
+    """A client would receive the same shares again, and could reveal the other one of each."""
+    first = ten.prepare()
+    assert ten.prepare() == first  # a repeated request
+    for client in ten.clients:
+        ten.mask(first, client, updates(ten.clients)[client])
+    ten.reveal(1, range(10))
+    assert ten.prepare() == first  # still the same secrets, and what was revealed is kept
+    with pytest.raises(ClientError, match="other survivors"):
+        ten.reveal(1, [1, *range(2, 10)])
+    with pytest.raises(ClientError, match="an update was masked in round 1"):
+        prepare(ten.data[1], 1, ten.listed(range(9)))
+    ten.prepare(2)
+    with pytest.raises(ClientError, match="an update was masked in round 1"):
+        prepare(ten.data[1], 1, ten.listed())
+
+
+def test_a_colluder_with_anothers_key_cancels_no_mask(ten: Federation) -> None:
+    """Client 0 announces the key of client 9 to client 4, between whose numbers it lies."""
+    prepared = ten.prepare()
+    context = round_context(ten.data[0].context, 1, ten.listed())
+    run, victim = secrets.read(ten.data[0]), Peer.from_bytes(ten.peers[4])
+    seal = share_key(run.private, victim.key, context, 0, 4, prepared[9].key)
+    forged = replace(
+        prepared[0],
+        key=prepared[9].key,
+        sealed=prepared[0].sealed | {4: keys.sealed(seal, bytes(32))},
+    )
+    masking = Masking(ten.data[4], 1, ten.members({**prepared, 0: forged}, 4), WORK)
+    assert len({*masking._seeds.values()}) == 9
+
+
+def test_a_short_list_of_clients_does_not_lower_the_threshold(ten: Federation) -> None:
+    with pytest.raises(ClientError, match="3 clients in the round; expected 8 to 10"):
+        ten.prepare(1, [0, 1, 2])
+    ten.prepare(1, range(9))
+    assert ten.needed(0) == 8
+
+
+def test_keys_of_a_round_are_for_one_request(ten: Federation) -> None:
+    """Otherwise a server learns whether two of its vectors lead to the same update."""
+    prepared, plain = ten.prepare(), updates(ten.clients)
+    ten.mask(prepared, 0, plain[0])
+    with pytest.raises(ClientError, match="have masked an update for others"):
+        Masking(ten.data[0], 1, ten.members(prepared, 0), (b"another", 1.0, 1.0))
 
 
 def test_keys_do_not_mask_a_second_update(ten: Federation) -> None:
@@ -191,21 +255,21 @@ def test_exchanged_keys_are_refused(ten: Federation) -> None:
 def test_a_round_for_which_clients_were_told_other_peers_is_refused(ten: Federation) -> None:
     """A small list for one client would make its secrets cheap to reveal."""
     prepared = ten.prepare()
-    few = [0, 1, 2, 3]
+    few = [*range(8)]
     own = prepare(ten.data[3], 1, ten.listed(few))
-    sealed = dict(zip([0, 1, 2], [own.sealed[i : i + 48] for i in (0, 48, 96)], strict=True))
-    prepared[3] = replace(prepared[3], key=own.key, sealed=prepared[3].sealed | sealed)
+    made = read_prepared(own.key, own.sealed, own.digests, 3, few)
+    prepared[3] = replace(made, sealed=prepared[3].sealed | made.sealed)
     with pytest.raises(ValueError, match="not made for this round and receiver"):
         ten.mask(prepared, 0, updates([0])[0])
 
 
 def test_shares_of_another_round_are_refused(ten: Federation) -> None:
     old, new = ten.prepare(1), ten.prepare(2)
-    new[5] = replace(new[5], sealed=old[5].sealed)
+    new[5] = old[5]
     with pytest.raises(ValueError, match="not made for this round and receiver"):
         ten.mask(new, 0, updates([0])[0], 2)
     with pytest.raises(ClientError, match="round 1 was not prepared"):
-        Masking(ten.data[0], 1, ten.members(old, 0))
+        Masking(ten.data[0], 1, ten.members(old, 0), WORK)
 
 
 @pytest.mark.parametrize(
@@ -263,8 +327,6 @@ def test_repeated_clients_and_lists_without_the_client_are_refused(
 
 
 def test_one_registered_key_is_not_two_clients(ten: Federation) -> None:
-    from fedpeft.secure import keys
-
     context, key = ten.data[0].context, Peer.from_bytes(ten.peers[4]).key
     ten.peers[4] = keys.introduced(keys.simulated(0, 5), context, 4, key).to_bytes()
     with pytest.raises(ClientError, match="a registered key stands for two clients"):

@@ -85,3 +85,11 @@ def test_rules_added_after_the_handshake_hold(state: Path, quick: Quick) -> None
     start = runtime_of(experiment).parameters.initial(0)
     reply = relay.app(task_vector("train", experiment, start), context)
     assert reply.error.reason.startswith("Refusal: privacy.unit = 'none'")
+
+
+def test_a_node_with_a_roster_trains_only_in_sums(tmp_path: Path, quick: Quick) -> None:
+    """The server could otherwise ask for the same update without masks."""
+    new_run()
+    state = state_folder(tmp_path / "state", roster="/etc/fedpeft/roster", key="/etc/fedpeft/site1")
+    reply = relay.app(handshake(quick()), node_context(state))
+    assert reply.error.reason.startswith("Refusal: federation.secure = false: this node shows its ")
