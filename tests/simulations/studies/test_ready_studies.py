@@ -51,6 +51,7 @@ def test_every_study_has_a_small_variant() -> None:
     alone = {
         "record",
         "bits",
+        "bits-between",
         "sms",
         "reach",
         "nested",
