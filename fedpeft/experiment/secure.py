@@ -86,6 +86,17 @@ def in_secure(
             f"{here}: clients mask for those who received the same, and wire.down = '{wire.down}' "
             f"sends steps; expected a number format or eden1 ... eden8"
         )
+    yield from _in_updates(here, federation, local, nested, adversary)
+
+
+def _in_updates(
+    here: str,
+    federation: FederationSection,
+    local: LocalSection,
+    nested: NestedSection,
+    adversary: AdversarySection,
+) -> Iterator[str]:
+    """Yield one line per setting that makes updates of other forms, or changes single ones."""
     if nested.d:
         yield f"{here}: a sum is over the same numbers; leave out nested.d"
     if federation.partial:

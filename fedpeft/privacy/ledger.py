@@ -122,8 +122,7 @@ class PrivacyLedger:
                 charge is added. None = new random numbers, always charged.
             attempt: the training that is charged. If it was interrupted after its charge, and
                 nothing of it has been released, no charge is added.
-            turn: the round of a mechanism charged as a whole, of which this is a part without
-                steps.
+            turn: a round of a mechanism charged as a whole; ``mechanism`` has no steps then.
 
         Raises:
             BudgetSpent: epsilon would exceed the budget.
