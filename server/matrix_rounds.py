@@ -205,8 +205,8 @@ class _Drawn:
         return self._numbers
 
     def uniform(self, size: int) -> np.ndarray:
-        """See Noise."""
-        raise NotImplementedError("correlated noise is normal")
+        """Raise AssertionError: what a round releases has normal noise only."""
+        raise AssertionError("correlated noise is drawn as normal numbers")
 
 
 def _to_array(matrix: Matrix) -> np.ndarray:
