@@ -15,6 +15,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.randomness import generator
 from fedpeft.secure import ring
 from fedpeft.secure.masks import FACT_BITS, masked_size
+from fedpeft.secure.thresholds import MOST
 from fedpeft.wire import uniform
 from fedpeft.wire.codecs import rate_of
 
@@ -22,7 +23,7 @@ _ONE = 1 << 32  # of a fact, relative to its largest value
 NORMS = 16.0  # largest norm that is told, in bounds
 LOSSES = 64.0  # largest loss that is told
 _MARGIN = 1.5  # the next clip_norm, in means of the norms
-assert FACT_BITS >= 32 + 8  # sums of 255 clients
+assert FACT_BITS >= 32 + MOST.bit_length()  # sums of all clients of a round
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import partial
+from functools import cached_property, partial
 
 from flwr.app import Message
 
@@ -22,9 +22,10 @@ from fedpeft import sums
 from fedpeft.errors import RunFailed
 from fedpeft.files import write_json
 from fedpeft.profiling import phase
+from fedpeft.secure.keys import Peer
 from fedpeft.secure.masks import request_context, round_context, run_context, unpacked
-from fedpeft.secure.parts import Member, to_numbers
-from fedpeft.secure.thresholds import threshold
+from fedpeft.secure.parts import to_numbers
+from fedpeft.secure.thresholds import Sharing, sharing_of, threshold
 from fedpeft.sums import Mean
 from fedpeft.wire.messages import (
     RECORD,
@@ -42,7 +43,14 @@ from server.exchange import Patience, check_replies, exchange
 from server.nodes import Node
 from server.records import Kind
 from server.run import Run
-from server.unmasking import Masked, Prepared, checked_shares, read_prepared, unmasked
+from server.unmasking import (
+    Masked,
+    Prepared,
+    checked_shares,
+    enough,
+    read_prepared,
+    unmasked,
+)
 
 log = logging.getLogger(__name__)
 LOST = "lost"  # begins the reason of a client whose update is lost because others failed
@@ -76,13 +84,15 @@ class SecureRound:
     def prepare(self) -> dict[int, Node]:
         """Let clients make their keys and shares; return those that did, the members.
 
-        None if a process before began the round with other clients: those that have masked an
-        update do not prepare it again, and the next round trains anew.
+        None if a process before began the round with other clients: those that prepared it do not
+        prepare it again, and the next round trains anew.
 
         Raises:
             RunFailed: fewer than the threshold. Nothing was trained.
         """
-        if not self._restored():
+        self._restore()
+        if not self._prepared:
+            self._save()
             replies, failed = self._exchange("prepare", self._preparation, self.nodes)
             self.failed |= failed
             self._prepared = check_replies(replies, self.failed, self._read_prepared)
@@ -111,6 +121,11 @@ class SecureRound:
         return threshold(experiment.clients_asked, secure.colluders, secure.threshold)
 
     @property
+    def rules(self) -> Sharing:
+        """Who shares with how many."""
+        return sharing_of(len(self.nodes), self.run.experiment.secure.colluders, self.threshold)
+
+    @property
     def max_weight(self) -> float:
         """The largest weight among the members."""
         return max(self._weight(node) for node in self.members.values())
@@ -123,6 +138,7 @@ class SecureRound:
         All get the same bytes, or their masks would not cancel.
         """
         [vector] = {*vectors.values()}
+        listed = b"".join(made.member.to_bytes() for made in self._prepared.values())
         self._request_context = request_context(
             self._round_context, vector, self.clip_norm, self.max_weight
         )
@@ -133,7 +149,8 @@ class SecureRound:
                 round=self.number,
                 label=self._label,
                 reference=reference,
-                members=self._members_for(client),
+                members=listed,
+                sealed=self._sealed_for(client),
                 clip_norm=self.clip_norm,
                 max_weight=self.max_weight,
             )
@@ -163,16 +180,13 @@ class SecureRound:
         revealed = check_replies(replies, refused, check)
         for client, reason in refused.items():
             log.warning("round %d: client %d revealed nothing: %s", self.number, client, reason)
-        if len(revealed) < self.threshold:
-            self._too_few(len(revealed), "revealed their shares")
-            return None
-        enough = dict([*revealed.items()][: self.threshold])
         try:
+            shares = enough(self._prepared, revealed, self.rules.needed)
             with phase("unmasking"):
                 levels, facts = unmasked(
-                    masked, self._prepared, enough, [*self.nodes], self._request_context, self._bits
+                    masked, self._prepared, shares, self._request_context, self._bits
                 )
-        except ValueError as error:  # a client that prepared garbage; no other sum is possible
+        except ValueError as error:  # too few shares, or of garbage; no other sum is possible
             log.warning("round %d is without a sum: %s", self.number, error)
             self.failed |= {c: f"{LOST}: {error}" for c in self._prepared if c not in self.failed}
             return None
@@ -202,11 +216,11 @@ class SecureRound:
     def _label(self) -> bytes:
         return label(self.run.runtime.digest, self.run.name)
 
-    @property
+    @cached_property
     def _peers(self) -> bytes:
         return b"".join(node.peer for node in self.nodes.values())
 
-    @property
+    @cached_property
     def _round_context(self) -> str:
         return round_context(
             run_context(self.run.runtime.digest, self.run.name), self.number, self._peers
@@ -220,24 +234,24 @@ class SecureRound:
         listed = to_numbers(self._survivors or [])
         return UnmaskRequest(round=self.number, label=self._label, survivors=listed)
 
-    def _members_for(self, client: int) -> bytes:
-        entries = (
-            Member(owner, made.key, made.sealed[client])
-            if owner != client
-            else Member(owner, made.key)
-            for owner, made in self._prepared.items()
-        )
-        return b"".join(entry.to_bytes() for entry in entries)
+    def _sealed_for(self, client: int) -> bytes:
+        made = self._prepared.values()
+        return b"".join(each.sealed[client] for each in made if client in each.sealed)
 
     def _read_prepared(self, client: int, reply: Message) -> Prepared:
-        sent = from_fields(PrepareReply, reply.content.get(RECORD))
-        return read_prepared(sent.key, sent.sealed, sent.digests, client, [*self.nodes])
+        return self._checked(client, from_fields(PrepareReply, reply.content.get(RECORD)))
+
+    def _checked(self, client: int, sent: PrepareReply) -> Prepared:
+        peer, context = Peer.from_bytes(self.nodes[client].peer), self._round_context
+        with phase("unmasking"):
+            return read_prepared(sent, peer, [*self.nodes], context, self.rules)
 
     def _read_shares(
         self, masked: Mapping[int, Masked], client: int, reply: Message
     ) -> dict[int, bytes]:
         sent = from_fields(UnmaskReply, reply.content.get(RECORD))
-        return checked_shares(sent.shares, client, [*self.nodes], self._prepared, masked)
+        with phase("unmasking"):
+            return checked_shares(sent.shares, client, self._prepared, masked)
 
     def _exchange(
         self, kind: Kind, content: Callable[[int], object], nodes: Mapping[int, Node]
@@ -258,36 +272,33 @@ class SecureRound:
         )
 
     def _save(self) -> None:
-        prepared = {
-            client: {
-                "key": made.key.hex(),
-                "sealed": b"".join(made.sealed.values()).hex(),
-                "digests": b"".join(b"".join(each) for each in made.digests.values()).hex(),
-            }
-            for client, made in self._prepared.items()
-        }
         state = {
             "round": self.number,
             "peers": self._peers.hex(),
-            "prepared": prepared,
+            "prepared": {
+                client: {
+                    "key": made.member.key.hex(),
+                    "holder_seed": made.member.holder_seed.hex(),
+                    "signature": made.member.signature.hex(),
+                    "sealed": b"".join(made.sealed.values()).hex(),
+                    "digests": b"".join(b"".join(each) for each in made.digests.values()).hex(),
+                }
+                for client, made in self._prepared.items()
+            },
             "survivors": self._survivors,
         }
         write_json(self.run.folder.path / _FILE, state)
 
-    def _restored(self) -> bool:
+    def _restore(self) -> None:
         """Take the state of this round from the run's folder, if a process before began it."""
         path = self.run.folder.path / _FILE
         if not path.exists():
-            return False
+            return
         state = json.loads(path.read_text(encoding="utf-8"))
         self._begun = state["round"] == self.number
         if not self._begun or bytes.fromhex(state["peers"]) != self._peers:
-            return False
-        clients = [*self.nodes]
-        for client, made in state["prepared"].items():
-            key, sealed, digests = (
-                bytes.fromhex(made[part]) for part in ("key", "sealed", "digests")
-            )
-            self._prepared[int(client)] = read_prepared(key, sealed, digests, int(client), clients)
+            return
+        for client, parts in state["prepared"].items():
+            sent = PrepareReply(**{part: bytes.fromhex(text) for part, text in parts.items()})
+            self._prepared[int(client)] = self._checked(int(client), sent)
         self._survivors = state["survivors"]
-        return True

@@ -13,7 +13,7 @@ from fedpeft.experiment.federation import FederationSection
 from fedpeft.experiment.privacy import PrivacySection
 from fedpeft.experiment.settings import LocalSection, NestedSection, WireSection
 from fedpeft.methods.settings import MOST, Section
-from fedpeft.secure.sharing import MOST as MOST_CLIENTS
+from fedpeft.secure.thresholds import MOST as MOST_CLIENTS
 from fedpeft.secure.thresholds import threshold
 from fedpeft.wire.codecs import continues, rate_of
 
@@ -31,7 +31,8 @@ class SecureSection(Section):
         ge=0,
         le=MOST,
         description="clients that must stay to the end of a round; 0 = the smallest number at "
-        "which every sum contains half of the honest clients",
+        "which every sum contains half of the honest clients, or four fifths of the clients in "
+        "rounds of more than 128",
     )
 
 
