@@ -181,8 +181,8 @@ def _run(values: Mapping[str, Any]) -> RunSecrets:
 def _round(values: Mapping[str, Any]) -> RoundSecrets:
     parts = "peers", "key_seed", "mask_seed", "holder_seed", "own_share", "asked", "masked"
     return RoundSecrets(
-        values["number"],
-        *(bytes.fromhex(values[part]) for part in parts),
+        number=values["number"],
+        **{part: bytes.fromhex(values[part]) for part in parts},
         held={int(client): bytes.fromhex(held) for client, held in values["held"].items()},
         members=values["members"],
         survivors=values["survivors"],

@@ -23,7 +23,7 @@ _ONE = 1 << 32  # of a fact, relative to its largest value
 NORMS = 16.0  # largest norm that is told, in bounds
 LOSSES = 64.0  # largest loss that is told
 _MARGIN = 1.5  # the next clip_norm, in means of the norms
-assert FACT_BITS >= 32 + MOST.bit_length()  # sums of all clients of a round
+assert 32 + MOST.bit_length() <= FACT_BITS  # sums of all clients of a round
 
 
 @dataclass(frozen=True)

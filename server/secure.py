@@ -181,10 +181,10 @@ class SecureRound:
         for client, reason in refused.items():
             log.warning("round %d: client %d revealed nothing: %s", self.number, client, reason)
         try:
-            shares = enough(self._prepared, revealed, self.rules.needed)
+            ready = enough(self._prepared, revealed, self.rules.needed)
             with phase("unmasking"):
                 levels, facts = unmasked(
-                    masked, self._prepared, shares, self._request_context, self._bits
+                    masked, self._prepared, ready, self._request_context, self._bits
                 )
         except ValueError as error:  # too few shares, or of garbage; no other sum is possible
             log.warning("round %d is without a sum: %s", self.number, error)

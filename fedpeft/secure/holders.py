@@ -17,7 +17,7 @@ import numpy as np
 
 from fedpeft.secure import keys, ring
 
-_PLACE_BITS = 16  # of a client's place, which makes equal numbers differ
+_PLACE_BITS = np.uint64(16)  # of a client's place, which makes equal numbers differ
 
 
 def holders(seed: bytes, clients: Sequence[int], owner: int, count: int) -> list[int]:
@@ -61,9 +61,9 @@ def points(
 
 @lru_cache(maxsize=2)  # clients of one process see the same seeds
 def _numbers(seeds: bytes, clients: int) -> np.ndarray:
-    """Return different random numbers [owners, clients] of the owners' seeds, one after the other."""
+    """Return different random numbers [owners, clients] of the owners' joined seeds."""
     size = keys.SEED_BYTES
     each = [seeds[start : start + size] for start in range(0, len(seeds), size)]
-    bits = 64 - _PLACE_BITS
-    drawn = np.stack([ring.stream(keys.derived(s, "holders"), clients, bits) for s in each])
-    return drawn << np.uint64(_PLACE_BITS) | np.arange(clients, dtype=np.uint64)
+    drawn = b"".join(ring.octets(keys.derived(seed, "holders"), 8 * clients) for seed in each)
+    high = np.frombuffer(drawn, "<u8").reshape(-1, clients).astype(np.uint64)
+    return high >> _PLACE_BITS << _PLACE_BITS | np.arange(clients, dtype=np.uint64)

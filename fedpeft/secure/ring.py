@@ -1,7 +1,7 @@
 """Sums modulo 2^w: masks, packing, and the width that holds a sum.
 
-Numbers are uint64; a mask is w bits of each number of a ChaCha20 stream, which has the smallest type
-that holds w bits. The addition of a uniform mask modulo 2^w leaves a uniform number.
+Numbers are uint64; a mask is w bits of each number of a ChaCha20 stream, in the smallest type that
+holds w bits. The addition of a uniform mask modulo 2^w leaves a uniform number.
 """
 
 from __future__ import annotations

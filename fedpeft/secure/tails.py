@@ -25,7 +25,7 @@ def binomial(trials: int, probability: float) -> np.ndarray:
 
 @lru_cache(maxsize=4)
 def thinning(most: int, probability: float) -> np.ndarray:
-    """Return the probabilities [most + 1, most + 1] of j that stay of i, each with a probability."""
+    """Return the probabilities [most + 1, most + 1] that j of i stay, each with a probability."""
     rows = [binomial(count, probability) for count in range(most + 1)]
     return np.stack([np.pad(row, (0, most + 1 - len(row))) for row in rows])
 

@@ -1,10 +1,10 @@
 """How many clients have to stay, and hold shares, so that no lie about who stayed reveals much.
 
-A round has n clients, of which c collude with the server. Each shares its two secrets, the self-mask
-and the key, among k holders, itself included; t shares reveal a secret. A malicious server may name
-other survivors to each client. A holder reveals for each member whose shares it holds one share: of
-the key if the member is called lost, otherwise of the self-mask. It insists on q survivors of the n,
-and lets at most l of the members whose shares it holds be called lost.
+A round has n clients, of which c collude with the server. Each shares its two secrets, self-mask
+and key, among k holders, itself included; t shares reveal a secret. A malicious server may name
+other survivors to each client. A holder reveals one share for each member that chose it: of the key
+if the member is called lost, otherwise of the self-mask. It insists on q survivors of the n, and
+lets at most l of the members that chose it be called lost.
 
 - *One client's two secrets* take 2 t shares. Honest holders reveal one, colluders both, so k + c_i
   are all there are, with c_i colluders among the holders of client i. There are too few if
@@ -15,8 +15,8 @@ and lets at most l of the members whose shares it holds be called lost.
   of each who are told that it is lost, and all honest clients together call clients lost at most
   (n - c) l times. With the sum C of the c_i of these clients, t (q - c - |T|) <= (n - c) l + C.
 
-All are holders (k = n, t = q, c_i = c, l = n - q) in rounds of up to COMPLETE clients. Larger rounds
-have the fewest holders at which the following hold but for a probability of FAILURE, see
+All are holders (k = n, t = q, c_i = c, l = n - q) in rounds of up to COMPLETE clients. Larger
+rounds have the fewest holders at which the following hold but for a probability of FAILURE, see
 ``tails``. The holders are a random subset that no one chose, see ``fedpeft.secure.holders``.
 
 - With n - q random clients lost, and holders who refuse, each owner has t shares: FAILURE / 2.

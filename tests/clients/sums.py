@@ -54,9 +54,7 @@ class Federation:
             made[client] = self.read(client, reply, number, chosen)
         return made
 
-    def read(
-        self, client: int, reply: PrepareReply, number: int, clients: list[int]
-    ) -> Prepared:
+    def read(self, client: int, reply: PrepareReply, number: int, clients: list[int]) -> Prepared:
         peer, context = Peer.from_bytes(self.peers[client]), self.context(number, clients)
         return read_prepared(reply, peer, clients, context, self.rules(len(clients)))
 
