@@ -79,17 +79,14 @@ def prepare(data: LocalData, number: int, listed: bytes) -> PrepareReply:
         if latest is None or (latest.number, latest.peers) != (number, listed):
             if latest and number <= latest.number:
                 raise ClientError(f"round {latest.number} was prepared, for its list of clients")
-            latest = _new_round(data, number, listed, run.private)
+            sharing_for(data, len(peers_of(listed)))
+            seeds = (token_bytes(SEED_BYTES) for _ in range(3))
+            latest = RoundSecrets(number, listed, *seeds)
+        shares, sealed = _shares(data, run.private, latest)
+        if latest != run.latest:
+            latest = replace(latest, own_share=shares[-1][SEED_BYTES:])
             secrets.write(data, replace(run, latest=latest))
-    return _reply(data, run.private, latest)
-
-
-def _new_round(data: LocalData, number: int, listed: bytes, private: bytes) -> RoundSecrets:
-    sharing_for(data, len(peers_of(listed)))
-    key_seed, mask_seed, holder_seed = (token_bytes(SEED_BYTES) for _ in range(3))
-    made = RoundSecrets(number, listed, key_seed, mask_seed, holder_seed, b"")
-    *_, own = _shares(data, private, made)[0]
-    return replace(made, own_share=own[SEED_BYTES:])
+    return _reply(data, run.private, latest, shares, sealed)
 
 
 def _shares(
@@ -115,9 +112,14 @@ def _shares(
     return derived + made, [xor(share, pad) for share, pad in zip(made, rest, strict=False)]
 
 
-def _reply(data: LocalData, private: bytes, latest: RoundSecrets) -> PrepareReply:
-    """Return the reply to a preparation."""
-    shares, sealed = _shares(data, private, latest)
+def _reply(
+    data: LocalData,
+    private: bytes,
+    latest: RoundSecrets,
+    shares: list[bytes],
+    sealed: list[bytes],
+) -> PrepareReply:
+    """Return the reply to a preparation, see ``_shares``."""
     context = round_context(data.context, latest.number, latest.peers)
     key = keys.public_key(latest.private)
     member = Member.signed(private, context, data.client, key, latest.holder_seed)

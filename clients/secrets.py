@@ -40,7 +40,7 @@ class RoundSecrets:
         key_seed: its private X25519 key of the round follows from it.
         mask_seed: of its self-mask.
         holder_seed: of the choice of those that hold shares of both.
-        own_share: its own share of ``mask_seed``.
+        own_share: its own share of ``mask_seed``; empty until both are shared.
         asked: SHA-256 of the members and of what they were asked to do; empty before masking.
         masked: SHA-256 of the update that was masked; empty before.
         held: shares of the key seed and of the mask seed of other members that chose this client.
@@ -53,7 +53,7 @@ class RoundSecrets:
     key_seed: bytes
     mask_seed: bytes
     holder_seed: bytes
-    own_share: bytes
+    own_share: bytes = b""
     asked: bytes = b""
     masked: bytes = b""
     held: dict[int, bytes] = field(default_factory=dict)

@@ -258,7 +258,9 @@ class SecureRound:
     ) -> tuple[dict[int, Message], dict[int, str]]:
         federation = self.run.experiment.federation
         # Keys and shares take no time: a node that hangs must not delay the round for long.
-        quick = Patience(min(federation.timeout, federation.node_wait))
+        # Simulated clients do not hang, but answer one after the other.
+        wait = federation.node_wait if self.run.name else federation.timeout
+        quick = Patience(min(federation.timeout, wait))
         patience = self.run.patience("train") if kind == "train" else quick
         return exchange(
             self.run.grid,
