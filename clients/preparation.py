@@ -80,8 +80,8 @@ def prepare(data: LocalData, number: int, listed: bytes) -> PrepareReply:
             if latest and number <= latest.number:
                 raise ClientError(f"round {latest.number} was prepared, for its list of clients")
             sharing_for(data, len(peers_of(listed)))
-            seeds = (token_bytes(SEED_BYTES) for _ in range(3))
-            latest = RoundSecrets(number, listed, *seeds)
+            key_seed, mask_seed, holder_seed = (token_bytes(SEED_BYTES) for _ in range(3))
+            latest = RoundSecrets(number, listed, key_seed, mask_seed, holder_seed)
         shares, sealed = _shares(data, run.private, latest)
         if latest != run.latest:
             latest = replace(latest, own_share=shares[-1][SEED_BYTES:])

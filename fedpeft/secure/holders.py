@@ -4,8 +4,8 @@ A client draws a seed after it has seen the clients of the round, and signs it w
 round. Everyone derives the subset from it. A client draws once for a round number, so that a server
 cannot ask until a subset suits it.
 
-The other clients are ordered by random numbers; the first k - 1 of them hold shares, at the points
-1 to k - 1. The owner itself holds the share at the point k.
+The other clients are ordered by random numbers of 32 bits, and equal ones by their place; the first
+k - 1 of them hold shares, at the points 1 to k - 1. The owner itself holds the share at the point k.
 """
 
 from __future__ import annotations
@@ -17,8 +17,6 @@ import numpy as np
 
 from fedpeft.secure import keys, ring
 
-_PLACE_BITS = np.uint64(16)  # of a client's place, which makes equal numbers differ
-
 
 def holders(seed: bytes, clients: Sequence[int], owner: int, count: int) -> list[int]:
     """Return the ``count`` holders of an owner's shares; the one in place p has point p + 1.
@@ -29,7 +27,8 @@ def holders(seed: bytes, clients: Sequence[int], owner: int, count: int) -> list
         owner: one of them, the last holder.
         count: k, at most all clients.
     """
-    others = np.argsort(np.delete(_numbers(seed, len(clients))[0], clients.index(owner)))
+    numbers = np.delete(_numbers(seed, len(clients))[0], clients.index(owner))
+    others = np.argsort(numbers, kind="stable")
     without = [client for client in clients if client != owner]
     return [*(without[place] for place in others[: count - 1]), owner]
 
@@ -47,7 +46,9 @@ def points(
     """
     numbers = _numbers(b"".join(seeds.values()), len(clients))  # [owners, clients]
     column, places = clients.index(holder), {client: place for place, client in enumerate(clients)}
-    smaller = numbers < numbers[:, column : column + 1]
+    its = numbers[:, column : column + 1]
+    smaller = numbers < its
+    smaller[:, :column] |= numbers[:, :column] == its
     # An owner is not among its other holders.
     own = smaller[np.arange(len(seeds)), [places[owner] for owner in seeds]]
     ranks = smaller.sum(axis=1) - own
@@ -61,9 +62,8 @@ def points(
 
 @lru_cache(maxsize=2)  # clients of one process see the same seeds
 def _numbers(seeds: bytes, clients: int) -> np.ndarray:
-    """Return different random numbers [owners, clients] of the owners' joined seeds."""
+    """Return random numbers [owners, clients] of the owners' joined seeds."""
     size = keys.SEED_BYTES
     each = [seeds[start : start + size] for start in range(0, len(seeds), size)]
-    drawn = b"".join(ring.octets(keys.derived(seed, "holders"), 8 * clients) for seed in each)
-    high = np.frombuffer(drawn, "<u8").reshape(-1, clients).astype(np.uint64)
-    return high >> _PLACE_BITS << _PLACE_BITS | np.arange(clients, dtype=np.uint64)
+    drawn = (ring.octets(keys.derived(seed, "holders"), 4 * clients) for seed in each)
+    return np.frombuffer(b"".join(drawn), "<u4").reshape(-1, clients)

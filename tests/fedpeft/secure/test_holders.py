@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import importlib
+
 import numpy as np
+import pytest
 
 from fedpeft.secure.holders import holders, points
 
@@ -19,6 +22,17 @@ def test_a_client_finds_the_points_that_its_owners_chose() -> None:
         for holder in CLIENTS:
             expected = {o: row.index(holder) + 1 for o, row in chosen.items() if holder in row}
             assert points(seeds, CLIENTS, holder, count) == expected
+
+
+def test_equal_numbers_are_ordered_by_place(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both functions agree if all numbers are zero, which 32 bits make rare."""
+    module = importlib.import_module("fedpeft.secure.holders")
+    zeros = lambda seeds, clients: np.zeros((len(seeds) // 16, clients), np.uint32)  # noqa: E731
+    monkeypatch.setattr(module, "_numbers", zeros)
+    assert holders(bytes(16), CLIENTS, 8, 4) == [3, 5, 13, 8]
+    for holder, point in ((3, 1), (5, 2), (13, 3), (8, 4)):
+        assert points({8: bytes(16)}, CLIENTS, holder, 4) == {8: point}
+    assert points({8: bytes(16)}, CLIENTS, 21, 4) == {}
 
 
 def test_all_others_are_chosen_equally_often_at_each_point() -> None:
