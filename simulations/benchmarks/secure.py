@@ -100,10 +100,11 @@ def main(arguments: Sequence[str] | None = None) -> Report:
         record("secure", case, made, arguments, options.results)
         return made
 
-    plain = report("sums under masks", [row_of(c, size, rounds) for c in options.clients])
+    rows = [row_of(clients, size, rounds) for clients in options.clients]
+    plain = report(f"sums under masks, up to {most} clients", rows)
     lost = [(*LOSING, f"devices.dropout={rate}") for rate in options.lost]
     rows = [row_of(most, 4099, rounds, more) for more in lost]
-    return report("with lost clients", rows) if rows else plain
+    return report(f"{most} clients, of which some are lost", rows) if rows else plain
 
 
 if __name__ == "__main__":
