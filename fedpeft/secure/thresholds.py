@@ -63,18 +63,18 @@ class Sharing:
     least: int
 
 
-def least_sum(clients: int, colluders: int, needed: int) -> int:
-    """Return how many honest clients are in every sum that can be read, if all hold shares.
+def least_sum(clients: int, colluders: int, survivors: int) -> int:
+    """Return how many honest clients are in every sum that a malicious server can read, at least.
+
+    With few holders this fails with a probability of FAILURE / 2 a round, see the module.
 
     Args:
         clients: n, those asked in a round, and that all members know.
         colluders: c, those of them that work together with the server.
-        needed: q = t, shares that reveal a secret, and survivors that a client insists on.
+        survivors: q, that a client insists on.
     """
-    if 2 * needed <= clients + colluders:
-        return 1
-    honest = needed - colluders
-    return max(1, ceil(honest - (clients - colluders) * (clients - needed) / honest))
+    made = _sharing(clients, colluders, survivors)
+    return made.least if made else 1
 
 
 def sharing_of(clients: int, colluders: int, survivors: int) -> Sharing:
@@ -131,9 +131,17 @@ def _sharing(clients: int, colluders: int, survivors: int) -> Sharing | None:
     few = _few(clients, colluders, survivors) if clients > COMPLETE else None
     if few or clients > sharing.MOST:
         return few
-    least = least_sum(clients, colluders, survivors)
+    least = _least_of_all(clients, colluders, survivors)
     made = Sharing(survivors, clients, survivors, clients - survivors, least)
     return made if least > 1 else None
+
+
+def _least_of_all(clients: int, colluders: int, survivors: int) -> int:
+    """Return |T| if all hold shares; 1 if both secrets of a client may be revealed."""
+    if 2 * survivors <= clients + colluders:
+        return 1
+    honest = survivors - colluders
+    return max(1, ceil(honest - (clients - colluders) * (clients - survivors) / honest))
 
 
 def _few(clients: int, colluders: int, survivors: int) -> Sharing | None:

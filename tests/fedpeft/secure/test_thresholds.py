@@ -198,3 +198,5 @@ def test_short_lists_of_clients_are_safe_too() -> None:
             tails.hypergeometric(clients - 1, 50, made.holders - 1), FAILURE / 4 / clients
         )
         assert 2 * made.needed > made.holders + most
+    for clients in range(240, 300):
+        assert least_sum(clients, 15, 240) >= least_sum(300, 15, 240) == 50
