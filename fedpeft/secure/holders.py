@@ -4,8 +4,8 @@ A client draws a seed after it has seen the clients of the round, and signs it w
 round. Everyone derives the subset from it. A client draws once for a round number, so that a server
 cannot ask until a subset suits it.
 
-The other clients are ordered by random numbers of 32 bits, and equal ones by their place; the first
-k - 1 of them hold shares, at the points 1 to k - 1. The owner itself holds the share at the point k.
+The other clients are ordered by random numbers of 32 bits, and equal ones by their place; the
+first k - 1 of them hold shares, at the points 1 to k - 1. The owner itself has the point k.
 """
 
 from __future__ import annotations
