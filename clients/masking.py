@@ -74,7 +74,7 @@ def _new_round(data: LocalData, number: int, peers: dict[int, Peer]) -> RoundSec
     """Return new secrets of a round."""
     experiment = data.runtime.experiment
     # Of as many clients as the experiment says: a shorter list of the server's changes nothing.
-    secure, asked = experiment.secure, experiment.clients_asked
+    secure, asked = experiment.secure, experiment.clients_summed
     needed = threshold(asked, secure.colluders, secure.threshold)
     if not needed <= len(peers) <= asked:
         raise ClientError(f"{len(peers)} clients in the round; expected {needed} to {asked}")

@@ -114,7 +114,7 @@ def width(experiment: Experiment, clients: int) -> int:
 
 def update_bytes(experiment: Experiment, size: int) -> int:
     """Return the bytes of a masked update of ``size`` numbers."""
-    return masked_size(size, width(experiment, experiment.clients_asked))
+    return masked_size(size, width(experiment, experiment.clients_summed))
 
 
 def first_clip_norm(experiment: Experiment, size: int, steps: int) -> float:
