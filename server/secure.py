@@ -196,7 +196,8 @@ class SecureRound:
 
     @property
     def _bits(self) -> int:
-        return sums.width(self.run.experiment, len(self.nodes))
+        size = self.run.runtime.parameters.shared.size
+        return sums.width(self.run.experiment, len(self.nodes), size)
 
     @property
     def _label(self) -> bytes:
