@@ -163,7 +163,7 @@ def test_noise_is_for_the_clip_and_weight_of_the_experiment(
     noise = ["privacy.unit=client", "privacy.client_noise=secure", "privacy.epsilon=4"]
     ten = Federation(quick("federation.secure=true", "federation.clients=10", *noise), tmp_path)
     request = Request(round=1, clip_norm=norm, max_weight=weight)
-    with pytest.raises(ClientError, match="expected privacy.client_clip = 1 and 1"):
+    with pytest.raises(ClientError, match=r"expected privacy.client_clip = 1 and 1"):
         Masked.read(ten.data[0], request)
 
 

@@ -133,9 +133,7 @@ def epsilon_of(mu: float, shifts: list[int], delta: float) -> float:
     return high
 
 
-@pytest.mark.parametrize(
-    "shifts", [[1], [5], [20], [1, 1], [-6, 8], [1, 1, 1], [1, 2, 3]], ids=str
-)
+@pytest.mark.parametrize("shifts", [[1], [5], [20], [1, 1], [-6, 8], [1, 1, 1], [1, 2, 3]], ids=str)
 @pytest.mark.parametrize("sigma", [0.8, 2.0])
 def test_the_accounted_epsilon_is_above_the_exact_one_and_near_it(
     sigma: float, shifts: list[int]
