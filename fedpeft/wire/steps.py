@@ -2,7 +2,7 @@
 
 Noise for privacy is matched to the norm of what is summed, and rounding at random lengthens a
 vector. ``bounded`` draws the rounding again until the norm is within ``norm_limit`` (conditional
-rounding: Kairouz, Liu & Steinke 2021, arXiv 2102.06387, section 3.1). Zero is a step, unlike in
+rounding: Kairouz, Liu & Steinke 2021, arXiv 2102.06387, section 4.1). Zero is a step, unlike in
 ``uniform``: an update of zero then is a part of zero in the sum.
 """
 
@@ -26,8 +26,8 @@ def norm_limit(size: int, bits: int) -> float:
     """Return the square of the largest norm of the steps of a vector [n = ``size``].
 
     With R = the clip norm in steps, which depends on n and bits only, R^2 + n / 4 + R + sqrt(n) / 2
-    (Kairouz et al. 2021, proposition 26, with beta = exp(-1/2)): rounding at random is within it
-    with a probability of at least 1 - beta.
+    (Kairouz et al. 2021, theorem 1, with beta = exp(-1/2)): rounding at random is within it with a
+    probability of at least 1 - beta.
     """
     radius = 1 / uniform.distance(size, bits, 1.0)
     return radius**2 + size / 4 + radius + math.sqrt(size) / 2
