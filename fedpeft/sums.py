@@ -73,9 +73,11 @@ def encoded(
             counts as zero, and share is 1.
 
     Raises:
-        ValueError: a number is not finite.
+        ValueError: a number is not finite; or noise is missing, which is never left out silently.
     """
-    if noise:
+    if experiment.privacy.distributed:
+        if noise is None:
+            raise ValueError("privacy.client_noise = 'secure': the update has no noise")
         return _noised(experiment, number, client, change, clip_norm, noise)
     norm = float(np.linalg.norm(change))
     if not np.isfinite([norm, loss]).all():

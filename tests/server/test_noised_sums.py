@@ -118,6 +118,12 @@ def test_facts_are_zero_and_an_update_that_is_not_finite_counts_as_zero(
     assert sums.next_clip_norm(experiment, CLIP, 3.0) == sums.first_clip_norm(experiment, 500, 9)
 
 
+def test_an_update_without_noise_is_never_encoded(quick: Quick) -> None:
+    experiment = quick(*NOISED, "privacy.noise_multiplier=1")
+    with pytest.raises(ValueError, match="the update has no noise"):
+        sums.encoded(experiment, 1, 0, np.ones(500), 0.0, CLIP, 1.0)
+
+
 class Silent:
     """A source that is not asked, because there is no noise."""
 
