@@ -181,6 +181,11 @@ class Masking:
         """Number of clients that the round was prepared for."""
         return len(self._secrets.peers)
 
+    @property
+    def noise_seed(self) -> bytes:
+        """The seed of this client's noise; another one for each preparation of a round."""
+        return self._secrets.noise_seed
+
     def _pair_seed(self, member: Member) -> bytes:
         pair = self._data.client, member.client
         return pair_seed(self._secrets.private, member.key, self._context, *pair)

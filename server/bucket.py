@@ -116,7 +116,7 @@ class Bucket:
         """
         enough = dict([*revealed.items()][: self.threshold])
         experiment = self.run.experiment
-        bits = sums.width(experiment, len(self.nodes))
+        bits = sums.width(experiment, len(self.nodes), self.run.runtime.parameters.shared.size)
         levels, facts = unmasked(
             masked, self.prepared, enough, [*self.nodes], self._request_context, bits
         )

@@ -135,8 +135,9 @@ class SecureRound:
 
     def read_masked(self, client: int, sent: TrainReply) -> Masked:
         """Return the masked levels and facts of a reply; ValueError for a wrong length."""
-        bits = width(self.run.experiment, len(self._of(client).nodes))
-        return unpacked(sent.vector, self.run.runtime.parameters.shared.size, bits)
+        size = self.run.runtime.parameters.shared.size
+        bits = width(self.run.experiment, len(self._of(client).nodes), size)
+        return unpacked(sent.vector, size, bits)
 
     def unmask(self, masked: Mapping[int, Masked]) -> list[Sum]:
         """Return the sums that could be unmasked; none if the strategy needs more of them."""

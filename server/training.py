@@ -206,12 +206,35 @@ def silent_nodes(run: Run, state: ServerState, trained: Trained) -> list[Node]:
 
 
 def choose(run: Run, state: ServerState) -> list[int]:
-    """Return the clients of the next round; by Poisson sampling if the server protects them."""
+    """Return the clients of the next round; by Poisson sampling if the server protects them.
+
+    With noise of the clients for whole clients, those that have spent the least privacy come first,
+    so that no client takes part more often than the noise was calibrated for. The choice follows
+    from public numbers: no amplification by sampling is accounted for.
+    """
     number, least = state.round + 1, run.experiment.federation.min_success
     clients = run.clock.within_reach(state.participants.to_train(number), least)
     if state.central:
         return state.central.sample(clients, number)
-    return sample(clients, run.experiment.seed, number, run.experiment.clients_asked)
+    asked, seed = run.experiment.clients_asked, run.experiment.seed
+    if run.experiment.privacy.distributed and STEPS in state.memory:
+        return least_spent(clients, state.memory[STEPS][clients], seed, number, asked)
+    return sample(clients, seed, number, asked)
+
+
+def least_spent(
+    pool: np.ndarray, steps: np.ndarray, seed: int, number: int, count: int
+) -> list[int]:
+    """Return the clients with the fewest privacy steps so far, in order; ties are drawn.
+
+    Args:
+        pool: clients that can be asked, in order, int64 [n].
+        steps: that each of them has reported, int64 [n].
+        seed, number, count: see ``sample``.
+    """
+    ties = generator(seed, "sample", number).random(len(pool))
+    first = np.lexsort((ties, steps))[:count]
+    return sorted(pool[first].tolist())
 
 
 def sample(pool: np.ndarray, seed: int, number: int, count: int) -> list[int]:
@@ -255,5 +278,5 @@ def require_enough(
 def without_budget(run: Run, failed: Mapping[int, str]) -> list[int]:
     """Return the clients whose privacy budget is spent; only clients with a ledger have one."""
     privacy = run.experiment.privacy
-    charges = privacy.examples or privacy.local
+    charges = privacy.examples or privacy.charges_clients
     return [client for client in failed if charges and budget_spent(failed[client])]

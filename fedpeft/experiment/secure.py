@@ -71,10 +71,10 @@ def in_secure(
     yield from _in_sums(here, secure, federation, asked)
     if federation.mode == "async":
         yield f"{here}: a sum needs clients that train together; expected federation.mode = 'sync'"
-    if privacy.clients:
+    if privacy.clients and not privacy.distributed:
         yield (
-            f"{here}: noise for whole clients is not yet part of masked sums; expected "
-            f"privacy.unit = 'none' or 'example'"
+            f"{here}: privacy.client_noise = '{privacy.client_noise}' is noise on single updates "
+            f"or by a server that sees them; expected privacy.client_noise = 'secure'"
         )
     if continues(wire.down):
         yield (

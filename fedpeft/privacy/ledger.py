@@ -19,6 +19,7 @@ from fedpeft.errors import UserError
 from fedpeft.privacy import accounting
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.ledger_store import (
+    NOISE,
     Attempt,
     Charge,
     Contents,
@@ -138,6 +139,8 @@ class PrivacyLedger:
             time = datetime.now(UTC).isoformat(timespec="seconds")
             attempt = None if draw else attempt
             facts = {**note, "attempt": attempt.key} if attempt else {**note}
+            if mechanism.noise != "gaussian":
+                facts[NOISE] = mechanism.noise
             charge = Charge(number, time, unit, mechanism, delta, run, round_number, facts, draw)
             if contents.repeats(charge) or (attempt and contents.resumes(charge, attempt)):
                 return

@@ -230,7 +230,7 @@ def test_personal_parameters_stay_at_the_clients(quick: Quick, federate: Federat
         (["wire.down=delta1"], "clients mask for those who received the same"),
         (
             ["privacy.unit=client", "privacy.client_noise_multiplier=1"],
-            "noise for whole clients is not yet part of masked sums",
+            "privacy.client_noise = 'server' is noise on single updates",
         ),
     ],
 )
