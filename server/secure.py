@@ -114,8 +114,8 @@ class SecureRound:
     @property
     def members(self) -> dict[int, Node]:
         """The clients that prepared the round, in sums that have enough of them."""
-        found = {client for bucket in self._buckets for client in bucket.members}
-        return {client: node for client, node in self.nodes.items() if client in found}
+        prepared = {client for bucket in self._buckets for client in bucket.members}
+        return {client: node for client, node in self.nodes.items() if client in prepared}
 
     def train(
         self, vectors: Mapping[int, bytes], reference: bytes
@@ -149,8 +149,8 @@ class SecureRound:
                 self._too_few(bucket, len(arrived), "masked an update")
         self._save()
         revealed = self._reveal()
-        found = [self._sum(bucket, masked, revealed) for bucket in self._buckets]
-        summed = [one for one in found if one is not None]
+        tried = [self._sum(bucket, masked, revealed) for bucket in self._buckets]
+        summed = [one for one in tried if one is not None]
         strategy = self.run.experiment.federation.strategy
         if summed and len(summed) < (least := needed_by_rule(self.run.experiment.federation)):
             reason = f"{LOST}: {len(summed)} sums, strategy '{strategy}' needs {least}"

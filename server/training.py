@@ -160,17 +160,17 @@ def _summed_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
         return secure.read_masked(client, sent_back), statements
 
     checked = check_replies(replies, secure.failed, check)
-    found = secure.unmask({client: masked for client, (masked, _) in checked.items()})
+    summed = secure.unmask({client: masked for client, (masked, _) in checked.items()})
     updates = {
         client: _update_of(run, sent, one.mean, checked[client][1])
-        for one in found
+        for one in summed
         for client in one.clients
     }
-    if found:  # the median, because a malicious client may lie about its norm
-        norm = float(np.median([one.mean.norm for one in found]))
+    if summed:  # the median, because a malicious client may lie about its norm
+        norm = float(np.median([one.mean.norm for one in summed]))
         clip_norm = sums.next_clip_norm(experiment, clip_norm, norm)
     memory = {CLIP_NORM: np.array([clip_norm])}
-    listed = [one.clients for one in found]
+    listed = [one.clients for one in summed]
     return Trained(sent, sampled, dict(sorted(updates.items())), secure.failed, memory, sums=listed)
 
 

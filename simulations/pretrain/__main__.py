@@ -26,6 +26,7 @@ from transformers import (
 )
 from transformers.trainer_utils import get_last_checkpoint
 
+from fedpeft.errors import UserError
 from fedpeft.randomness import generator
 from simulations.benchmarks.common import script
 from simulations.pretrain.corpus import blocks, sentences, train_tokenizer
@@ -65,7 +66,13 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--save", type=int, default=500, help="steps between checkpoints (500)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bf16", action="store_true", help="multiply in bfloat16")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    # 256 bytes and the special tokens are entries of every vocabulary.
+    least = {"tokens": 1, "length": 2, "batch": 1, "lr": 1e-9, "vocabulary": 261, "save": 1}
+    for name, smallest in least.items():
+        if not getattr(options, name) >= smallest:
+            raise UserError(f"--{name} {getattr(options, name):g}: expected at least {smallest:g}")
+    return options
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -76,6 +83,8 @@ def main(arguments: Sequence[str] | None = None) -> None:
     out.mkdir(parents=True, exist_ok=True)
     tokenizer = _tokenizer(out, texts, options.vocabulary)
     rows = blocks(texts, tokenizer, options.length, generator(options.seed, "pretrain"))
+    if not len(rows):
+        raise UserError(f"--length {options.length}: the texts are shorter than one block")
     set_seed(options.seed)
     model = KINDS[options.kind](tokenizer, options.length)
     steps = max(1, int(options.tokens / options.batch / options.length))

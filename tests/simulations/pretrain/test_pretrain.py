@@ -39,6 +39,24 @@ def test_texts_are_read_once_and_only_those_to_train_on(folder: Path) -> None:
         sentences(folder / "nowhere")
 
 
+@pytest.mark.parametrize(
+    ("option", "value", "expected"),
+    [
+        ("batch", "0", "--batch 0: expected at least 1"),
+        ("tokens", "-5", "--tokens -5: expected at least 1"),
+        ("tokens", "nan", "--tokens nan: expected at least 1"),
+        ("vocabulary", "100", "--vocabulary 100: expected at least 261"),
+        ("length", "100000", "--length 100000: the texts are shorter than one block"),
+    ],
+)
+def test_wrong_options_are_one_line(
+    folder: Path, tmp_path: Path, option: str, value: str, expected: str
+) -> None:
+    arguments = ["decoder", "--text", str(folder), "--out", str(tmp_path / "out"), *SMALL]
+    with pytest.raises(UserError, match=expected):
+        main([*arguments, f"--{option}", value])
+
+
 def test_blocks_hold_the_texts_one_after_the_other(folder: Path) -> None:
     texts = sentences(folder)
     tokenizer = train_tokenizer(texts, 300)
