@@ -35,6 +35,7 @@ if TYPE_CHECKING:
 
 HEAD = "head.safetensors"
 EPSILON = 2.0**-16
+EXPORTED = ("bert", "roberta")  # families whose heads in transformers are known here
 
 
 def save_plain(trained: Trained, folder: Path) -> None:
@@ -43,6 +44,7 @@ def save_plain(trained: Trained, folder: Path) -> None:
     Raises:
         UserError: the method cannot be merged into weights.
     """
+    check_family(trained, "hf")
     name = trained.experiment.method.name
     if not trained.model.method.fusable:
         fusable = ", ".join(method for method in REGISTRY if method_class(method).fusable)
@@ -51,10 +53,20 @@ def save_plain(trained: Trained, folder: Path) -> None:
             f"{fusable}; --format vector works for all"
         )
     realised = realise(trained)
-    changes = fused_changes(trained.model.method.shape.family, realised.modifications)
+    changes = fused_changes(trained.model.method.shape, realised.modifications)
     plain_model(trained, realised, changes).save_pretrained(folder)
     save_surroundings(trained, realised, folder)
     (folder / "README.md").write_text(readme(trained, "hf"), encoding="utf-8")
+
+
+def check_family(trained: Trained, kind: str) -> None:
+    """Raise UserError if the backbone's family has no export of this kind."""
+    family = trained.model.method.shape.family
+    if family not in EXPORTED:
+        raise UserError(
+            f"--format {kind} works for {' and '.join(EXPORTED)} backbones, not for {family}; "
+            f"--format vector works for all"
+        )
 
 
 def realise(trained: Trained) -> Realised:

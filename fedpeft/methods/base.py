@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 from typing import ClassVar, Generic, TypeVar
 
@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from fedpeft.backbones.shapes import BackboneShape
+from fedpeft.errors import UserError
 from fedpeft.methods.settings import MethodSettings
 from fedpeft.modifications import Modification
 from fedpeft.projection import Stream
@@ -48,6 +49,19 @@ class Method(ABC, Generic[SettingsT]):
     @abstractmethod
     def sites(self) -> tuple[str, ...]:
         """The sites that change, in the order of a block."""
+
+    def places(
+        self, names: Iterable[str], layers: Iterable[int] | None = None
+    ) -> list[tuple[int, str]]:
+        """Return (block, site) of each site in some blocks; see ``BackboneShape.places``.
+
+        Raises:
+            UserError: the backbone has no such site.
+        """
+        try:
+            return self.shape.places(names, layers)
+        except UserError as error:
+            raise UserError(f"method '{self.settings.name}': {error}") from None
 
     @abstractmethod
     def parameters(self) -> dict[str, tuple[int, ...]]:

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedpeft.backbones.shapes import KNOWN_SHAPES
+from fedpeft.backbones.known import KNOWN_SHAPES
 from fedpeft.cli.methods import describe_methods, methods
 from fedpeft.errors import UserError
 from fedpeft.methods import REGISTRY

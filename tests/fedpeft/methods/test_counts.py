@@ -13,7 +13,7 @@ import pytest
 import torch
 from transformers import AutoModel, BertConfig, RobertaConfig
 
-from fedpeft.backbones.shapes import KNOWN_SHAPES, shape_of_config
+from fedpeft.backbones.known import KNOWN_SHAPES, shape_of_config
 from fedpeft.heads import Full, Head
 from fedpeft.methods import REGISTRY, build_method, settings_for
 from fedpeft.parameters import layout_of
