@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
 from functools import lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from fedpeft.backbones.families import FAMILIES, family_of
 from fedpeft.backbones.shapes import BackboneShape
@@ -106,6 +106,15 @@ def _published(name: str) -> BackboneShape:
 
     family, changes = _CONFIGS[name]
     return shape_of_config(AutoConfig.for_model(family, **changes))
+
+
+def default_representation(name: str) -> Literal["mean", "last", "mask"]:
+    """Return what the head reads of a backbone by default, without loading its files."""
+    if name == "minilm":
+        return "mean"  # it was trained for mean pooling
+    if name in _CONFIGS and FAMILIES[_CONFIGS[name][0]].reads_last:
+        return "last"
+    return "mask"  # Gupta et al. 2023, section 3.1
 
 
 #: Size here -> its name in the configuration of BERT, and its value if that is missing.

@@ -15,7 +15,7 @@ import torch
 
 from fedpeft.errors import UserError
 from fedpeft.export.plain import check_family, plain_model, portable, realise, save_surroundings
-from fedpeft.export.readme import base_name, readme
+from fedpeft.export.readme import OUTSIDE, base_name, readme
 from fedpeft.modifications import LowRank, Modification, ScaledLowRank
 from fedpeft.trained import Trained
 
@@ -64,7 +64,7 @@ def _config(trained: Trained, base: PreTrainedModel, changes: Sequence[Modificat
     from peft import LoraConfig, VeraConfig
 
     reads = trained.reads
-    prefix = "" if reads in ("mask", "mean") else f"{base.base_model_prefix}."
+    prefix = "" if reads in OUTSIDE else f"{base.base_model_prefix}."
     common: dict[str, Any] = {
         "target_modules": [prefix + _module(trained, change) for change in changes],
         "task_type": {"cls": "SEQ_CLS", "tags": "TOKEN_CLS"}.get(reads, "FEATURE_EXTRACTION"),

@@ -27,7 +27,8 @@ class Method(ABC, Generic[SettingsT]):
         lr: default local learning rate: the paper's order of magnitude, then the best of three in a
             small search (MiniLM, 1,000 SST-2 training phrases, another 1,000 held out, 2 epochs).
         source: the paper's section it follows.
-        fusable: whether every modification can be merged into the backbone's weights.
+        fusable: whether every modification can be merged into the backbone's weights; of the class:
+            on a backbone with biases.
         grouped: whether several task vectors can share a batch; False if whole weights change.
         sites: the sites that change, in the order of a block.
         tokens: number of tokens it adds to a text that use positions of the backbone.
@@ -37,7 +38,7 @@ class Method(ABC, Generic[SettingsT]):
     Settings: ClassVar[type[MethodSettings]]
     lr: ClassVar[float]
     source: ClassVar[str]
-    fusable: ClassVar[bool] = False
+    fusable: bool = False
     grouped: ClassVar[bool] = True
     tokens: int = 0
     around_mask: str = ""

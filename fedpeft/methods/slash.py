@@ -60,6 +60,7 @@ class Slash(SingleVector[SlashSettings]):
         layers = chosen_blocks(settings.layers, shape.layers)
         self._places = self.places([site[settings.position]], layers)
         self.init = settings.init
+        self.fusable = all(shape.has(site, layer, "bias") for layer, site in self._places)
         self._width = shape.outputs(site[settings.position])
         shifted = len(self._places) * self._width
         self.d = shifted if settings.d == "max" else settings.d

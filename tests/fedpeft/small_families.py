@@ -80,9 +80,13 @@ PRE_NORM = {*LLAMAS, "modernbert", "gpt2", "mbart", "t5", "t5-gated"}
 FLOAT32 = {*LLAMAS, "modernbert", "t5", "t5-gated", "deberta"}
 
 
-def tolerance(family: str) -> float:
-    """Return the largest difference that a family's own float32 computations explain."""
-    return 1e-5 if family in FLOAT32 else 1e-9
+def tolerance(family: str, expected: torch.Tensor | None = None) -> float:
+    """Return the largest difference that a family's own float32 computations explain.
+
+    It is relative to the largest number of ``expected``, if that is above 1.
+    """
+    largest = 1.0 if expected is None else max(1.0, float(expected.detach().abs().max()))
+    return largest * (1e-5 if family in FLOAT32 else 1e-9)
 
 
 @lru_cache

@@ -90,6 +90,7 @@ class Family:
         starts: whether the decoder's tokens are passed to the model: the text's, shifted by one.
         packs: whether texts can pass through the blocks without their padding.
         resumes: whether a pass can start at any block.
+        example_weights: whether Opacus can compute an example's gradient of every weight.
         missing: why a site is missing, by its name.
     """
 
@@ -109,6 +110,7 @@ class Family:
     starts: bool = False
     packs: bool = False
     resumes: bool = False
+    example_weights: bool = False
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @property

@@ -35,6 +35,7 @@ BERT = Family(
     options={"add_pooling_layer": False},
     packs=True,
     resumes=True,
+    example_weights=True,
 )
 ROBERTA = replace(BERT, offset=True)
 #: Embeddings may be narrower than the blocks; a linear layer, which is missing otherwise, then
@@ -78,6 +79,7 @@ DISTILBERT = Family(
     configuration=("activation",),
     packs=True,
     resumes=True,
+    example_weights=True,
 )
 FAMILIES = {
     "bert": BERT,

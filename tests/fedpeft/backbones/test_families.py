@@ -93,7 +93,7 @@ def test_states_equal_the_equations(family: str, name: str) -> None:
         mask = batch.attention_mask
         actual, _ = model.hidden_states(model.realise(vectors).modifications, batch)
         expected = literal(model, vectors, batch)
-        allowed = tolerance(family) * max(1, expected.abs().max())
+        allowed = tolerance(family, expected)
         torch.testing.assert_close(
             at_text(actual, mask), at_text(expected, mask), rtol=0, atol=allowed
         )
