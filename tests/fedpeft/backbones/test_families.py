@@ -6,7 +6,9 @@ The families' tables of sites are not read: ``written`` and ``equations`` have n
 from __future__ import annotations
 
 import copy
+import sys
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 import torch
@@ -137,6 +139,14 @@ def assert_single(
         torch.testing.assert_close(actual[row], gradient, rtol=allowed, atol=allowed)
         torch.testing.assert_close(losses[row], loss, rtol=0, atol=allowed)
         assert gradient.abs().max() > 1e-4
+
+
+def test_the_documented_table_is_that_of_the_tests() -> None:
+    sys.path.insert(0, str(Path(__file__).resolve().parents[3] / "docs"))
+    from parts.families import refusals
+
+    found = {(family, name) for family, row in refusals().items() for name in row if not row[name]}
+    assert found == set(WORKING)
 
 
 def test_small_settings_cover_every_method() -> None:
