@@ -10,7 +10,10 @@ _CLASSES = {
     "tags": "AutoModelForTokenClassification",
     "mask": "AutoModel",
     "mean": "AutoModel",
+    "last": "AutoModel",
 }
+#: Representations whose head is a file of its own: transformers has no class with this head.
+OUTSIDE = ("mask", "mean", "last")
 
 _READ = {
     "cls": """
@@ -27,6 +30,14 @@ def outputs(text, text_pair=None):
     with torch.no_grad():
         states = model(**tokenizer(text, text_pair, **options)).last_hidden_state[0]  # [T, width]
         return head["weight"] @ states.mean(0) + head["bias"]
+""",
+    "last": """
+def outputs(text, text_pair=None):
+    \"\"\"Return {outputs}, [C].\"\"\"
+    options = {{"truncation": True, "max_length": {max_length}, "return_tensors": "pt"}}
+    with torch.no_grad():
+        states = model(**tokenizer(text, text_pair, **options)).last_hidden_state[0]  # [T, width]
+        return head["weight"] @ states[-1] + head["bias"]
 """,
     "mask": """
 def outputs(text, text_pair=None):
@@ -105,7 +116,7 @@ def base_name(trained: Trained) -> str:
 
 
 def _loading(trained: Trained, kind: str) -> str:
-    name, outside = _CLASSES[trained.reads], trained.reads in ("mask", "mean")
+    name, outside = _CLASSES[trained.reads], trained.reads in OUTSIDE
     # The pooler is unused, and an exported encoder has none.
     options = ", add_pooling_layer=False" if outside else ""
     lines = ["import torch", f"from transformers import {name}, AutoTokenizer", ""]
