@@ -152,9 +152,7 @@ def _reading(item: Item) -> tuple[str, int, bool]:
     return item.entry.setup.reading
 
 
-def _grouped(
-    values: Sequence[ValueT], key: Callable[[ValueT], Hashable]
-) -> Iterator[np.ndarray]:
+def _grouped(values: Sequence[ValueT], key: Callable[[ValueT], Hashable]) -> Iterator[np.ndarray]:
     """Yield the places of values with equal keys, int64 [n] each."""
     places: dict[Hashable, list[int]] = defaultdict(list)
     for place, value in enumerate(values):

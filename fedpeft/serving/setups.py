@@ -221,4 +221,3 @@ class Setups:
     def dtype(self) -> torch.dtype:
         """The dtype of the backbone and of the vectors."""
         return next(self.backbone.model.parameters()).dtype
-

@@ -1,7 +1,7 @@
 """Throughput of texts for many task vectors in mixed batches, against one merged model.
 
-The merged model is the backbone with one vector's shifts added to its biases; it takes the same texts
-through the same code, without modifications. Both sides, and variants, alternate in one process.
+The merged model is the backbone with one vector's shifts added to its biases; it takes the same
+texts through the same code, without modifications. All sides alternate in one process.
 
 Example:
     python -m simulations.benchmarks.serving --glue ../shared/data/glue
@@ -136,7 +136,9 @@ def main(arguments: Sequence[str] | None = None) -> Report:
         linear = vector_files([*common, "method.name=linear"], 1)
         catalog = filled(None, "linear", linear, file)
         loaded, start = resident("VmRSS"), time.perf_counter()
-        files = vector_files([*common, "method.name=slash", f"method.d={options.d}"], options.vectors)
+        files = vector_files(
+            [*common, "method.name=slash", f"method.d={options.d}"], options.vectors
+        )
         filled(catalog, "slash", files, file)
         seconds = time.perf_counter() - start
     lines = texts(options.task, str(options.glue or ""), options.texts)

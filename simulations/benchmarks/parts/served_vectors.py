@@ -56,6 +56,9 @@ def texts(task: str, path: str, count: int) -> list[str]:
     section = TaskSection(name=task, path=path, train_limit=8)
     dev = [str(text) for text in load_task(section).dev.text]
     draw = generator(0, "served-texts")
-    return [dev[row % len(dev)] for row in np.concatenate(
-        [draw.permutation(len(dev)) for _ in range(-(-count // len(dev)))]
-    )[:count]]
+    return [
+        dev[row % len(dev)]
+        for row in np.concatenate(
+            [draw.permutation(len(dev)) for _ in range(-(-count // len(dev)))]
+        )[:count]
+    ]
