@@ -5,6 +5,7 @@ from __future__ import annotations
 import hmac
 import ipaddress
 import json
+import os
 import socket
 from collections.abc import Mapping
 from typing import Any
@@ -25,6 +26,8 @@ class LoopbackHost:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 403 if the Host header names no loopback address."""
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
         host = Headers(scope=scope).get("host", "")
         refusal = json_response({"error": "the Host header names no loopback address"}, 403)
         await (self.app if is_loopback(host) else refusal)(scope, receive, send)
@@ -38,6 +41,8 @@ class SameOrigin:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         """Answer 403 if there is an Origin header and it does not match the Host header."""
+        if scope["type"] != "http":
+            return await self.app(scope, receive, send)
         headers = Headers(scope=scope)
         origin, host = headers.get("origin"), headers.get("host", "")
         same = origin is None or origin in (f"http://{host}", f"https://{host}")
@@ -70,9 +75,10 @@ def listener(host: str, port: int) -> socket.socket:
         family = socket.AF_INET6 if ":" in host else socket.AF_INET
         sock = socket.create_server((host, port), family=family, backlog=512)
     except OSError as error:
+        reason = os.strerror(error.errno or 0)
         raise UserError(
-            f"cannot listen at {host} port {port} ({error.strerror}); choose another --port, or "
-            f"stop the program that uses it"
+            f"cannot listen at {host} port {port} ({reason}); choose another --port, or stop the "
+            f"program that uses it"
         ) from None
     # asyncio sets it only on sockets made with a protocol; without it, an answer takes 40 ms more.
     sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)

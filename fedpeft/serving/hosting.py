@@ -15,7 +15,7 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedpeft.errors import UserError
+from fedpeft.errors import RunFailed, UserError
 from fedpeft.files import PRIVATE, write_together
 
 _PATIENCE = 20.0  # seconds until a connection that sends no complete head is closed
@@ -51,9 +51,15 @@ def server_of(app: Starlette, certificate: Path | None, key: Path | None) -> uvi
 
 
 def run(server: uvicorn.Server, listener: socket.socket) -> None:
-    """Serve until SIGTERM or Ctrl-C; accepted requests are answered before it returns."""
+    """Serve until SIGTERM or Ctrl-C; accepted requests are answered before it returns.
+
+    Raises:
+        RunFailed: the server could not start.
+    """
     with _quiet_signals():
         server.run([listener])
+    if not server.started:
+        raise RunFailed("the server could not start; the log above says why")
 
 
 @contextmanager
