@@ -82,8 +82,9 @@ class _Graph(nn.Module):
             [operator(projection, device, model.dtype).forward for projection in fixed]
             for fixed in (model.method.projections(), model.head.projections())
         )
-        labelled = isinstance(weights, Labelled)
-        self._labels = label_weights(weights, model.backbone) if labelled else None
+        self._labels = None
+        if isinstance(weights, Labelled):
+            self._labels = label_weights(weights, model.backbone)
         types = ["token_type_ids"] if model.backbone.shape.types > 1 else []
         read = ["read"] if reads == "mask" else []
         self.names = ["input_ids", "attention_mask", *types, *read, "vectors"]

@@ -104,16 +104,18 @@ async def _ask(
 ) -> None:
     """Send one text; one in fifty asks for a vector that comes and goes."""
     guest = draw.random() < 0.02
-    name = (
-        f"guest{draw.integers(4)}" if guest else target.vectors[draw.integers(len(target.vectors))]
-    )
-    line = target.lines[draw.integers(len(target.lines))]
+    name = f"guest{draw.integers(4)}" if guest else target.vectors[_place(draw, target.vectors)]
+    line = target.lines[_place(draw, target.lines)]
     start = time.perf_counter()
     response = await http.post("/predict", json={"inputs": [{"vector": name, "text": line}]})
     if response.status_code == 200:
         figures.seconds.append(time.perf_counter() - start)
     gone = guest and response.status_code == 404
     figures.statuses["removed" if gone else str(response.status_code)] += 1
+
+
+def _place(draw: np.random.Generator, values: Sequence[str]) -> int:
+    return int(draw.integers(len(values)))
 
 
 async def _changes(http: httpx.AsyncClient, target: Target, figures: Load, end: float) -> None:
