@@ -33,20 +33,30 @@ from fedpeft.trained import Trained
 from fedpeft.vectorfile import VECTOR, vector_bytes
 
 MODEL = "model.onnx"
+#: Methods whose graph torch 2.13 fixes to the number of texts of the example, because of
+#: ``torch.einsum`` or ``repeat_interleave`` along the group axis.
+FIXED = ("compacter", "mam", "multihead_parallel_adapter", "prefix")
 _LARGE = 1_500_000_000  # bytes; protobuf allows 2 GB in one file
-_EXAMPLE = (2, 8)  # texts and tokens of the inputs that the graph is traced with; both are free
+#: Texts and tokens of the traced inputs. Both are free, unless they equal another size of the graph.
+_EXAMPLE = (5, 7)
 
 
 def save_onnx(trained: Trained, folder: Path) -> None:
     """Write model.onnx, the run's vector, the tokenizer and a README.
 
     Raises:
-        UserError: onnx is not installed, or the method changes whole weights.
+        UserError: onnx is not installed, or the method cannot be exported.
     """
+    name = trained.experiment.method.name
     if not trained.model.method.grouped:
         raise UserError(
-            f"method '{trained.experiment.method.name}' changes whole weights, which cannot be an "
-            f"input; --format hf works for it"
+            f"method '{name}' changes whole weights, which cannot be an input; --format hf works "
+            f"for it"
+        )
+    if name in FIXED:
+        raise UserError(
+            f"method '{name}' cannot be exported with any number of texts; --format onnx works for "
+            f"all methods but {', '.join(FIXED)}, full and said"
         )
     try:
         import onnx  # noqa: F401
