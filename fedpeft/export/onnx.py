@@ -37,7 +37,7 @@ MODEL = "model.onnx"
 #: ``torch.einsum`` or ``repeat_interleave`` along the group axis.
 FIXED = ("compacter", "mam", "multihead_parallel_adapter", "prefix")
 _LARGE = 1_500_000_000  # bytes; protobuf allows 2 GB in one file
-#: Texts and tokens of the traced inputs. Both are free, unless they equal another size of the graph.
+#: Texts and tokens of the traced inputs; the graph takes any number of both.
 _EXAMPLE = (5, 7)
 
 
