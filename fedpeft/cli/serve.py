@@ -100,8 +100,17 @@ def serve(
             f"described at /docs",
             flush=True,
         )
+        _start_log()
         run(server, sock)
     print("stopped")
+
+
+def _start_log() -> None:
+    """Print changes of vectors and refused tokens on stderr; of libraries, only warnings."""
+    import logging
+
+    logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
+    logging.getLogger("fedpeft").setLevel(logging.INFO)
 
 
 def _check_exposed(host: str, keys: Path | None, token: Path | None) -> bool:

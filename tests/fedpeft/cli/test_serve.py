@@ -28,10 +28,10 @@ TEXT = "the film last night was truly wonderful"
 @contextmanager
 def process(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start ``fedpeft serve``; yield the process and its first line; it has to end with 0."""
-    command = [sys.executable, "-m", "fedpeft.cli", "serve", *map(str, arguments)]
     code = "from fedpeft.cli import main; main()"
-    command = [sys.executable, "-c", code, *command[3:]]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as running:
+    command = [sys.executable, "-c", code, "serve", *map(str, arguments)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as running:
         try:
             assert running.stdout is not None
             yield running, running.stdout.readline()
@@ -65,6 +65,9 @@ def test_serve_answers_as_predict_prints(fedpeft, tmp_path: Path, end: signal.Si
         running.send_signal(end)
         assert running.wait(20) == 0
         assert running.stdout is not None and running.stdout.read() == "stopped\n"
+        assert running.stderr is not None
+        (logged,) = running.stderr.read().splitlines()
+        assert logged.endswith(" INFO removed vector 'films'")
 
 
 @pytest.mark.slow
