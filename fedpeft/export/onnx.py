@@ -33,9 +33,9 @@ from fedpeft.trained import Trained
 from fedpeft.vectorfile import VECTOR, vector_bytes
 
 MODEL = "model.onnx"
-#: Methods whose graph torch 2.13 fixes to the number of texts of the example, because of
-#: ``torch.einsum`` or ``repeat_interleave`` along the group axis.
-FIXED = ("compacter", "mam", "multihead_parallel_adapter", "prefix")
+#: Methods whose graph torch 2.13 fixes to the number of texts of the example, for example because
+#: ``len`` of a tensor is a plain number.
+FIXED = ("compacter", "mam", "multihead_parallel_adapter", "prefix", "vera")
 _LARGE = 1_500_000_000  # bytes; protobuf allows 2 GB in one file
 #: Texts and tokens of the traced inputs; the graph takes any number of both.
 _EXAMPLE = (5, 7)
