@@ -8,7 +8,7 @@ outputs; the texts of a pass are grouped by it for the last, small product.
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -96,8 +96,11 @@ class Engine:
         entries = [items[i].entry for i in order]
         for family_rows in _grouped(entries, lambda entry: entry.setup.family):
             family = entries[family_rows[0]].setup.family
+            own = [entries[row] for row in family_rows]
+            realised = dict(zip(own, self.rows.of(own), strict=True))  # one product for all passes
             for rows in self._passes(family, texts.lengths, family_rows):
-                parts = self._pass(family, [entries[row] for row in rows], texts, rows)
+                chosen = [entries[row] for row in rows]
+                parts = self._pass(family, chosen, realised, texts, rows)
                 outputs |= zip(order[rows].tolist(), parts, strict=True)
         return outputs
 
@@ -108,7 +111,12 @@ class Engine:
         return [rows[cut] for cut in cuts]
 
     def _pass(
-        self, family: Family, entries: Sequence[Entry], texts: Encoded, rows: np.ndarray
+        self,
+        family: Family,
+        entries: Sequence[Entry],
+        realised: Mapping[Entry, Tensor],
+        texts: Encoded,
+        rows: np.ndarray,
     ) -> list[np.ndarray]:
         """Return the outputs of some texts: [C] each, or for tags [T, C]."""
         backbone = self._setups.backbone
@@ -116,10 +124,10 @@ class Engine:
             [texts], [rows], backbone.tokenizer.pad_token_id, backbone.device, self._setups.dtype
         )
         same = all(entry is entries[0] for entry in entries)
-        realised = self.rows.of(entries[:1] if same else entries)
-        changes = torch.stack([row[: family.size] for row in realised])  # [G, M]
+        kept = [realised[entry] for entry in (entries[:1] if same else entries)]
+        changes = torch.stack([row[: family.size] for row in kept])  # [G, M]
         states, batch = family.encoder.run(family.modifications(changes), batch)
-        heads = [row[family.size :] for row in realised] * (len(entries) if same else 1)
+        heads = [row[family.size :] for row in kept] * (len(entries) if same else 1)
         return _read(family, entries, heads, states.to(self._setups.dtype), batch)
 
 
