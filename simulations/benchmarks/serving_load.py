@@ -42,7 +42,10 @@ def server(options: argparse.Namespace, scratch: Path) -> Iterator[Target]:
     lines = texts(options.task, str(options.glue or ""), 872)
     given = ("--threads", str(options.threads), "--queue", "4096")
     with subprocess.Popen(
-        command(folder, port, operator, *given), stdout=subprocess.PIPE, text=True
+        command(folder, port, operator, *given),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
     ) as process:
         try:
             assert process.stdout is not None
