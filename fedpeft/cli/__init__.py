@@ -19,6 +19,7 @@ from fedpeft.cli import (
     privacy,
     report,
     run,
+    serve,
     server,
     simulate,
     study,
@@ -57,6 +58,7 @@ def fedpeft(
 app.command()(simulate.simulate)
 app.command()(predict.predict)
 app.command()(export.export)
+app.command()(serve.serve)
 app.command()(methods.methods)
 app.command()(tasks.tasks)
 app.command()(config.config)

@@ -116,14 +116,19 @@ def save_surroundings(trained: Trained, realised: Realised, folder: Path) -> Non
     """Write the tokenizer, and the head if the model does not include it."""
     from safetensors.torch import save_file
 
+    save_tokenizer(trained, folder)
+    if trained.reads in OUTSIDE:
+        weight, bias = _head(realised)
+        save_file({"weight": weight, "bias": bias}, folder / HEAD)
+
+
+def save_tokenizer(trained: Trained, folder: Path) -> None:
+    """Write the tokenizer with the run's maximum length."""
     tokenizer = copy.deepcopy(trained.model.backbone.tokenizer)
     tokenizer.backend_tokenizer.no_truncation()  # reset the options of earlier calls
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.model_max_length = trained.experiment.task.max_length
     tokenizer.save_pretrained(folder)
-    if trained.reads in OUTSIDE:
-        weight, bias = _head(realised)
-        save_file({"weight": weight, "bias": bias}, folder / HEAD)
 
 
 def _head(realised: Realised) -> tuple[Tensor, Tensor]:

@@ -93,10 +93,6 @@ the precision of float32. Do not load the model in float16, where these values u
 def readme(trained: Trained, kind: str) -> str:
     """Return the README of an export of kind "hf" or "peft"."""
     experiment = trained.experiment
-    meaning = "`outputs` returns the score."
-    if trained.kind != "score":
-        labels = ", ".join(f"`{label}`" for label in trained.labels)
-        meaning = f"The labels, in the order of the outputs: {labels}."
     return _TEXT.format(
         task=experiment.task.name,
         method=experiment.method.name,
@@ -105,8 +101,23 @@ def readme(trained: Trained, kind: str) -> str:
         version=__version__,
         note=_TANH if trained.reads == "cls" else "",
         code=_loading(trained, kind) + _reading(trained),
-        meaning=meaning,
+        meaning=meaning_of(trained),
     )
+
+
+def meaning_of(trained: Trained) -> str:
+    """Return a sentence about the outputs."""
+    if trained.kind == "score":
+        return "`outputs` returns the score."
+    labels = ", ".join(f"`{label}`" for label in trained.labels)
+    return f"The labels, in the order of the outputs: {labels}."
+
+
+def word_space(trained: Trained) -> str:
+    """Return code that puts a space before a word, or "" if the tokenizer needs none."""
+    tokenizer = trained.model.backbone.tokenizer
+    # As in fedpeft.tasks.tokens.by_word: byte-level tokenizers mark a word by a space.
+    return "" if tokenizer.tokenize(" a") == tokenizer.tokenize("a") else '" " + '
 
 
 def base_name(trained: Trained) -> str:
@@ -137,11 +148,8 @@ def _loading(trained: Trained, kind: str) -> str:
 
 
 def _reading(trained: Trained) -> str:
-    tokenizer = trained.model.backbone.tokenizer
-    # As in fedpeft.tasks.tokens.by_word: byte-level tokenizers mark a word by a space.
-    space = "" if tokenizer.tokenize(" a") == tokenizer.tokenize("a") else '" " + '
     return _READ[trained.reads].format(
         outputs="the score" if trained.kind == "score" else "the logits",
         max_length=trained.experiment.task.max_length,
-        space=space,
+        space=word_space(trained),
     )
