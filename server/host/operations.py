@@ -11,7 +11,6 @@ from __future__ import annotations
 import asyncio
 import hashlib
 import hmac
-import ipaddress
 import json
 import logging
 import os
@@ -20,7 +19,6 @@ import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from typing import Any
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
@@ -33,6 +31,7 @@ from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fedpeft.hosting.hosts import is_loopback
 from fedpeft.hosting.processes import Supervisor
 from server.deployed import RUNS
 from server.host.folder import ServerFolder
@@ -134,7 +133,7 @@ class _LoopbackHost:
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         host = Headers(scope=scope).get("host", "")
         refusal = _json({"error": "the Host header names no loopback address"}, 403)
-        await (self.app if _is_loopback(host) else refusal)(scope, receive, send)
+        await (self.app if is_loopback(host) else refusal)(scope, receive, send)
 
 
 class _Endpoint:
@@ -210,14 +209,6 @@ class _FileResponse(StreamingResponse):
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         with self._files:
             await super().__call__(scope, receive, send)
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def _offset(request: Request) -> int:

@@ -1,0 +1,89 @@
+"""Serve the page of some folders until the process is interrupted."""
+
+from __future__ import annotations
+
+import errno
+import secrets
+import socket
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+import uvicorn
+
+from fedpeft.errors import UserError
+from fedpeft.hosting.hosts import is_loopback
+from fedpeft.page.app import page_app
+from fedpeft.page.guard import TOKEN, Access
+from simulations.watch.source import Folders
+
+LOOPBACK, PORT = "127.0.0.1", 8321
+
+
+def serve(
+    paths: Sequence[Path],
+    host: str = LOOPBACK,
+    port: int = PORT,
+    token: bool = False,
+    ready: Callable[[str, Folders], object] = lambda address, source: None,
+) -> None:
+    """Serve the page of runs and studies below some folders; nothing is written there.
+
+    Args:
+        paths: folders of runs and studies, or folders above them.
+        host: address to listen at; any but loopback needs a token.
+        port: 0 = any free one.
+        token: whether a token is needed at loopback, too.
+        ready: receives the page's address, with the token, and its source.
+
+    Raises:
+        UserError: a folder holds nothing to show, or the address is not available.
+    """
+    source = Folders(paths)
+    listener = listen(host, port)
+    number = listener.getsockname()[1]
+    outside = not is_loopback(_in_url(host))
+    access = Access(
+        token=secrets.token_urlsafe(24) if token or outside else "",
+        names={host, socket.gethostname(), socket.getfqdn()} if outside else (),
+        cookie=f"fedpeft-{number}",
+    )
+    config = uvicorn.Config(
+        page_app(source, access),
+        ws="none",
+        lifespan="off",
+        log_config=None,
+        access_log=False,  # addresses may hold the token
+        proxy_headers=False,
+        server_header=False,
+        timeout_graceful_shutdown=1,
+    )
+    ready(_address(host, number, access.token), source)
+    uvicorn.Server(config).run(sockets=[listener])
+
+
+def listen(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an address.
+
+    Raises:
+        UserError: the port is taken, or this machine does not have the address.
+    """
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    try:
+        return socket.create_server((host, port), family=family)
+    except OSError as error:
+        if error.errno == errno.EADDRINUSE:
+            raise UserError(
+                f"--port {port}: another program listens there; choose another port, or 0 for "
+                f"any free one"
+            ) from None
+        reason = error.strerror or str(error)
+        raise UserError(f"--host {host} --port {port}: cannot listen there ({reason})") from None
+
+
+def _address(host: str, port: int, token: str) -> str:
+    name = socket.getfqdn() if host in ("0.0.0.0", "::") else _in_url(host)
+    return f"http://{name}:{port}/{f'?{TOKEN}={token}' if token else ''}"
+
+
+def _in_url(host: str) -> str:
+    return f"[{host}]" if ":" in host else host
