@@ -7,7 +7,7 @@ alone is sufficient.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,10 +16,11 @@ import numpy as np
 from fedpeft.backbones.loading import choose_device
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
+from fedpeft.files import read_object
 from fedpeft.model import TaskModel
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import Kind, TaskInfo
-from fedpeft.vectorfile import EXPERIMENT, VECTOR, read_vector
+from fedpeft.vectorfile import EXPERIMENT, RESULT, VECTOR, read_vector
 from fedpeft.wire.formats import decode
 
 
@@ -35,6 +36,7 @@ class Trained:
         kind: kind of the prediction.
         pair: whether an example has two texts.
         about: the file's metadata, see ``describe_vector``.
+        result: content of the run's result.json; {} if only the vector's file is there.
     """
 
     experiment: Experiment
@@ -44,6 +46,7 @@ class Trained:
     kind: Kind
     pair: bool
     about: dict[str, Any]
+    result: dict[str, Any] = field(default_factory=dict)
 
     @property
     def reads(self) -> str:
@@ -72,7 +75,8 @@ class Trained:
             vector = decode(vector.tobytes(), str(vector.dtype), size, dtype)
         except ValueError as error:
             raise UserError(f"'{file}': {error}; it is damaged, export or run again") from None
-        return cls(runtime.experiment, model, vector, info.labels, info.kind, info.pair, about)
+        known = runtime.experiment, model, vector, info.labels, info.kind, info.pair, about
+        return cls(*known, result=_result_of(path, about) if path.is_dir() else {})
 
 
 def describe_vector(runtime: Runtime, digests: Mapping[str, str]) -> dict[str, Any]:
@@ -152,6 +156,14 @@ def _check_same_run(file: Path, experiment: Experiment) -> None:
             f"'{file}' belongs to another run: {', '.join(differing)} (in the file and the "
             f"folder); restore the run's file, or pass the file instead of the folder"
         )
+
+
+def _result_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of result.json; {} if it is missing, damaged, or of another vector."""
+    result = read_object(folder / RESULT)
+    digests = result.get("digests")
+    same = isinstance(digests, dict) and digests.get("vector") == about.get("vector")
+    return result if same else {}
 
 
 def _mismatches(runtime: Runtime, about: dict[str, Any]) -> Iterator[str]:

@@ -21,7 +21,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
 from fedpeft.files import append_lines, write_atomic, write_json
 from fedpeft.hosting.locks import is_held, locked
-from fedpeft.vectorfile import EXPERIMENT, VECTOR, vector_bytes
+from fedpeft.vectorfile import EXPERIMENT, RESULT, VECTOR, vector_bytes
 from server.checkpoints import (
     Checkpoint,
     last_checkpoint,
@@ -33,7 +33,6 @@ from server.records import ByteLine, RoundLine, WireLine
 
 ROUNDS = "rounds.jsonl"
 BYTES = "bytes.jsonl"
-RESULT = "result.json"
 PROGRESS = "progress.json"
 IDENTITY = "identity.json"
 REFUSED = "refused.jsonl"  # reasons why nodes do not take part, or not in all rounds

@@ -1,7 +1,8 @@
-"""The README of an export, with code for plain transformers that predicts like the run."""
+"""The README of an export: a model card with code for transformers that predicts like the run."""
 
 from __future__ import annotations
 
+from fedpeft.export.card import metadata, sections
 from fedpeft.trained import Trained
 from fedpeft.version import __version__
 
@@ -62,7 +63,8 @@ def outputs(words):
 """,
 }
 
-_TEXT = """# {task}: {method} on {backbone}
+_TEXT = """{metadata}
+# {task}: {method} on {backbone}
 
 Written by `fedpeft export --format {kind}` {version}; using it does not require fedpeft.
 {note}
@@ -70,7 +72,8 @@ Written by `fedpeft export --format {kind}` {version}; using it does not require
 {code}```
 
 {meaning}
-"""
+
+{sections}"""
 
 _TANH = """
 The head is linear, but the transformers class has a tanh between its two layers. The first layer
@@ -87,6 +90,8 @@ def readme(trained: Trained, kind: str) -> str:
         labels = ", ".join(f"`{label}`" for label in trained.labels)
         meaning = f"The labels, in the order of the outputs: {labels}."
     return _TEXT.format(
+        metadata=metadata(trained, kind),
+        sections=sections(trained),
         task=experiment.task.name,
         method=experiment.method.name,
         backbone=experiment.backbone,
