@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
 from typing import Any, Protocol
 
 from starlette.applications import Starlette
@@ -20,6 +20,7 @@ from fedpeft.page.render import live_policy, page
 
 VIEWS = ("list", "runs", "study")
 MOST = 12  # runs that one page compares: as many as there are colors
+_PATIENCE = 0.5  # seconds until a stream ends when the server does
 _SILENCE = 15.0  # seconds after which a comment is sent: it finds readers that are gone
 
 
@@ -53,14 +54,17 @@ class Source(Protocol):
         """
 
 
-def page_app(source: Source, access: Access) -> Starlette:
+def page_app(
+    source: Source, access: Access, stopping: Callable[[], bool] = lambda: False
+) -> Starlette:
     """Return the ASGI application of the pages of a source.
 
     Args:
         source: of the data.
         access: who may read.
+        stopping: whether the server ends, which then waits for streams that are open.
     """
-    pages = _Pages(source)
+    pages = _Pages(source, stopping)
     app = Starlette(
         routes=[
             Route("/", pages.home),
@@ -75,8 +79,8 @@ def page_app(source: Source, access: Access) -> Starlette:
 
 
 class _Pages:
-    def __init__(self, source: Source):
-        self._source = source
+    def __init__(self, source: Source, stopping: Callable[[], bool]):
+        self._source, self._stopping = source, stopping
 
     def home(self, request: Request) -> Response:
         """Return the first page."""
@@ -93,7 +97,26 @@ class _Pages:
         names = query.getlist("name")
         feed = await asyncio.to_thread(self._feed, query.get("view", ""), names)
         cursor = request.headers.get("last-event-id") or query.get("cursor", "")
-        return StreamingResponse(_events(request, feed, cursor), media_type="text/event-stream")
+        events = self._events(request, feed, cursor)
+        return StreamingResponse(events, media_type="text/event-stream")
+
+    async def _events(self, request: Request, feed: Feed, cursor: str) -> AsyncIterator[str]:
+        spoken = time.monotonic()
+        yield "retry: 2000\n\n"
+        while not (self._stopping() or await request.is_disconnected()):
+            change = await asyncio.to_thread(feed.changes, cursor)
+            if change:
+                cursor, spoken = change["cursor"], time.monotonic()
+                yield f"id: {cursor}\ndata: {json.dumps(change, allow_nan=False)}\n\n"
+            elif time.monotonic() - spoken > _SILENCE:
+                spoken = time.monotonic()
+                yield ": \n\n"
+            await self._pause(feed.interval)
+
+    async def _pause(self, seconds: float) -> None:
+        while seconds > 0 and not self._stopping():
+            await asyncio.sleep(min(seconds, _PATIENCE))
+            seconds -= _PATIENCE
 
     def _page(self, view: str, names: list[str], alone: bool = False) -> Response:
         data = self._feed(view, names).whole()
@@ -109,20 +132,6 @@ class _Pages:
             return self._source.feed(view, names)
         except KeyError as error:
             raise HTTPException(404, f"no run or study {error}") from None
-
-
-async def _events(request: Request, feed: Feed, cursor: str) -> AsyncIterator[str]:
-    spoken = time.monotonic()
-    yield "retry: 2000\n\n"
-    while not await request.is_disconnected():
-        change = await asyncio.to_thread(feed.changes, cursor)
-        if change:
-            cursor, spoken = change["cursor"], time.monotonic()
-            yield f"id: {cursor}\ndata: {json.dumps(change, allow_nan=False)}\n\n"
-        elif time.monotonic() - spoken > _SILENCE:
-            spoken = time.monotonic()
-            yield ": \n\n"
-        await asyncio.sleep(feed.interval)
 
 
 def _error(request: Request, error: Exception) -> Response:

@@ -2,38 +2,50 @@
 
 from __future__ import annotations
 
-import tomllib
-from collections.abc import Mapping
-from functools import lru_cache
+from collections.abc import Iterator, Mapping
+from functools import cache
 from typing import Any
 
-from fedpeft.errors import UserError
+from pydantic import BaseModel
+
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.overrides import leaves
 
-#: Other defaults depend on these, so a run is compared with the defaults for its own.
-_CHOICES = ("backbone", "task.name", "method.name")
+#: Settings whose defaults depend on others, see ``Experiment.derived``.
+_DERIVED = {
+    "representation": "the backbone's",
+    "local.lr": "the method's",
+    "federation.server_lr": "the strategy's",
+}
 
 
 def described(settings: Mapping[str, Any]) -> list[list[str]]:
-    """Return [key, value, default] of each setting; default is "" where there is none."""
-    values = {key: text(value) for key, value in leaves(settings)}
-    defaults = _defaults(*(values.get(key, "") for key in _CHOICES))
-    return [[key, value, defaults.get(key, "")] for key, value in values.items()]
+    """Return [key, value, default] of each setting; default is "" where there is none.
+
+    The defaults of a method are "" here: only its module has them, and it loads torch.
+    """
+    defaults = _defaults()
+    return [[key, text(value), defaults.get(key, "")] for key, value in leaves(settings)]
 
 
 def text(value: Any) -> str:
     """Return a value of TOML as text."""
     if isinstance(value, list | tuple):
         return ", ".join(map(text, value))
-    return str(value).lower() if isinstance(value, bool) else str(value)
+    if isinstance(value, bool):
+        return str(value).lower()
+    return "" if value is None else str(value)
 
 
-@lru_cache(maxsize=256)
-def _defaults(backbone: str, task: str, method: str) -> dict[str, str]:
-    try:
-        experiment = Experiment.of({"method": {"name": method}} if method else {})
-        values = tomllib.loads(experiment.to_toml())
-    except UserError:  # a method that only another version knows
-        return {}
-    return {key: text(value) for key, value in leaves(values)}
+@cache
+def _defaults() -> dict[str, str]:
+    return {key: text(value) for key, value in _static()} | _DERIVED
+
+
+def _static() -> Iterator[tuple[str, Any]]:
+    """Yield (full key, default) of each setting that does not depend on the method."""
+    for name, field in Experiment.model_fields.items():
+        if isinstance(field.default, BaseModel):
+            yield from leaves({name: field.default.model_dump()})
+        elif name != "method":
+            yield name, field.default

@@ -13,7 +13,7 @@ from simulations.watch.folders import Found, find
 from simulations.watch.rows import Row, RunRow
 from simulations.watch.versions import Versions
 
-_SEARCH = 5.0  # seconds between searches for new folders
+_SEARCH = 10.0  # seconds between searches for new folders
 _FRESH = 1.0  # seconds for which what was read serves all readers
 
 

@@ -47,18 +47,20 @@ def serve(
         names={host, socket.gethostname(), socket.getfqdn()} if outside else (),
         cookie=f"fedpeft-{number}",
     )
+    servers: list[uvicorn.Server] = []
     config = uvicorn.Config(
-        page_app(source, access),
+        page_app(source, access, lambda: servers[0].should_exit),
         ws="none",
         lifespan="off",
         log_config=None,
         access_log=False,  # addresses may hold the token
         proxy_headers=False,
         server_header=False,
-        timeout_graceful_shutdown=1,
+        timeout_graceful_shutdown=2,
     )
+    servers.append(uvicorn.Server(config))
     ready(_address(host, number, access.token), source)
-    uvicorn.Server(config).run(sockets=[listener])
+    servers[0].run(sockets=[listener])
 
 
 def listen(host: str, port: int) -> socket.socket:

@@ -35,4 +35,6 @@ function start() {
   if (!document.hidden) follow();
 }
 
+const began = performance.now();
 start();
+performance.measure("start", { start: began });

@@ -1,4 +1,5 @@
 // Parts that several views share: tables, states, and lists of runs.
+const PORTION = 100; // rows that are added to a list at a time
 
 // columns: [{title, number?}]; a cell is a text, an element, or [text, number to sort by].
 function table(columns, rows, label) {
@@ -48,6 +49,7 @@ class RunTable {
   constructor(columns, label) {
     this.columns = [{ title: "compare", hidden: true }, { title: "run" }, { title: "state" }, ...columns];
     this.rows = new Map(); // name -> {row, line}
+    this.waiting = new Map(); // name -> row that has no line yet
     this.chosen = new Set();
     const box = table(this.columns, [], label);
     this.body = box.querySelector("tbody");
@@ -63,7 +65,22 @@ class RunTable {
     this._note();
   }
 
+  // Many new rows are added in portions, so that the first are seen at once.
   put(rows) {
+    this._put(rows.filter(({ name }) => this.rows.has(name)));
+    const above = this.rows.size > 0;
+    for (const row of rows) if (!this.rows.has(row.name)) this.waiting.set(row.name, row);
+    this._portion(above);
+  }
+
+  _portion(above) {
+    const rows = [...this.waiting.values()].slice(0, PORTION);
+    for (const { name } of rows) this.waiting.delete(name);
+    this._put(rows, above);
+    if (this.waiting.size) setTimeout(() => this._portion(above));
+  }
+
+  _put(rows, above) {
     const fresh = document.createDocumentFragment();
     for (const row of rows) {
       const there = this.rows.get(row.name);
@@ -72,7 +89,7 @@ class RunTable {
       this.rows.set(row.name, { row, line });
       if (!there) fresh.append(line);
     }
-    this.body.prepend(fresh);
+    this.body[above ? "prepend" : "append"](fresh);
     this._filter();
   }
 
@@ -80,13 +97,14 @@ class RunTable {
     for (const name of names) {
       this.rows.get(name)?.line.remove();
       this.rows.delete(name);
+      this.waiting.delete(name);
       this.chosen.delete(name);
     }
     this._filter();
   }
 
   clear() {
-    this.remove([...this.rows.keys()]);
+    this.remove([...this.rows.keys(), ...this.waiting.keys()]);
   }
 
   _line(row) {

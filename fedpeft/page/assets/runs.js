@@ -265,7 +265,7 @@ function settingsPart(runs) {
   const shown = (key, map) => { const value = map.get(key); return value === undefined ? NONE : value === "" ? "(empty)" : value; };
   const columns = [{ title: "setting" }, ...(several ? runs.map((run) => ({ title: run.name })) : [{ title: "value" }, { title: "default" }])];
   const rowOf = (key) => [el("code", {}, key), ...maps.map((map) => shown(key, map)), ...(several ? [] : [shown(key, defaults)])];
-  const about = several ? "Settings that differ between the runs." : "Settings that differ from their defaults.";
+  const about = several ? "Settings that differ between the runs." : "Settings that differ from their defaults, or whose defaults depend on the method, the backbone or the strategy.";
   const all = el("details", {}, el("summary", {}, `All ${keys.length} settings`));
   all.addEventListener("toggle", () => { if (all.open && all.childElementCount === 1) all.append(table(columns, keys.map(rowOf), "all settings")); });
   return section("settings", "Settings", el("p", { class: "soft" }, about),

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -22,7 +24,10 @@ def test_the_whole_holds_settings_rows_and_state(path: Path) -> None:
     head = whole["head"]
     assert (head["state"], head["rounds"], head["metric"]) == ("unfinished", 6, "accuracy")
     assert whole["columns"]["round"] == [1, 2]
-    assert ["local.lr", "0.003", "0.005"] in head["settings"]
+    assert ["local.lr", "0.003", "the method's"] in head["settings"]
+    assert ["federation.clients", "6", "10"] in head["settings"]
+    same = [key for key, value, default in head["settings"] if value == default]
+    assert {"seed", "task.name", "local.batch_size", "privacy.unit", "wire.up"} <= {*same}
     assert head["result"] is None and head["use"]["commands"] == []
     json.dumps(whole, allow_nan=False)
 
@@ -92,3 +97,12 @@ def test_a_damaged_file_is_named_and_the_rest_is_shown(
     (problem,) = whole["head"]["problems"]
     assert name in problem
     assert len(whole["columns"]["round"]) == 5
+
+
+def test_the_page_of_a_run_needs_no_torch(path: Path) -> None:
+    code = (
+        "import sys; from pathlib import Path; from simulations.watch.source import Folders;"
+        f"Folders([Path({str(path)!r})]).feed('runs', ['run']).whole();"
+        "sys.exit('torch' in sys.modules)"
+    )
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
