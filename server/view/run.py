@@ -121,7 +121,7 @@ class RunView:
             "result": _outcome(result),
             "settings": described(settings),
             "private": private,
-            "privacy": privacy_words(result.get("privacy")) if result or not private else [],
+            "privacy": _promise(result, private),
             "repeat": how_to_repeat(self.path, result),
             "use": how_to_use(self.path, experiment, bool(result)),
             **self._more(self.path),
@@ -146,6 +146,19 @@ class RunView:
         except (UserError, OSError, ValueError, KeyError, TypeError) as error:
             problems.append(str(error).partition("; start again")[0])
             return []
+
+
+def _promise(result: Mapping[str, Any], private: bool) -> list[str]:
+    """Return what a run promises; [] before the end of a private run."""
+    if not private:
+        return privacy_words(None)
+    if not result:
+        return []
+    return [
+        *privacy_words(result.get("privacy")),
+        "The promise does not cover this page, which also shows clients: their numbers of examples "
+        "and their failures.",
+    ]
 
 
 def _outcome(result: Mapping[str, Any]) -> dict[str, Any] | None:

@@ -19,13 +19,13 @@ _DERIVED = {
 }
 
 
-def described(settings: Mapping[str, Any]) -> list[list[str]]:
-    """Return [key, value, default] of each setting; default is "" where there is none.
+def described(settings: Mapping[str, Any]) -> list[list[str | None]]:
+    """Return [key, value, default] of each setting.
 
-    The defaults of a method are "" here: only its module has them, and it loads torch.
+    The defaults of a method are None: only its module has them, and it loads torch.
     """
     defaults = _defaults()
-    return [[key, text(value), defaults.get(key, "")] for key, value in leaves(settings)]
+    return [[key, text(value), defaults.get(key)] for key, value in leaves(settings)]
 
 
 def text(value: Any) -> str:

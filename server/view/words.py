@@ -23,7 +23,7 @@ def how_to_repeat(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:
             "commands": [f"fedpeft run {_quoted(path / EXPERIMENT)} --on SERVER --out NEW"],
         }
     return {
-        "about": f"The settings below determine the run: the seed fixes every random number except "
+        "about": f"The settings determine the run: the seed fixes every random number except "
         f"secret noise. The bits of the result are the same{with_versions}, on the same kind of "
         f"processor and with the same number of threads.",
         "commands": [f"fedpeft simulate {_quoted(path / EXPERIMENT)} --out NEW"],

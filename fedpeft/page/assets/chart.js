@@ -117,7 +117,7 @@ class Chart extends Figure {
     const space = 0.06 * (most - least || Math.abs(most) || 1);
     this.axes = {
       x: { ...x, low: x.low ?? low, high: Math.max(x.high ?? high, high) },
-      y: { ...y, low: least >= 0 && y.zero ? 0 : least - space, high: most + space },
+      y: { ...y, low: least >= 0 && y.zero ? 0 : least - space, high: Math.max(most + space, y.whole ? 1.05 : -Infinity) },
     };
     const [across, up] = this.frame(this.axes.x, this.axes.y);
     this.series = series.map((one) => {

@@ -262,7 +262,7 @@ function settingsPart(runs) {
   const keys = [...new Set(maps.flatMap((map) => [...map.keys()]))];
   const differs = several ? keys.filter((key) => new Set(maps.map((map) => map.get(key))).size > 1)
     : keys.filter((key) => maps[0].get(key) !== defaults.get(key));
-  const shown = (key, map) => { const value = map.get(key); return value === undefined ? NONE : value === "" ? "(empty)" : value; };
+  const shown = (key, map) => { const value = map.get(key); return !known(value) ? NONE : value === "" ? "(empty)" : value; };
   const columns = [{ title: "setting" }, ...(several ? runs.map((run) => ({ title: run.name })) : [{ title: "value" }, { title: "default" }])];
   const rowOf = (key) => [el("code", {}, key), ...maps.map((map) => shown(key, map)), ...(several ? [] : [shown(key, defaults)])];
   const about = several ? "Settings that differ between the runs." : "Settings that differ from their defaults, or whose defaults depend on the method, the backbone or the strategy.";

@@ -31,7 +31,7 @@ def test_a_run_has_a_report_in_its_folder(
     (shown,) = data["runs"]
     assert shown["columns"]["score"] == [line(number)["score"] for number in range(1, 6)]
     assert shown["head"]["result"]["vector_size"] == 82
-    assert ["method.d", "16", ""] in shown["head"]["settings"]
+    assert ["method.d", "16", None] in shown["head"]["settings"]
     before = (run / "report.html").read_bytes()
     main(["report", str(run)])
     assert data_of(run / "report.html")["runs"][0]["columns"] == shown["columns"]
