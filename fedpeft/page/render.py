@@ -16,7 +16,8 @@ if TYPE_CHECKING:
 
 ASSETS = Path(__file__).parent / "assets"
 TABLES = ("page.js",)  # scripts of a page without data: tooltips, legends and sortable tables
-VIEWS = (*TABLES, "text.js", "chart.js", "parts.js", "runs.js", "list.js", "study.js", "live.js")
+_PARTS = ("text.js", "chart.js", "parts.js", "details.js")
+VIEWS = (*TABLES, *_PARTS, "runs.js", "list.js", "study.js", "live.js")
 
 
 @cache
