@@ -163,6 +163,12 @@ def test_the_keyboard_reads_the_points_of_a_figure(browser: Chrome, watch: Watch
     browser.get(f"{watch.address}runs?name=slow")
     figure = browser.find_element("css selector", "#score svg")
     tip = browser.find_element("id", "tip")
+    browser.execute_async_script(  # and wait for the scroll event, which hides the tooltip
+        """const [figure, done] = arguments;
+        figure.scrollIntoView({block: "center"});
+        requestAnimationFrame(() => requestAnimationFrame(done));""",
+        figure,
+    )
     figure.send_keys(Keys.ARROW_LEFT)
     assert "round 20" in tip.text and "accuracy: 0." in tip.text
     figure.send_keys(Keys.ARROW_LEFT)
