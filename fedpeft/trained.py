@@ -7,7 +7,7 @@ alone is sufficient.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,11 +16,12 @@ import numpy as np
 from fedpeft.backbones.loading import choose_device
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
+from fedpeft.files import read_object
 from fedpeft.model import TaskModel
 from fedpeft.parameters import TaskParameters
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import Kind, TaskInfo
-from fedpeft.vectorfile import EXPERIMENT, VECTOR, read_vector
+from fedpeft.vectorfile import EXPERIMENT, RESULT, VECTOR, read_vector
 from fedpeft.wire.formats import decode
 
 
@@ -36,6 +37,7 @@ class Trained:
         kind: kind of the prediction.
         pair: whether an example has two texts.
         about: the file's metadata, see ``describe_vector``.
+        result: content of the run's result.json; {} if only the vector's file is there.
     """
 
     experiment: Experiment
@@ -45,6 +47,7 @@ class Trained:
     kind: Kind
     pair: bool
     about: dict[str, Any]
+    result: dict[str, Any] = field(default_factory=dict)
 
     @property
     def reads(self) -> str:
@@ -69,7 +72,8 @@ class Trained:
         check_fit(str(file), runtime, runtime.backbone.fingerprint, about)
         vector = decoded(str(file), vector, runtime.parameters)
         model = runtime.model
-        return cls(experiment, model, vector, info.labels, info.kind, info.pair, about)
+        result = _result_of(path, about) if path.is_dir() else {}
+        return cls(experiment, model, vector, info.labels, info.kind, info.pair, about, result)
 
 
 def describe_vector(runtime: Runtime, digests: Mapping[str, str]) -> dict[str, Any]:
@@ -192,6 +196,14 @@ def _check_same_run(file: Path, experiment: Experiment) -> None:
             f"'{file}' belongs to another run: {', '.join(differing)} (in the file and the "
             f"folder); restore the run's file, or pass the file instead of the folder"
         )
+
+
+def _result_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of result.json; {} if it is missing, damaged, or of another vector."""
+    result = read_object(folder / RESULT)
+    digests = result.get("digests")
+    same = isinstance(digests, dict) and digests.get("vector") == about.get("vector")
+    return result if same else {}
 
 
 def _mismatches(runtime: Runtime, fingerprint: str, about: dict[str, Any]) -> Iterator[str]:

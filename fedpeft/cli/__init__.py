@@ -24,6 +24,7 @@ from fedpeft.cli import (
     simulate,
     study,
     tasks,
+    watch,
 )
 from fedpeft.errors import Interrupted, RunFailed, UserError
 from fedpeft.version import __version__
@@ -64,6 +65,7 @@ app.command()(tasks.tasks)
 app.command()(config.config)
 app.add_typer(study.app, name="study")
 app.command()(report.report)
+app.command()(watch.watch)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(keys.app, name="keys")
 app.add_typer(server.app, name="server")

@@ -1,7 +1,8 @@
-"""The README of an export, with code for plain transformers that predicts like the run."""
+"""The README of an export: a model card with code for transformers that predicts like the run."""
 
 from __future__ import annotations
 
+from fedpeft.export.card import metadata, sections
 from fedpeft.trained import Trained
 from fedpeft.version import __version__
 
@@ -73,7 +74,8 @@ def outputs(words):
 """,
 }
 
-_TEXT = """# {task}: {method} on {backbone}
+_TEXT = """{metadata}
+# {task}: {method} on {backbone}
 
 Written by `fedpeft export --format {kind}` {version}; using it does not require fedpeft.
 {note}
@@ -81,7 +83,8 @@ Written by `fedpeft export --format {kind}` {version}; using it does not require
 {code}```
 
 {meaning}
-"""
+
+{sections}"""
 
 _TANH = """
 The head is linear, but the transformers class has a tanh between its two layers. The first layer
@@ -94,6 +97,8 @@ def readme(trained: Trained, kind: str) -> str:
     """Return the README of an export of kind "hf" or "peft"."""
     experiment = trained.experiment
     return _TEXT.format(
+        metadata=metadata(trained, kind),
+        sections=sections(trained),
         task=experiment.task.name,
         method=experiment.method.name,
         backbone=experiment.backbone,

@@ -3,19 +3,18 @@
 from __future__ import annotations
 
 import hmac
-import ipaddress
 import json
 import os
 import socket
 from collections.abc import Mapping
 from typing import Any
-from urllib.parse import urlsplit
 
 from starlette.datastructures import Headers
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedpeft.errors import UserError
+from fedpeft.hosting.hosts import is_loopback
 
 
 class LoopbackHost:
@@ -48,15 +47,6 @@ class SameOrigin:
         same = origin is None or origin in (f"http://{host}", f"https://{host}")
         refusal = json_response({"error": "the Origin header names another site"}, 403)
         await (self.app if same else refusal)(scope, receive, send)
-
-
-def is_loopback(host: str) -> bool:
-    """Return whether a host, with or without a port, is a loopback address or localhost."""
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
 
 
 def bears(headers: Headers, token: str) -> bool:
