@@ -74,7 +74,7 @@ def _new_round(data: LocalData, number: int, peers: dict[int, Peer]) -> RoundSec
     """Return new secrets of a round."""
     experiment = data.runtime.experiment
     # Of as many clients as the experiment says: a shorter list of the server's changes nothing.
-    secure, asked = experiment.secure, experiment.clients_asked
+    secure, asked = experiment.secure, experiment.clients_summed
     needed = threshold(asked, secure.colluders, secure.threshold)
     if not needed <= len(peers) <= asked:
         raise ClientError(f"{len(peers)} clients in the round; expected {needed} to {asked}")
@@ -180,6 +180,11 @@ class Masking:
     def clients(self) -> int:
         """Number of clients that the round was prepared for."""
         return len(self._secrets.peers)
+
+    @property
+    def noise_seed(self) -> bytes:
+        """The seed of this client's noise; another one for each preparation of a round."""
+        return self._secrets.noise_seed
 
     def _pair_seed(self, member: Member) -> bytes:
         pair = self._data.client, member.client

@@ -65,6 +65,15 @@ class RoundSecrets:
         """The private X25519 key of the round."""
         return keys.derived(self.key_seed, "round key")
 
+    @property
+    def noise_seed(self) -> bytes:
+        """The seed of this client's noise for the sum.
+
+        From the seed of the polynomials, which nobody else ever learns: peers hold shares of the
+        two other seeds, and the server combines them.
+        """
+        return keys.derived(self.coefficients, "noise")
+
 
 @dataclass(frozen=True)
 class RunSecrets:

@@ -83,7 +83,7 @@ def _check_privacy(experiment: Experiment, sizes: set[int]) -> None:
         for examples in sorted(sizes):
             example_delta(experiment, examples)
         example_plan(experiment, min(sizes))  # the smallest client has the highest sampling rate
-    if privacy.local:
+    if privacy.charges_clients:
         client_plan(experiment)
     if privacy.central:
         central_plan(experiment)

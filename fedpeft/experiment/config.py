@@ -107,9 +107,11 @@ class Experiment(Section):
         if self.federation.secure and "up" not in self.wire.model_fields_set:
             levels = self.wire.model_copy(update={"up": DEFAULT_CODEC})
             object.__setattr__(self, "wire", levels)
+        sums = self.secure.buckets
+        compared = (sums, "sums") if sums > 1 else (self.clients_per_round, "clients")
         for problem in (
             *in_federation(self.federation, self.clients_per_round),
-            *in_robust(self.federation, self.clients_per_round),
+            *in_robust(self.federation, *compared),
             *in_task(self.task),
             *in_head(self.head),
             *in_engine(self.engine, self.method),
@@ -173,6 +175,11 @@ class Experiment(Section):
     def clients_asked(self) -> int:
         """Number of clients that are sent a request each round, with those asked in reserve."""
         return ceil(round(self.federation.over_selection * self.clients_per_round, 9))
+
+    @property
+    def clients_summed(self) -> int:
+        """Number of clients that are asked for a sum under masks, with ``federation.secure``."""
+        return self.clients_asked // self.secure.buckets
 
     @property
     def trainings(self) -> int:

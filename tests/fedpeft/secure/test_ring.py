@@ -52,3 +52,13 @@ def test_a_mask_is_the_stream_of_chacha20() -> None:
     stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), None).encryptor().update(bytes(24))
     words = [int.from_bytes(stream[i : i + 8], "little") % (1 << 20) for i in (0, 8, 16)]
     assert ring.stream(seed, 3, 20).tolist() == words
+
+
+@pytest.mark.parametrize("bits", [1, 2, 11, 48])
+def test_signed_numbers_come_back_from_their_residues(bits: int) -> None:
+    half = 1 << (bits - 1)
+    values = np.array([-half, -1, 0, half - 1] if bits > 1 else [-1, 0])
+    residues = ring.reduced(values.astype(np.uint64), bits)
+    np.testing.assert_array_equal(ring.signed(residues, bits), values)
+    beyond = ring.signed(np.array([half], np.uint64), bits)
+    assert beyond == [-half]  # comes back at the other end

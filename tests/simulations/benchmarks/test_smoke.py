@@ -38,6 +38,7 @@ SLOW = {
         *("--task", "synthetic/sentiment", "--methods", "lora", "full"),
         *("--examples", "40", "--epochs", "1", "--seeds", "1"),
     ],
+    "noised": ["--bits", "4", "--size", "100", "--repeats", "1"],
     "orchestration": [*TINY, "--rounds", "1", "--examples", "40"],
     "peers": [*TINY, *FEW],
     "projections": [*TINY, "--d", "48", "--groups", "2", "--batch", "2", "--tokens", "8"],
@@ -48,7 +49,7 @@ SLOW = {
         *("--batch", "2", "--tokens", "8", "--threads", "1"),
     ],
 }
-ONCE = ("crowd", "secure")  # measure nothing twice
+ONCE = ("crowd", "noised", "secure")  # measure nothing twice
 #: These have tests of their own, or need a task's files, a deployment or hours.
 NOT_RUN = "bits", "constant", "deployment", "fleet", "private_scores", "reach", "upper_half"
 CASES = [
