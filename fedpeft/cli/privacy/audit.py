@@ -105,10 +105,11 @@ def audit(
     per round, which shows the server most. Without a file: lora on tiny, 300 examples at one
     client, epsilon 1 at delta 1e-5.
 
-    Clients: plays whole runs of the server's sampling, clipping and noise, in which canary clients
-    send a worst-case update in all their rounds, and guesses from all released sums which canaries
-    exist (Nasr et al. 2023). Nothing is trained; --canaries, --guesses and --inversion do not
-    apply. Without a file: 1,000 clients, 20 a round, 50 rounds, epsilon 1.
+    Clients: plays whole runs of sampling, clipping and noise (of the server, or of the clients of a
+    sum under masks), in which canary clients send a worst-case update in all their rounds, and
+    guesses from all released sums which canaries exist (Nasr et al. 2023). Nothing is trained;
+    --canaries, --guesses and --inversion do not apply. Without a file: 1,000 clients, 20 a round,
+    50 rounds, epsilon 1.
 
     Prints the claimed epsilon, a lower bound of the true one, and for examples the shares of
     recovered tokens.

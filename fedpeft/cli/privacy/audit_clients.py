@@ -7,13 +7,15 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
+from fedpeft import sums
 from fedpeft.cli.options import read_experiment
 from fedpeft.cli.printing import plain_console, print_json
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.privacy.plan import participations
 
 if TYPE_CHECKING:
-    from fedpeft.attacks.canary_clients import PrivateRounds
+    from fedpeft.attacks.canary_clients import Population, PrivateRounds
 
 #: Used without a file: takes about a minute on one core.
 _QUICK = (
@@ -46,21 +48,18 @@ def audit_run(
         as_json: whether to print JSON.
 
     Raises:
-        UserError: the experiment's server adds no noise for clients.
+        UserError: neither the server nor the clients of a sum add noise for clients.
         RunFailed: a bound exceeds the claim.
     """
     from rich.progress import Progress
 
-    from fedpeft.attacks.canary_clients import Population, audit_clients
+    from fedpeft.attacks.canary_clients import audit_clients
 
     experiment = _settings(file, overrides, rounds)
-    federation = experiment.federation
-    population = Population(
-        federation.clients, experiment.clients_per_round, federation.rounds, experiment.seed
-    )
+    population = _population(experiment)
     runs = population.runs(trials)
     console = plain_console(quiet=as_json)
-    console.print(_setup(experiment, runs, population.canaries), soft_wrap=True)
+    console.print(_setup(experiment, population, runs), soft_wrap=True)
     with (
         TemporaryDirectory(prefix="fedpeft-audit-") as folder,
         Progress(console=console, transient=True, disable=not console.is_terminal) as bars,
@@ -90,35 +89,54 @@ def _settings(file: Path | None, overrides: Sequence[str], rounds: int | None) -
     # The audit must not spend the budget of a real ledger.
     planned = ["privacy.ledger=", *([f"federation.rounds={rounds}"] if rounds else [])]
     experiment = read_experiment(file, [*quick, *overrides, *planned])
-    if not experiment.privacy.central:
+    privacy = experiment.privacy
+    if not (privacy.central or privacy.distributed):
         raise UserError(
-            f"privacy.unit = '{experiment.privacy.unit}', privacy.client_noise = "
-            f"'{experiment.privacy.client_noise}': --unit client audits noise that the server adds "
-            f"for clients; expected unit 'client' or 'both' and client_noise 'server'"
+            f"privacy.unit = '{privacy.unit}', privacy.client_noise = '{privacy.client_noise}': "
+            f"--unit client audits noise of the server, or of clients in a sum; expected unit "
+            f"'client' or 'both' and client_noise 'server' or 'secure'"
         )
     return experiment
 
 
+def _population(experiment: Experiment) -> Population:
+    """Return the numbers of a run: with noise in sums, of the smallest sum of honest clients."""
+    from fedpeft.attacks.canary_clients import Population
+
+    federation = experiment.federation
+    if experiment.privacy.distributed:
+        honest = sums.honest(experiment)
+        return Population(honest, honest, participations(experiment), experiment.seed)
+    asked = experiment.clients_per_round
+    return Population(federation.clients, asked, federation.rounds, experiment.seed)
+
+
 def _rounds(experiment: Experiment, folder: Path, run: int) -> PrivateRounds:
-    """Return the server's protection of a new run, with an order and seeded noise of its own.
+    """Return the protection of a new run, with an order and seeded noise of its own.
 
     A further mechanism is chosen here: whatever has the interface of ``PrivateRounds``.
     """
+    from fedpeft.attacks.summed_rounds import SummedRounds
     from server.central_privacy import CentralPrivacy
 
     again = Experiment.load(experiment.to_toml(), [f"seed={experiment.seed + run}"])
+    if experiment.privacy.distributed:
+        return SummedRounds(again)
     rounds = CentralPrivacy.of(again, folder / str(run))
     assert rounds, "checked in _settings"
     return rounds
 
 
-def _setup(experiment: Experiment, runs: int, canaries: int) -> str:
+def _setup(experiment: Experiment, population: Population, runs: int) -> str:
     """Return a description of the attacked runs, in one line."""
-    federation, privacy = experiment.federation, experiment.privacy
+    kind: str = experiment.privacy.mechanism
+    clients = f"{population.clients:,} clients"
+    among = f"for {clients}, {population.expected:,} a round"
+    if experiment.privacy.distributed:
+        kind, among = "Skellam", f"of {clients}, the honest ones of the smallest sum"
     return (
-        f"{privacy.mechanism} noise for {federation.clients:,} clients, "
-        f"{experiment.clients_per_round:,} a round, {federation.rounds:,} rounds; {runs:,} runs "
-        f"with {canaries:,} canary clients, half of them included"
+        f"{kind} noise {among}, {population.rounds:,} rounds; {runs:,} runs with "
+        f"{population.canaries:,} canary clients, half of them included"
     )
 
 
@@ -130,7 +148,7 @@ def _summary(result: dict[str, Any]) -> str:
         f"{result['delta']:.2g}: {result['trials']:,} trials"
     ]
     if tight is not None:
-        lines.append(f"lower bound {tight:.4g} if the noise is Gaussian, as claimed")
+        lines.append(f"lower bound {tight:.4g} if the noise is Gaussian")
     if claim is not None and _largest(result) <= claim:
         lines.append("this attack does not refute the claim; a stronger attack might")
     return "\n".join(lines)

@@ -6,7 +6,6 @@ Sabotage replaces a function that the server calls; what the server claims stays
 from __future__ import annotations
 
 from collections.abc import Callable
-from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -16,8 +15,6 @@ import pytest
 from fedpeft.attacks.canary_clients import Population, Watched, audit_clients, scores, watch
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy import noise, updates
-from fedpeft.privacy.accounting import Mechanism, calibrate, spent
-from fedpeft.privacy.plan import Plan
 from fedpeft.privacy.turns import Turn, TurnRefused
 from server.central_privacy import CentralPrivacy, central_plan
 from server.schedule import Schedule
@@ -150,43 +147,3 @@ def test_scores_are_standard_normal_without_the_client(kind: str, tmp_path: Path
     assert len(found) > 30 and abs(found.std() / deviation - 1) < 0.25
     alone = scores(Watched(watched.turns.astype(float), watched.turns), plan)
     assert np.nanmax(alone) == pytest.approx(plan.factorization.sensitivity, rel=0.05)
-
-
-class Skellam:
-    """Rounds of another mechanism: each client adds Skellam noise, and all of them add up."""
-
-    levels = 64.0  # integer steps of a clip
-
-    def __init__(self, seed: int, claimed: float, added: float) -> None:
-        self.draw, self.clip, self.steps = np.random.default_rng(seed), 1.0, 0
-        self.plan, self.added = Plan(Mechanism(claimed, 1.0, 1), 300**-1.1, None), added
-        self.size = 0
-
-    def charge(self, number: int, start: np.ndarray) -> dict[str, Any]:
-        self.steps, self.size = number, len(start)
-        total = spent([Mechanism(self.plan.mechanism.noise_multiplier, 1.0, number)], 300**-1.1)
-        return {"epsilon": total.epsilon, "delta": 300**-1.1}
-
-    def sample(self, pool: np.ndarray, number: int) -> list[int]:
-        return pool.tolist()
-
-    def mean_update(self, sent: list[np.ndarray]) -> np.ndarray:
-        total = sum((updates.clipped(each, self.clip)[0] for each in sent), np.zeros(self.size))
-        rate = (self.added * self.levels) ** 2 / 2  # of both Poisson sums of all clients
-        skellam = self.draw.poisson(rate, self.size) - self.draw.poisson(rate, self.size)
-        return (np.rint(total * self.levels) + skellam) / self.levels / 300
-
-
-@cache
-def skellam_noise() -> float:
-    return calibrate(2.0, 300**-1.1, 1.0, 5)
-
-
-@pytest.mark.parametrize("share", [1.0, 0.5])
-def test_noise_of_clients_in_a_secure_sum_is_audited_by_the_same_function(share: float) -> None:
-    sigma = skellam_noise()
-    result = audit_clients(
-        lambda number: Skellam(number, sigma, share * sigma), Population(300, 300, 5, 1), 6000, 0.95
-    )
-    refuted = largest(result) > result["claimed_epsilon"]
-    assert refuted == (share < 1) and largest(result) > 1
