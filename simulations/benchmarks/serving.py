@@ -55,7 +55,7 @@ class Sides:
             row = self._kept.rows.of([first])[0][None]
         changes = family.modifications(row[:, : family.size])
         model = self._catalog.setups.backbone.model
-        with fused(model, family.method.shape.family, changes):
+        with fused(model, family.method.shape, changes):
             return _timing(self._kept, [self.one] * len(lines), lines)
 
     def single(self, lines: Sequence[str]) -> Timing:
