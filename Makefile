@@ -40,7 +40,8 @@ clean:  ## Remove the environment and what was built
 
 .venv/.installed: pyproject.toml | .venv
 	$(BIN)/python -m pip install --quiet --editable '.[demo,ray,docs,dev]'
-	$(BIN)/python -m pip install --quiet --no-deps byzfl==0.0.11  # an oracle; torchvision is not needed
+	# Without dependencies: an oracle, which needs no torchvision here, and the script of axe-core.
+	$(BIN)/python -m pip install --quiet --no-deps byzfl==0.0.11 axe-playwright-python==0.1.8
 	touch $@ .venv/.demo-installed
 
 .venv:

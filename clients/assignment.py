@@ -17,7 +17,9 @@ from fedpeft import sums
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import is_small
 from fedpeft.privacy.ledger import Attempt
+from fedpeft.privacy.noise import KeptNoise, SeededNoise, Words
 from fedpeft.profiling import phase
+from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime
 from fedpeft.transfer import decode_down, decode_up, encode_up
 from fedpeft.wire.codecs import rate_of
@@ -49,6 +51,12 @@ class Masked:
         weight = float(data.examples) if experiment.federation.weighting == "examples" else 1.0
         if not (0 < request.clip_norm < np.inf and weight <= request.max_weight < np.inf):
             raise ClientError("the clip norm or the largest weight of the sum is out of range")
+        clip = experiment.privacy.client_clip
+        if experiment.privacy.distributed and (request.clip_norm, request.max_weight) != (clip, 1):
+            raise ClientError(
+                f"the clip norm or the largest weight of the sum is not that of its privacy; "
+                f"expected privacy.client_clip = {clip:g} and 1"
+            )
         work = request.vector, request.clip_norm, request.max_weight
         with phase("masking"):
             masking = Masking(data, request.round, request.members, request.sealed, work)
@@ -57,12 +65,27 @@ class Masked:
     def encode(self, assignment: Assignment, change: np.ndarray, loss: float) -> bytes:
         """Return the masked change [S] of the trained vector, with its facts."""
         experiment, number = assignment.experiment, assignment.round
-        bits = sums.width(experiment, self.masking.clients)
+        bits, client = sums.width(experiment, self.masking.clients, len(change)), assignment.client
+        norm, share, noise = self.clip_norm, self.share, self._noise(assignment)
         with phase("masking"):
             levels, facts = sums.encoded(
-                experiment, number, assignment.client, change, loss, self.clip_norm, self.share
+                experiment, number, client, change, loss, norm, share, noise
             )
             return self.masking.mask(levels, facts, bits)
+
+    def _noise(self, assignment: Assignment) -> Words | None:
+        """Return the client's noise for the sum; None without.
+
+        It follows from the secrets of the round, so a repeated request gets the same noise: the
+        difference of two replies would otherwise have only the noise's difference.
+        """
+        experiment, number = assignment.experiment, assignment.round
+        if not experiment.privacy.distributed:
+            return None
+        if experiment.privacy.reproducible:
+            draw = generator(experiment.seed, "client-noise", number, assignment.client)
+            return SeededNoise(draw)
+        return KeptNoise(self.masking.noise_seed)
 
 
 @dataclass(frozen=True)

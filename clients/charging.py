@@ -28,7 +28,7 @@ class Protection:
 
     Attributes:
         dpsgd: protection of examples during training, or None.
-        hiding: protection of the whole update, or None.
+        hiding: protection of the whole update by this client's noise alone, or None.
         statements: each unit charged, and the composition of its charges in the ledger.
     """
 
@@ -51,7 +51,7 @@ def charge(assignment: Assignment) -> Protection:
     experiment, data = assignment.experiment, assignment.data
     privacy = experiment.privacy
     require_rules(data)
-    if not (privacy.examples or privacy.local):
+    if not (privacy.examples or privacy.charges_clients):
         return Protection()
     with withheld(data.limited):
         return _charged(assignment, PrivacyLedger(data.ledger, data.owner, data.digest))
@@ -70,11 +70,13 @@ def _charged(assignment: Assignment, ledger: PrivacyLedger) -> Protection:
             examples=data.examples,
         )
         protection = Protection(dpsgd=dpsgd, statements=(spent,))
-    if privacy.local:
+    if privacy.charges_clients:
         plan = client_plan(experiment)
         spent = _charge(ledger, "client", plan, assignment)
         statements = (*protection.statements, spent)
-        protection = replace(protection, hiding=plan, statements=statements)
+        # Noise for a sum is added to the levels of the update, see ``fedpeft.sums``.
+        hiding = plan if privacy.local else None
+        protection = replace(protection, hiding=hiding, statements=statements)
     return protection
 
 

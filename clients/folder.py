@@ -34,6 +34,7 @@ _FIELDS = {
     "max_vector": (int,),
     "key": (str,),
     "roster": (str,),
+    "colluders": (int,),
 }
 
 
@@ -70,6 +71,8 @@ class NodeSettings:
     #: in sums under masks. Without a roster it refuses such runs.
     key: str = ""
     roster: str = ""
+    #: Refuse sums that protect from fewer colluding clients.
+    colluders: int = 0
 
     @property
     def allowed(self) -> tuple[str, ...]:

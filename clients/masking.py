@@ -17,8 +17,8 @@ import numpy as np
 from clients import secrets
 from clients.data import LocalData
 from clients.errors import ClientError
-from clients.preparation import sharing_for
 from clients.secrets import RoundSecrets
+from fedpeft import sums
 from fedpeft.secure import keys
 from fedpeft.secure.holders import points
 from fedpeft.secure.keys import SEED_BYTES
@@ -60,7 +60,7 @@ class Masking:
         if latest is None or latest.number != number:
             raise ClientError(f"round {number} was not prepared for a sum under masks")
         peers = peers_of(latest.peers)
-        rules = sharing_for(data, len(peers))
+        rules = sums.sharing_for(data.runtime.experiment, len(peers))
         by_client = {member.client: member for member in found}
         _check_members(latest, by_client, data.client, rules)
         context = round_context(data.context, number, latest.peers)
@@ -73,6 +73,11 @@ class Masking:
         held = _held(data, run.private, latest, by_client, sealed, rules)
         self._secrets = replace(latest, asked=asked, held=held, members=[*by_client])
         self._seeds = self._pair_seeds(found)
+
+    @property
+    def noise_seed(self) -> bytes:
+        """The seed of this client's noise; another one for each round and run."""
+        return self._secrets.noise_seed
 
     @property
     def clients(self) -> int:
@@ -191,7 +196,7 @@ def reveal(data: LocalData, number: int, listed: bytes) -> bytes:
 
 
 def _check_survivors(data: LocalData, latest: RoundSecrets, survivors: Sequence[int]) -> None:
-    rules = sharing_for(data, len(peers_of(latest.peers)))
+    rules = sums.sharing_for(data.runtime.experiment, len(peers_of(latest.peers)))
     if latest.survivors not in (None, survivors):
         raise ClientError("other survivors than this client has revealed shares for")
     if data.client not in survivors:

@@ -13,13 +13,13 @@ from secrets import token_bytes
 from clients import secrets
 from clients.data import LocalData
 from clients.errors import ClientError
-from clients.secrets import RoundSecrets
+from clients.secrets import NOISE_BYTES, RoundSecrets
+from fedpeft import sums
 from fedpeft.secure import keys, sharing
 from fedpeft.secure.holders import holders
 from fedpeft.secure.keys import SEED_BYTES, Roster
 from fedpeft.secure.masks import round_context, shares_key
 from fedpeft.secure.parts import Member, digest_of, peers_of, xor
-from fedpeft.secure.thresholds import Sharing, sharing_of, threshold
 from fedpeft.wire.messages import PrepareReply
 
 
@@ -34,23 +34,6 @@ def introduce(data: LocalData) -> bytes:
     secrets.roster(data)
     registered, private = secrets.registered_key(data), secrets.read(data).private
     return keys.introduced(registered, data.context, data.client, private).to_bytes()
-
-
-def sharing_for(data: LocalData, clients: int) -> Sharing:
-    """Return who shares with how many in a round of ``clients``.
-
-    The survivors are those of as many clients as the experiment says: a shorter list of the
-    server's changes nothing.
-
-    Raises:
-        ClientError: too few or too many clients.
-    """
-    experiment = data.runtime.experiment
-    secure, asked = experiment.secure, experiment.clients_asked
-    survivors = threshold(asked, secure.colluders, secure.threshold)
-    if not survivors <= clients <= asked:
-        raise ClientError(f"{clients} clients in the round; expected {survivors} to {asked}")
-    return sharing_of(clients, secure.colluders, survivors)
 
 
 def prepare(data: LocalData, number: int, listed: bytes) -> PrepareReply:
@@ -79,14 +62,23 @@ def prepare(data: LocalData, number: int, listed: bytes) -> PrepareReply:
         if latest is None or (latest.number, latest.peers) != (number, listed):
             if latest and number <= latest.number:
                 raise ClientError(f"round {latest.number} was prepared, for its list of clients")
-            sharing_for(data, len(peers_of(listed)))
+            _check_count(data, len(peers_of(listed)))
             key_seed, mask_seed, holder_seed = (token_bytes(SEED_BYTES) for _ in range(3))
-            latest = RoundSecrets(number, listed, key_seed, mask_seed, holder_seed)
+            noise_seed = token_bytes(NOISE_BYTES)
+            latest = RoundSecrets(number, listed, key_seed, mask_seed, holder_seed, noise_seed)
         shares, sealed = _shares(data, run.private, latest)
         if latest != run.latest:
             latest = replace(latest, own_share=shares[-1][SEED_BYTES:])
             secrets.write(data, replace(run, latest=latest))
     return _reply(data, run.private, latest, shares, sealed)
+
+
+def _check_count(data: LocalData, clients: int) -> None:
+    """Check how many clients a round has; raise ClientError."""
+    experiment = data.runtime.experiment
+    asked, needed = experiment.clients_summed, sums.sharing_for(experiment).survivors
+    if not needed <= clients <= asked:
+        raise ClientError(f"{clients} clients in the round; expected {needed} to {asked}")
 
 
 def _shares(
@@ -99,7 +91,7 @@ def _shares(
     reveals the share with the change.
     """
     peers, key = peers_of(latest.peers), keys.public_key(latest.private)
-    rules = sharing_for(data, len(peers))
+    rules = sums.sharing_for(data.runtime.experiment, len(peers))
     context = round_context(data.context, latest.number, latest.peers)
     chosen = holders(latest.holder_seed, [*peers], data.client, rules.holders)
     own = keys.private_key(private)

@@ -46,6 +46,12 @@ def require_rules(data: LocalData) -> None:
             "federation.secure = false: this node shows its updates only in sums with those of its "
             "roster; start it without `fedpeft node up --roster` for other runs"
         )
+    colluders = data.runtime.experiment.secure.colluders
+    if data.settings.roster and colluders < data.settings.colluders:
+        raise Refusal(
+            f"secure.colluders = {colluders}: this node takes part only in sums that protect from "
+            f"{data.settings.colluders} (`fedpeft node up --colluders`)"
+        )
     _require_size(data.runtime, data.settings.max_vector)
     limit = data.max_epsilon
     if limit is None:

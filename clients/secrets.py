@@ -25,6 +25,7 @@ from fedpeft.secure.keys import Roster
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
+NOISE_BYTES = 32  # of a seed of noise
 _RUNS = 100  # files of one folder: a server could otherwise fill a node's disk with runs
 _PATIENCE = 60.0  # seconds that a process waits for another one of the node
 _UPDATES = 1000  # digests of updates kept of a run
@@ -40,6 +41,8 @@ class RoundSecrets:
         key_seed: its private X25519 key of the round follows from it.
         mask_seed: of its self-mask.
         holder_seed: of the choice of those that hold shares of both.
+        noise_seed: of its noise for the sum. Nobody holds shares of it: the server combines those
+            of the other two.
         own_share: its own share of ``mask_seed``; empty until both are shared.
         asked: SHA-256 of the members and of what they were asked to do; empty before masking.
         masked: SHA-256 of the update that was masked; empty before.
@@ -53,6 +56,7 @@ class RoundSecrets:
     key_seed: bytes
     mask_seed: bytes
     holder_seed: bytes
+    noise_seed: bytes
     own_share: bytes = b""
     asked: bytes = b""
     masked: bytes = b""
@@ -179,7 +183,8 @@ def _run(values: Mapping[str, Any]) -> RunSecrets:
 
 
 def _round(values: Mapping[str, Any]) -> RoundSecrets:
-    parts = "peers", "key_seed", "mask_seed", "holder_seed", "own_share", "asked", "masked"
+    seeds = "key_seed", "mask_seed", "holder_seed", "noise_seed"
+    parts = "peers", *seeds, "own_share", "asked", "masked"
     return RoundSecrets(
         number=values["number"],
         **{part: bytes.fromhex(values[part]) for part in parts},

@@ -20,9 +20,10 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "docs"
 sys.path[:0] = [str(ROOT), str(SOURCE)]
 
-from parts import fleet, malicious, reference, results, small_messages, strangers  # noqa: E402  (the path is set above)
+from parts import families, fleet, malicious, reference, results, small_messages, strangers  # noqa: E402  (the path is set above)
 
 PARTS: dict[str, Callable[..., str]] = {
+    **families.PARTS,
     **fleet.PARTS,
     **malicious.PARTS,
     **reference.PARTS,

@@ -52,7 +52,7 @@ def message_bytes(experiment: Experiment, info: TaskInfo | None = None) -> int:
         info: description of the task, if known; otherwise its data may be read.
     """
     payload, privacy = size_up(Runtime(experiment, known=info)), experiment.privacy
-    statements = privacy.examples + privacy.local
+    statements = privacy.examples + privacy.charges_clients
     return train_reply_bytes(payload, statements, experiment.federation.partial)
 
 

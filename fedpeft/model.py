@@ -31,8 +31,9 @@ class TaskModel:
 
     Attributes:
         first_block: index of the first block that the method changes, or the number of blocks if it
-            changes none.
-        packs: whether batches are packed to save padding; False if the method adds tokens.
+            changes none; 0 if the backbone cannot start a pass at that block.
+        packs: whether batches are packed to save padding; False if the method adds tokens or the
+            backbone cannot pass packed texts.
         costs: costs of a pass, which decide how a batch is cut and packed.
         kept: cache of the hidden states that enter ``first_block``.
     """
@@ -57,8 +58,11 @@ class TaskModel:
         weights = self.head.weights
         self._labels = label_weights(weights, backbone) if isinstance(weights, Labelled) else None
         shape, changes = self.method.shape, self._example_modifications()
-        self.first_block = first_changed_block(changes, shape.layers) if self.method.grouped else 0
-        self.packs = not any(modification.adds_tokens for modification in changes)
+        first = first_changed_block(changes, shape.layers) if self.method.grouped else 0
+        # Other families start at their first block, unless only the head is trained.
+        self.first_block = first if shape.sites.resumes or first == shape.layers else 0
+        adds_tokens = any(modification.adds_tokens for modification in changes)
+        self.packs = shape.sites.packs and not adds_tokens
         self.costs = pass_costs(backbone.device.type, shape.width, self.layout.size)
         self.keep_states(cache)
 
@@ -180,7 +184,7 @@ class TaskModel:
         self, data: Sequence[Encoded], rows: Sequence[np.ndarray], packed: bool = False
     ) -> Batch:
         """Return the batch of ``rows[g]`` of ``data[g]`` on the backbone's device."""
-        pad_id = self.backbone.tokenizer.pad_token_id
+        pad_id = self.backbone.pad_id
         return collate(data, rows, pad_id, self.backbone.device, self.dtype, packed)
 
     def passes(self, data: Sequence[Encoded], batches: Sequence[np.ndarray]) -> Iterator[Batch]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -11,7 +11,7 @@ import numpy as np
 
 from fedpeft.batches.encoded import IGNORED, Encoded
 from fedpeft.errors import RunFailed, UserError
-from fedpeft.tasks import Examples, glue
+from fedpeft.tasks import Examples, Kind, glue
 from fedpeft.tasks.base import tag_column
 from fedpeft.tasks.encoding import encode
 from fedpeft.tasks.readers import Columns, cells, read_table, shorten, to_examples
@@ -58,15 +58,33 @@ def predict(
         outputs = outputs_of(trained.model, trained.vector, encoded)
         if not np.isfinite(outputs).all():
             raise RunFailed("an output is not finite; try engine.autocast = 'off'")
-        if trained.kind == "tags":
-            words = [len(text) for text in examples.text[start : start + _CHUNK]]
-            predictions += _tags(trained.labels, outputs, encoded, words)
-        elif trained.kind == "score":
-            predictions += [Prediction(float(score)) for score in outputs[:, 0]]
-        else:
-            predictions += _classes(trained.labels, outputs)
+        words = [len(text) for text in examples.text[start : start + _CHUNK]]
+        predictions += predictions_of(trained.kind, trained.labels, outputs, encoded, words)
         report(len(predictions))
     return predictions
+
+
+def predictions_of(
+    kind: Kind,
+    labels: tuple[str, ...],
+    outputs: np.ndarray,
+    encoded: Encoded,
+    words: Sequence[int],
+) -> list[Prediction]:
+    """Return the predictions for n texts.
+
+    Args:
+        kind: of the prediction.
+        labels: names of the C classes or tags.
+        outputs: logits [n, C] or scores [n, 1]; for tags, logits of all tokens [total, C].
+        encoded: the texts; only tags need them.
+        words: number of words of each text; only tags need them.
+    """
+    if kind == "tags":
+        return _tags(labels, outputs, encoded, words)
+    if kind == "score":
+        return [Prediction(float(score)) for score in outputs[:, 0]]
+    return _classes(labels, outputs)
 
 
 def encode_texts(trained: Trained, examples: Examples) -> Encoded:
@@ -165,7 +183,7 @@ def _softmax(logits: np.ndarray) -> np.ndarray:
 
 
 def _tags(
-    labels: tuple[str, ...], logits: np.ndarray, encoded: Encoded, words: list[int]
+    labels: tuple[str, ...], logits: np.ndarray, encoded: Encoded, words: Sequence[int]
 ) -> list[Prediction]:
     """Return the tags of n texts from logits of all tokens [total, C].
 

@@ -11,6 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedpeft.backbones.loading import Backbone, backbone_shape, load_backbone, set_threads
+from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.batches.encoded import Encoded
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
@@ -72,6 +73,7 @@ class Runtime:
         experiment, info = self.experiment, self.info
         shape = backbone_shape(experiment.backbone)
         method = build_method(experiment.method, shape, experiment.seed)
+        _check_family(experiment, shape, method, info)
         if method.around_mask and (experiment.representation != "mask" or info.kind == "tags"):
             here = f"representation = '{experiment.representation}'"
             raise UserError(
@@ -204,6 +206,25 @@ class Runtime:
             self.backbone.tokenizer,
             str(experiment.representation),
             experiment.task.max_length,
+        )
+
+
+def _check_family(
+    experiment: Experiment, shape: BackboneShape, method: Method[Any], info: TaskInfo
+) -> None:
+    """Raise UserError if a setting does not fit the backbone's family."""
+    family = shape.sites
+    if family.reads_last and experiment.representation == "cls" and info.kind != "tags":
+        raise UserError(
+            f"representation = 'cls': the first token of a {shape.family} backbone does not see "
+            f"the text; use 'last' or 'mean'"
+        )
+    single = experiment.privacy.unit in ("example", "both")
+    if single and not method.grouped and not family.example_weights:
+        raise UserError(
+            f"privacy.unit = '{experiment.privacy.unit}': gradients of single examples of all "
+            f"weights of a {shape.family} backbone are not available; use another method or "
+            f"privacy.unit = 'client'"
         )
 
 

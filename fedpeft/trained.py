@@ -7,7 +7,7 @@ alone is sufficient.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, get_args
 
@@ -16,10 +16,12 @@ import numpy as np
 from fedpeft.backbones.loading import choose_device
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
+from fedpeft.files import read_object
 from fedpeft.model import TaskModel
+from fedpeft.parameters import TaskParameters
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import Kind, TaskInfo
-from fedpeft.vectorfile import EXPERIMENT, VECTOR, read_vector
+from fedpeft.vectorfile import EXPERIMENT, RESULT, VECTOR, read_vector
 from fedpeft.wire.formats import decode
 
 
@@ -35,6 +37,7 @@ class Trained:
         kind: kind of the prediction.
         pair: whether an example has two texts.
         about: the file's metadata, see ``describe_vector``.
+        result: content of the run's result.json; {} if only the vector's file is there.
     """
 
     experiment: Experiment
@@ -44,6 +47,7 @@ class Trained:
     kind: Kind
     pair: bool
     about: dict[str, Any]
+    result: dict[str, Any] = field(default_factory=dict)
 
     @property
     def reads(self) -> str:
@@ -59,20 +63,17 @@ class Trained:
                 it does not fit this machine's backbone, layout or projections, or it has values
                 that are not finite.
         """
-        file = _file_of(path)
+        file = vector_file(path)
         vector, about = read_vector(file)
-        runtime = _runtime_of(file, about)
+        experiment, info = description_of(str(file), about)
+        runtime = Runtime(experiment, known=info)
         if path.is_dir():
-            _check_same_run(file, runtime.experiment)
-        for mismatch in _mismatches(runtime, about):
-            raise UserError(f"'{file}' {mismatch}")
-        model, info = runtime.model, runtime.info
-        try:
-            size, dtype = model.layout.size, model.parameters.numpy_dtype
-            vector = decode(vector.tobytes(), str(vector.dtype), size, dtype)
-        except ValueError as error:
-            raise UserError(f"'{file}': {error}; it is damaged, export or run again") from None
-        return cls(runtime.experiment, model, vector, info.labels, info.kind, info.pair, about)
+            _check_same_run(file, experiment)
+        check_fit(str(file), runtime, runtime.backbone.fingerprint, about)
+        vector = decoded(str(file), vector, runtime.parameters)
+        model = runtime.model
+        result = _result_of(path, about) if path.is_dir() else {}
+        return cls(experiment, model, vector, info.labels, info.kind, info.pair, about, result)
 
 
 def describe_vector(runtime: Runtime, digests: Mapping[str, str]) -> dict[str, Any]:
@@ -95,8 +96,12 @@ def describe_vector(runtime: Runtime, digests: Mapping[str, str]) -> dict[str, A
     }
 
 
-def _file_of(path: Path) -> Path:
-    """Return the vector file in a run folder, or ``path`` itself if it is a file."""
+def vector_file(path: Path) -> Path:
+    """Return the vector file in a run folder, or ``path`` itself if it is a file.
+
+    Raises:
+        UserError: there is no finished run.
+    """
     if not path.exists():
         raise UserError(f"'{path}': no such run folder or vector file")
     if not path.is_dir():
@@ -111,8 +116,16 @@ def _file_of(path: Path) -> Path:
     raise UserError(f"'{path}' contains no run; expected a run folder of `fedpeft simulate`")
 
 
-def _runtime_of(file: Path, about: dict[str, Any]) -> Runtime:
-    """Return the runtime that the metadata describes; its task has no data."""
+def description_of(source: str, about: dict[str, Any]) -> tuple[Experiment, TaskInfo]:
+    """Return the experiment and the task that the metadata of a vector file describes.
+
+    Args:
+        source: the file's name, for messages.
+        about: the metadata, see ``describe_vector``.
+
+    Raises:
+        UserError: an entry is missing or invalid.
+    """
     try:
         experiment = Experiment.load(about["experiment"])
         labels, kind, pair = tuple(about["labels"]), about["kind"], about["pair"]
@@ -121,14 +134,45 @@ def _runtime_of(file: Path, about: dict[str, Any]) -> Runtime:
         if kind not in get_args(Kind) or not all(isinstance(label, str) for label in labels):
             raise ValueError(f"kind '{kind}'")
     except UserError as error:
-        raise UserError(f"'{file}': its experiment is invalid here: {error}") from None
+        raise UserError(f"'{source}': its experiment is invalid here: {error}") from None
     except (KeyError, TypeError, ValueError, AttributeError) as error:
         raise UserError(
-            f"'{file}' is not a fedpeft vector: its metadata has no valid {error}"
+            f"'{source}' is not a fedpeft vector: its metadata has no valid {error}"
         ) from None
     name, metric = experiment.task.name, str(about.get("metric", ""))
     info = TaskInfo(name, kind, labels, bool(pair), metric, None, "task of a finished run")
-    return Runtime(_for_this_machine(experiment), known=info)
+    return _for_this_machine(experiment), info
+
+
+def check_fit(source: str, runtime: Runtime, fingerprint: str, about: dict[str, Any]) -> None:
+    """Raise UserError if a vector does not fit a runtime or a backbone.
+
+    Args:
+        source: the file's name, for messages.
+        runtime: of the vector's description.
+        fingerprint: of the backbone that will use the vector.
+        about: the metadata of the vector's file.
+    """
+    for mismatch in _mismatches(runtime, fingerprint, about):
+        raise UserError(f"'{source}' {mismatch}")
+
+
+def decoded(source: str, vector: np.ndarray, parameters: TaskParameters) -> np.ndarray:
+    """Return the task vector [P] of a file in the model's dtype.
+
+    Args:
+        source: the file's name, for messages.
+        vector: the file's numbers.
+        parameters: of the model that will use the vector.
+
+    Raises:
+        UserError: the length is wrong, or a value is not finite.
+    """
+    try:
+        size, dtype = parameters.layout.size, parameters.numpy_dtype
+        return decode(vector.tobytes(), str(vector.dtype), size, dtype)
+    except ValueError as error:
+        raise UserError(f"'{source}': {error}; it is damaged, export or run again") from None
 
 
 def _for_this_machine(experiment: Experiment) -> Experiment:
@@ -154,7 +198,15 @@ def _check_same_run(file: Path, experiment: Experiment) -> None:
         )
 
 
-def _mismatches(runtime: Runtime, about: dict[str, Any]) -> Iterator[str]:
+def _result_of(folder: Path, about: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the content of result.json; {} if it is missing, damaged, or of another vector."""
+    result = read_object(folder / RESULT)
+    digests = result.get("digests")
+    same = isinstance(digests, dict) and digests.get("vector") == about.get("vector")
+    return result if same else {}
+
+
+def _mismatches(runtime: Runtime, fingerprint: str, about: dict[str, Any]) -> Iterator[str]:
     """Yield the differences between a vector and this machine; the first one causes the others."""
     digests, experiment = about["digests"], runtime.experiment
     if experiment.federation.personal:
@@ -162,12 +214,12 @@ def _mismatches(runtime: Runtime, about: dict[str, Any]) -> Iterator[str]:
             f"lacks the parameters that stay at the clients (federation.personal = "
             f"'{','.join(experiment.federation.personal)}'); only the clients can use it"
         )
-    if digests["backbone"] != runtime.backbone.fingerprint:
+    if digests["backbone"] != fingerprint:
         yield (
             f"was trained on another backbone than this machine's '{experiment.backbone}' "
             f"(weights or tokenizer differ); use the same checkpoint"
         )
-    layout = runtime.model.layout
+    layout = runtime.parameters.layout
     if digests["layout"] != layout.digest:
         differing = [entry for entry in _entries(about) if entry not in layout.entries]
         example = f", for example '{differing[0][0]}' {differing[0][1]}" if differing else ""

@@ -168,9 +168,7 @@ def aggregate(
     run: Run, state: ServerState, trained: Trained
 ) -> tuple[np.ndarray, dict[str, np.ndarray], Learned]:
     """Return the next task vector [P], the strategy's memory, and facts for the round's line."""
-    experiment, sent, updates = run.experiment, trained.sent, trained.updates
-    if experiment.federation.secure:  # all have the same update, the mean
-        updates = dict([*updates.items()][:1])
+    experiment, sent, updates = run.experiment, trained.sent, trained.different
     nodes = counted(experiment, trained.nodes)
     normal = normalized(experiment, sent, updates, nodes)
     limited, clipped = clip(experiment, sent, normal, nodes)

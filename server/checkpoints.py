@@ -12,13 +12,15 @@ from collections.abc import Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.files import sync, write_atomic
-from fedpeft.runtime import Runtime
-from fedpeft.transfer import decode_down, encode_down
+
+if TYPE_CHECKING:
+    from fedpeft.runtime import Runtime
 
 CHECKPOINT = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
@@ -52,6 +54,8 @@ def check_finite(
     Raises:
         RunFailed: the task vector [P] as sent, or the strategy's memory, is not finite.
     """
+    from fedpeft.transfer import decode_down, encode_down  # torch: readers of a folder need none
+
     advice = "federation.max_update_norm limits what a client can add"
     try:
         decode_down(runtime, number, encode_down(runtime, number, vector))

@@ -18,7 +18,7 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.files import write_json
 from fedpeft.runtime import parsed
 from server.registry import Registered, registered_nodes, state_folder
-from server.runfolder import RunFolder
+from server.runfolder import ENDED, RunFolder
 
 if TYPE_CHECKING:
     from flwr.app import Context
@@ -26,9 +26,6 @@ if TYPE_CHECKING:
 log = logging.getLogger(__name__)
 RUNS = "runs"
 STARTED = "run.json"  # in a run's folder: {"run": Flower's id of the latest process to run it}
-#: In a run's folder: {"run": Flower's id, "ok": bool, "reason": str}; "stopped": true if stopped,
-#: "mistake": true if the user's input was wrong.
-ENDED = "ended.json"
 PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of runs and their files, not hidden
 _LOCK_TIMEOUT = 60.0  # seconds a stopped ServerApp may take to release its folder
 

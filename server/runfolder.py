@@ -21,7 +21,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
 from fedpeft.files import append_lines, write_atomic, write_json
 from fedpeft.hosting.locks import is_held, locked
-from fedpeft.vectorfile import EXPERIMENT, VECTOR, vector_bytes
+from fedpeft.vectorfile import EXPERIMENT, RESULT, VECTOR, vector_bytes
 from server.checkpoints import (
     Checkpoint,
     last_checkpoint,
@@ -33,12 +33,14 @@ from server.records import ByteLine, RoundLine, WireLine
 
 ROUNDS = "rounds.jsonl"
 BYTES = "bytes.jsonl"
-RESULT = "result.json"
 PROGRESS = "progress.json"
 IDENTITY = "identity.json"
 REFUSED = "refused.jsonl"  # reasons why nodes do not take part, or not in all rounds
 ROSTER = "roster.json"  # of a deployment: each client's node and its outcome
 LOCK = "run.lock"
+#: Of a deployment: {"run": Flower's id, "ok": bool, "reason": str}; "stopped": true if stopped,
+#: "mistake": true if the user's input was wrong.
+ENDED = "ended.json"
 
 
 @dataclass(frozen=True)
@@ -64,11 +66,12 @@ class RunFolder:
                 raise UserError(f"--out '{path}': cannot be written ({reason})") from None
         return cls(path)
 
-    def locked(self, wait: float = 0.0) -> AbstractContextManager[None]:
+    def locked(self, wait: float = 0.2) -> AbstractContextManager[None]:
         """Lock the folder against other processes; the lock of a killed process is released.
 
         Args:
-            wait: seconds that another process has to release the lock.
+            wait: seconds that another process has to release the lock; ``in_use`` holds it for a
+                moment.
 
         Raises:
             UserError: another process is running in it.

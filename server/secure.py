@@ -14,52 +14,42 @@ import json
 import logging
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property, partial
 
+import numpy as np
 from flwr.app import Message
 
-from fedpeft import sums
 from fedpeft.errors import RunFailed
+from fedpeft.experiment.robust import needed_by_rule
 from fedpeft.files import write_json
 from fedpeft.profiling import phase
-from fedpeft.secure.keys import Peer
-from fedpeft.secure.masks import request_context, round_context, run_context, unpacked
-from fedpeft.secure.parts import to_numbers
-from fedpeft.secure.thresholds import Sharing, sharing_of, threshold
-from fedpeft.sums import Mean
-from fedpeft.wire.messages import (
-    RECORD,
-    PrepareReply,
-    PrepareRequest,
-    Request,
-    TrainReply,
-    UnmaskReply,
-    UnmaskRequest,
-    from_fields,
-    label,
-)
+from fedpeft.randomness import generator
+from fedpeft.secure.masks import unpacked
+from fedpeft.sums import Mean, width
+from fedpeft.wire.messages import TrainReply
+from server.bucket import Bucket
 from server.byte_ledger import ByteLedger
 from server.exchange import Patience, check_replies, exchange
 from server.nodes import Node
 from server.records import Kind
 from server.run import Run
-from server.unmasking import (
-    Masked,
-    Prepared,
-    checked_shares,
-    enough,
-    read_prepared,
-    unmasked,
-)
+from server.unmasking import Masked
 
 log = logging.getLogger(__name__)
 LOST = "lost"  # begins the reason of a client whose update is lost because others failed
 _FILE = "secure.json"  # in the run's folder: the round that is being played
 
 
+@dataclass(frozen=True)
+class Sum:
+    """What the server learns of the updates of ``clients``: their mean."""
+
+    clients: list[int]
+    mean: Mean
+
+
 @dataclass
 class SecureRound:
-    """A round of sums under masks.
+    """A round of sums under masks, one for each bucket of clients.
 
     Attributes:
         run: the run.
@@ -76,59 +66,63 @@ class SecureRound:
     nodes: dict[int, Node]
     clip_norm: float
     failed: dict[int, str] = field(default_factory=dict)
-    _request_context: str = ""
-    _prepared: dict[int, Prepared] = field(default_factory=dict)
-    _survivors: list[int] | None = None
+    _buckets: list[Bucket] = field(default_factory=list)
     _begun: bool = False
 
+    def __post_init__(self) -> None:
+        """Divide the clients at random, into sums of equal size if all are there."""
+        experiment, clients = self.run.experiment, np.array([*self.nodes])
+        generator(experiment.seed, "secure-buckets", self.number).shuffle(clients)
+        for part in np.array_split(clients, experiment.secure.buckets):
+            nodes = {client: self.nodes[client] for client in sorted(part.tolist())}
+            self._buckets.append(Bucket(self.run, self.number, nodes, self.clip_norm))
+
     def prepare(self) -> dict[int, Node]:
-        """Let clients make their keys and shares; return those that did, the members.
+        """Let clients make their keys and shares; return the members, those of all sums.
 
         None if a process before began the round with other clients: those that prepared it do not
         prepare it again, and the next round trains anew.
 
         Raises:
-            RunFailed: fewer than the threshold. Nothing was trained.
+            RunFailed: no sum has enough. Nothing was trained.
         """
         self._restore()
-        if not self._prepared:
+        if not any(bucket.prepared for bucket in self._buckets):
             self._save()
-            replies, failed = self._exchange("prepare", self._preparation, self.nodes)
+            replies, failed = self._exchange(
+                "prepare", lambda client: self._of(client).preparation(), self._enough()
+            )
             self.failed |= failed
-            self._prepared = check_replies(replies, self.failed, self._read_prepared)
+            made = check_replies(
+                replies,
+                self.failed,
+                lambda client, reply: self._of(client).read_prepared(client, reply),
+            )
+            for bucket in self._buckets:
+                bucket.prepared = {c: each for c, each in made.items() if c in bucket.nodes}
             self._save()
-        if len(self._prepared) < self.threshold and self._begun:
-            self._too_few(len(self._prepared), "prepared the round again")
-            return {}
-        if len(self._prepared) < self.threshold:
+        if not self.members and not self._begun:
+            most = max(self._buckets, key=lambda bucket: len(bucket.prepared))
             raise RunFailed(
-                f"round {self.number}: {len(self._prepared)} of {len(self.nodes)} clients prepared "
-                f"a sum under masks, the threshold is {self.threshold} (secure.threshold) "
+                f"round {self.number}: {len(most.prepared)} of {len(most.nodes)} clients prepared "
+                f"a sum under masks, the threshold is {most.threshold} (secure.threshold) "
                 f"({'; '.join(f'client {c}: {r}' for c, r in [*self.failed.items()][:3])})"
             )
+        for bucket in self._buckets:
+            if not bucket.members:
+                self._too_few(bucket, len(bucket.prepared), "prepared the round")
         return self.members
+
+    def _enough(self) -> dict[int, Node]:
+        """Return the clients of sums that have as many as the threshold."""
+        enough = [bucket for bucket in self._buckets if len(bucket.nodes) >= bucket.threshold]
+        return {client: node for bucket in enough for client, node in bucket.nodes.items()}
 
     @property
     def members(self) -> dict[int, Node]:
-        """The clients that prepared the round."""
-        return {client: self.nodes[client] for client in self._prepared}
-
-    @property
-    def threshold(self) -> int:
-        """How many members must stay to the end."""
-        experiment = self.run.experiment
-        secure = experiment.secure
-        return threshold(experiment.clients_asked, secure.colluders, secure.threshold)
-
-    @property
-    def rules(self) -> Sharing:
-        """Who shares with how many."""
-        return sharing_of(len(self.nodes), self.run.experiment.secure.colluders, self.threshold)
-
-    @property
-    def max_weight(self) -> float:
-        """The largest weight among the members."""
-        return max(self._weight(node) for node in self.members.values())
+        """The clients that prepared the round, in sums that have enough of them."""
+        prepared = {client for bucket in self._buckets for client in bucket.members}
+        return {client: node for client, node in self.nodes.items() if client in prepared}
 
     def train(
         self, vectors: Mapping[int, bytes], reference: bytes
@@ -138,120 +132,85 @@ class SecureRound:
         All get the same bytes, or their masks would not cancel.
         """
         [vector] = {*vectors.values()}
-        listed = b"".join(made.member.to_bytes() for made in self._prepared.values())
-        self._request_context = request_context(
-            self._round_context, vector, self.clip_norm, self.max_weight
+        replies, failed = self._exchange(
+            "train",
+            lambda client: self._of(client).request(client, vector, reference),
+            self.members,
         )
-
-        def content(client: int) -> Request:
-            return Request(
-                vector=vectors[client],
-                round=self.number,
-                label=self._label,
-                reference=reference,
-                members=listed,
-                sealed=self._sealed_for(client),
-                clip_norm=self.clip_norm,
-                max_weight=self.max_weight,
-            )
-
-        replies, failed = self._exchange("train", content, self.members)
         self.failed |= failed
         return replies, failed
 
-    def read_masked(self, sent: TrainReply) -> Masked:
+    def read_masked(self, client: int, sent: TrainReply) -> Masked:
         """Return the masked levels and facts of a reply; ValueError for a wrong length."""
-        return unpacked(sent.vector, self.run.runtime.parameters.shared.size, self._bits)
+        size = self.run.runtime.parameters.shared.size
+        bits = width(self.run.experiment, len(self._of(client).nodes), size)
+        return unpacked(sent.vector, size, bits)
 
-    def unmask(self, masked: dict[int, Masked]) -> Mean | None:
-        """Return the means of the updates that arrived, or None if too few clients are left."""
-        if self._survivors is not None:  # of the process before
-            masked = {client: masked[client] for client in self._survivors if client in masked}
-        if len(masked) < self.threshold:
-            self._too_few(len(masked), "masked an update")
-            return None
-        self._survivors = [*masked]
+    def unmask(self, masked: Mapping[int, Masked]) -> list[Sum]:
+        """Return the sums that could be unmasked; none if the strategy needs more of them."""
+        for bucket in self._buckets:
+            # After a restart, of those that the process before told clients.
+            arrived = [c for c in bucket.survivors or bucket.members if c in masked]
+            bucket.survivors = arrived if len(arrived) >= bucket.threshold else None
+            if bucket.members and not bucket.survivors:
+                self._too_few(bucket, len(arrived), "masked an update")
         self._save()
-        replies, failed = self._exchange(
-            "unmask", lambda client: self._question, {c: self.nodes[c] for c in masked}
+        revealed = self._reveal()
+        tried = [self._sum(bucket, masked, revealed) for bucket in self._buckets]
+        summed = [one for one in tried if one is not None]
+        strategy = self.run.experiment.federation.strategy
+        if summed and len(summed) < (least := needed_by_rule(self.run.experiment.federation)):
+            reason = f"{LOST}: {len(summed)} sums, strategy '{strategy}' needs {least}"
+            log.warning("round %d leaves the vector as it is: %s", self.number, reason)
+            self.failed |= {c: reason for one in summed for c in one.clients}
+            return []
+        return summed
+
+    def _reveal(self) -> dict[int, dict[int, bytes]]:
+        """Ask the survivors for their shares; return them by holder and owner."""
+        survivors = {c: self.nodes[c] for bucket in self._buckets for c in bucket.survivors or ()}
+        if not survivors:
+            return {}
+        replies, refused = self._exchange(
+            "unmask", lambda client: self._of(client).question(), survivors
         )
-        refused = dict(failed)
-        check = partial(self._read_shares, masked)
-        revealed = check_replies(replies, refused, check)
+        revealed = check_replies(
+            replies, refused, lambda client, reply: self._of(client).read_shares(client, reply)
+        )
         for client, reason in refused.items():
             log.warning("round %d: client %d revealed nothing: %s", self.number, client, reason)
-        try:
-            ready = enough(self._prepared, revealed, self.rules.needed)
-            with phase("unmasking"):
-                levels, facts = unmasked(
-                    masked, self._prepared, ready, self._request_context, self._bits
-                )
-        except ValueError as error:  # too few shares, or of garbage; no other sum is possible
-            log.warning("round %d is without a sum: %s", self.number, error)
-            self.failed |= {c: f"{LOST}: {error}" for c in self._prepared if c not in self.failed}
+        return revealed
+
+    def _sum(
+        self,
+        bucket: Bucket,
+        masked: Mapping[int, Masked],
+        revealed: Mapping[int, Mapping[int, bytes]],
+    ) -> Sum | None:
+        """Return the sum of a bucket, or None if too few clients are left."""
+        if not bucket.survivors:
             return None
-        weights = [self._weight(self.nodes[client]) for client in masked]
-        shares = sum(weights) / self.max_weight
-        experiment = self.run.experiment
-        return sums.decoded(
-            experiment, self.number, levels, facts, len(masked), self.clip_norm, shares
+        shares = {client: revealed[client] for client in bucket.survivors if client in revealed}
+        try:
+            with phase("unmasking"):
+                mean = bucket.mean({client: masked[client] for client in bucket.survivors}, shares)
+        except ValueError as error:  # too few shares, or of garbage; no other sum is possible
+            self._without(bucket, str(error))
+            return None
+        return Sum(bucket.survivors, mean)
+
+    def _too_few(self, bucket: Bucket, left: int, did: str) -> None:
+        size = len(bucket.nodes)
+        self._without(
+            bucket, f"{left} of {size} clients {did}, the threshold is {bucket.threshold}"
         )
 
-    def _too_few(self, left: int, did: str) -> None:
-        reason = (
-            f"{LOST}: {left} of {len(self.nodes)} clients {did}, the threshold is {self.threshold}"
-        )
-        log.warning("round %d is without a sum: %s", self.number, reason)
-        self.failed |= {c: reason for c in self.nodes if c not in self.failed}
+    def _without(self, bucket: Bucket, why: str) -> None:
+        log.warning("round %d is without a sum: %s: %s", self.number, LOST, why)
+        self.failed |= {c: f"{LOST}: {why}" for c in bucket.nodes if c not in self.failed}
 
-    def _weight(self, node: Node) -> float:
-        examples = self.run.experiment.federation.weighting == "examples"
-        return float(node.examples) if examples else 1.0
-
-    @property
-    def _bits(self) -> int:
-        return sums.width(self.run.experiment, len(self.nodes))
-
-    @property
-    def _label(self) -> bytes:
-        return label(self.run.runtime.digest, self.run.name)
-
-    @cached_property
-    def _peers(self) -> bytes:
-        return b"".join(node.peer for node in self.nodes.values())
-
-    @cached_property
-    def _round_context(self) -> str:
-        return round_context(
-            run_context(self.run.runtime.digest, self.run.name), self.number, self._peers
-        )
-
-    def _preparation(self, client: int) -> PrepareRequest:
-        return PrepareRequest(round=self.number, label=self._label, peers=self._peers)
-
-    @property
-    def _question(self) -> UnmaskRequest:
-        listed = to_numbers(self._survivors or [])
-        return UnmaskRequest(round=self.number, label=self._label, survivors=listed)
-
-    def _sealed_for(self, client: int) -> bytes:
-        made = self._prepared.values()
-        return b"".join(each.sealed[client] for each in made if client in each.sealed)
-
-    def _read_prepared(self, client: int, reply: Message) -> Prepared:
-        return self._checked(client, from_fields(PrepareReply, reply.content.get(RECORD)))
-
-    def _checked(self, client: int, sent: PrepareReply) -> Prepared:
-        peer, context = Peer.from_bytes(self.nodes[client].peer), self._round_context
-        with phase("unmasking"):
-            return read_prepared(sent, peer, [*self.nodes], context, self.rules)
-
-    def _read_shares(
-        self, masked: Mapping[int, Masked], client: int, reply: Message
-    ) -> dict[int, bytes]:
-        sent = from_fields(UnmaskReply, reply.content.get(RECORD))
-        with phase("unmasking"):
-            return checked_shares(sent.shares, client, self._prepared, masked)
+    def _of(self, client: int) -> Bucket:
+        return next(bucket for bucket in self._buckets if client in bucket.nodes)
 
     def _exchange(
         self, kind: Kind, content: Callable[[int], object], nodes: Mapping[int, Node]
@@ -274,21 +233,7 @@ class SecureRound:
         )
 
     def _save(self) -> None:
-        state = {
-            "round": self.number,
-            "peers": self._peers.hex(),
-            "prepared": {
-                client: {
-                    "key": made.member.key.hex(),
-                    "holder_seed": made.member.holder_seed.hex(),
-                    "signature": made.member.signature.hex(),
-                    "sealed": b"".join(made.sealed.values()).hex(),
-                    "digests": b"".join(b"".join(each) for each in made.digests.values()).hex(),
-                }
-                for client, made in self._prepared.items()
-            },
-            "survivors": self._survivors,
-        }
+        state = {"round": self.number, "buckets": [bucket.state() for bucket in self._buckets]}
         write_json(self.run.folder.path / _FILE, state)
 
     def _restore(self) -> None:
@@ -298,9 +243,7 @@ class SecureRound:
             return
         state = json.loads(path.read_text(encoding="utf-8"))
         self._begun = state["round"] == self.number
-        if not self._begun or bytes.fromhex(state["peers"]) != self._peers:
-            return
-        for client, parts in state["prepared"].items():
-            sent = PrepareReply(**{part: bytes.fromhex(text) for part, text in parts.items()})
-            self._prepared[int(client)] = self._checked(int(client), sent)
-        self._survivors = state["survivors"]
+        pairs = [*zip(self._buckets, state["buckets"], strict=True)]
+        if self._begun and all(bucket.is_of(kept) for bucket, kept in pairs):
+            for bucket, kept in pairs:
+                bucket.restore(kept)

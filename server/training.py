@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -51,6 +51,7 @@ class Trained:
         failed: reasons of failures by client.
         memory: arrays for the checkpoint.
         flights: asynchronous requests that still wait, see ``ServerState``.
+        sums: clients of each sum under masks, who all have its mean as their update.
     """
 
     sent: Broadcast
@@ -59,6 +60,15 @@ class Trained:
     failed: dict[int, str]
     memory: dict[str, np.ndarray] = field(default_factory=dict)
     flights: dict[str, Flight] | None = None
+    sums: Sequence[Sequence[int]] = ()
+
+    @property
+    def different(self) -> dict[int, Update]:
+        """Updates by client; of clients whose updates were summed, that of one for all."""
+        if not self.sums:
+            return self.updates
+        valid = ([c for c in clients if c in self.updates] for clients in self.sums)
+        return {clients[0]: self.updates[clients[0]] for clients in valid if clients}
 
     @property
     def late(self) -> list[int]:
@@ -124,19 +134,18 @@ def _whole_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
 
 
 def _summed_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
-    """Ask the clients of a round, and learn only the mean of their updates.
+    """Ask the clients of a round, and learn only means of their updates.
 
-    Each client that took part gets this mean as its update. A round that lost too many clients has
-    none, and the vector stays as it is.
+    Each client that took part gets the mean of its sum as its update. A round that lost too many
+    clients has none, and the vector stays as it is.
     """
     number, experiment, size = state.round + 1, run.experiment, state.vector.size
     sampled = state.participants.join(choose(run, state), ledger, number)
     sent = broadcast(run.runtime, state.memory, number, state.vector)
     most = max(expected_steps(experiment.local, node.examples) for node in sampled.values())
-    clip_norm = state.memory.get(
-        CLIP_NORM, np.array([sums.first_clip_norm(experiment, size, most)])
-    )[0]
-    secure = SecureRound(run, number, ledger, sampled, float(clip_norm))
+    first = np.array([sums.first_clip_norm(experiment, size, most)])
+    clip_norm = float(state.memory.get(CLIP_NORM, first)[0])
+    secure = SecureRound(run, number, ledger, sampled, clip_norm)
     members = secure.prepare()
     if not members:
         return Trained(sent, sampled, {}, secure.failed, {CLIP_NORM: np.array([clip_norm])})
@@ -148,19 +157,30 @@ def _summed_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
     def check(client: int, reply: Message) -> tuple[Masked, list[dict[str, Any]]]:
         sent_back = from_fields(TrainReply, reply.content.get(RECORD))
         statements = read_statements(experiment, sent_back, sampled[client].examples)
-        return secure.read_masked(sent_back), statements
+        return secure.read_masked(client, sent_back), statements
 
     checked = check_replies(replies, secure.failed, check)
-    mean = secure.unmask({client: masked for client, (masked, _) in checked.items()})
-    if mean is None:
-        return Trained(sent, sampled, {}, secure.failed, {CLIP_NORM: np.array([clip_norm])})
-    vector = (sent.received + mean.change).astype(sent.received.dtype)
-    loss = mean.loss if experiment.privacy.unit == "none" else None
+    summed = secure.unmask({client: masked for client, (masked, _) in checked.items()})
     updates = {
-        client: Update(vector, loss, statements) for client, (_, statements) in checked.items()
+        client: _update_of(run, sent, one.mean, checked[client][1])
+        for one in summed
+        for client in one.clients
     }
-    memory = {CLIP_NORM: np.array([sums.next_clip_norm(experiment, float(clip_norm), mean.norm)])}
-    return Trained(sent, sampled, updates, secure.failed, memory)
+    if summed:  # the median, because a malicious client may lie about its norm
+        norm = float(np.median([one.mean.norm for one in summed]))
+        clip_norm = sums.next_clip_norm(experiment, clip_norm, norm)
+    memory = {CLIP_NORM: np.array([clip_norm])}
+    listed = [one.clients for one in summed]
+    return Trained(sent, sampled, dict(sorted(updates.items())), secure.failed, memory, sums=listed)
+
+
+def _update_of(
+    run: Run, sent: Broadcast, mean: sums.Mean, statements: list[dict[str, Any]]
+) -> Update:
+    """Return the mean of a sum as the update of one of its clients."""
+    vector = (sent.received + mean.change).astype(sent.received.dtype)
+    loss = mean.loss if run.experiment.privacy.unit == "none" else None
+    return Update(vector, loss, statements)
 
 
 def _next_replies(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
@@ -186,12 +206,35 @@ def silent_nodes(run: Run, state: ServerState, trained: Trained) -> list[Node]:
 
 
 def choose(run: Run, state: ServerState) -> list[int]:
-    """Return the clients of the next round; by Poisson sampling if the server protects them."""
+    """Return the clients of the next round; by Poisson sampling if the server protects them.
+
+    With noise of the clients for whole clients, those that have spent the least privacy come first,
+    so that no client takes part more often than the noise was calibrated for. The choice follows
+    from public numbers: no amplification by sampling is accounted for.
+    """
     number, least = state.round + 1, run.experiment.federation.min_success
     clients = run.clock.within_reach(state.participants.to_train(number), least)
     if state.central:
         return state.central.sample(clients, number)
-    return sample(clients, run.experiment.seed, number, run.experiment.clients_asked)
+    asked, seed = run.experiment.clients_asked, run.experiment.seed
+    if run.experiment.privacy.distributed and STEPS in state.memory:
+        return least_spent(clients, state.memory[STEPS][clients], seed, number, asked)
+    return sample(clients, seed, number, asked)
+
+
+def least_spent(
+    pool: np.ndarray, steps: np.ndarray, seed: int, number: int, count: int
+) -> list[int]:
+    """Return the clients with the fewest privacy steps so far, in order; ties are drawn.
+
+    Args:
+        pool: clients that can be asked, in order, int64 [n].
+        steps: that each of them has reported, int64 [n].
+        seed, number, count: see ``sample``.
+    """
+    ties = generator(seed, "sample", number).random(len(pool))
+    first = np.lexsort((ties, steps))[:count]
+    return sorted(pool[first].tolist())
 
 
 def sample(pool: np.ndarray, seed: int, number: int, count: int) -> list[int]:
@@ -220,7 +263,9 @@ def require_enough(
         return  # the next round trains again
     least = max(federation.min_success - spent, int(spent < len(failed)))
     why = f"federation.min_success is {federation.min_success}"
-    if updates and (for_rule := needed(federation)) > federation.min_success:
+    # Sums are counted where they are made, see ``SecureRound.unmask``.
+    hidden = federation.secure
+    if updates and not hidden and (for_rule := needed(federation)) > federation.min_success:
         least = for_rule
         why = f"federation.strategy = '{federation.strategy}' needs {for_rule}"
     if len(updates) < least and not run.experiment.privacy.central:
@@ -233,5 +278,5 @@ def require_enough(
 def without_budget(run: Run, failed: Mapping[int, str]) -> list[int]:
     """Return the clients whose privacy budget is spent; only clients with a ledger have one."""
     privacy = run.experiment.privacy
-    charges = privacy.examples or privacy.local
+    charges = privacy.examples or privacy.charges_clients
     return [client for client in failed if charges and budget_spent(failed[client])]

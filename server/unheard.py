@@ -26,7 +26,7 @@ def unheard(experiment: Experiment, number: int, clients: Iterable[Node]) -> lis
     for examples in sorted({node.examples for node in clients}):
         if privacy.examples:
             statements += _statement(experiment, number, "example", examples)
-        if privacy.local:
+        if privacy.charges_clients:
             statements += _statement(experiment, number, "client", examples)
     return statements
 

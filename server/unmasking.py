@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import cached_property
@@ -74,7 +74,7 @@ def read_prepared(
 
 
 def checked_shares(
-    data: bytes, holder: int, prepared: Mapping[int, Prepared], survivors: Mapping[int, object]
+    data: bytes, holder: int, prepared: Mapping[int, Prepared], survivors: Collection[int]
 ) -> dict[int, bytes]:
     """Return the shares that a client revealed, by their owner.
 

@@ -119,7 +119,7 @@ def read_statements(
         ValueError: a statement is invalid.
     """
     privacy = experiment.privacy
-    protected: dict[Unit, bool] = {"example": privacy.examples, "client": privacy.local}
+    protected: dict[Unit, bool] = {"example": privacy.examples, "client": privacy.charges_clients}
     return [
         read_statement(getattr(sent, unit), unit, experiment, examples)
         for unit, at_client in protected.items()

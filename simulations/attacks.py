@@ -8,7 +8,6 @@ from __future__ import annotations
 from collections.abc import Callable
 
 import numpy as np
-from scipy.stats import norm
 
 Array = np.ndarray
 Aggregate = Callable[[Array], Array]  # updates [n, P] -> step [P]
@@ -37,7 +36,9 @@ def largest_unseen(clients: int, attackers: int) -> float:
     supporters = clients // 2 + 1 - attackers
     honest = clients - attackers
     share = (honest - supporters) / honest
-    return float(norm.ppf(np.clip(share, 0.5, 0.999)))
+    from scipy.special import ndtri
+
+    return float(ndtri(np.clip(share, 0.5, 0.999)))
 
 
 def inner_product(honest: Array, strength: float) -> Array:

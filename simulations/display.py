@@ -10,10 +10,10 @@ from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
 from fedpeft.files import read_object
+from fedpeft.readable import readable_bytes, readable_epsilon, readable_seconds
 from server.records import WAYS, RoundLine
 from server.runfolder import PROGRESS, RunFolder
 from simulations.following import Follower
-from simulations.readable import readable_bytes, readable_epsilon, readable_seconds
 
 _SHOWN = 12  # rounds in the live table
 

@@ -7,7 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpeft.experiment.config import Experiment
-from simulations.readable import readable_bytes, readable_epsilon, readable_seconds
+from fedpeft.privacy_words import privacy_line
+from fedpeft.readable import readable_bytes, readable_seconds
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from server.runfolder import RunFolder
 
 _SHOWN = 3  # failed clients that are printed
-_LARGE_DELTA = 0.01  # one person in a hundred may be exposed completely
 
 
 def default_folder(experiment: Experiment) -> Path:
@@ -50,7 +50,7 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
     if result["rounds"] < rounds:
         lines.append(f"ended before round {result['rounds'] + 1} of {rounds}: privacy is spent")
     statements = (result["privacy"] or {}).values()
-    lines += [_privacy_line(statement) for statement in statements if statement]
+    lines += [privacy_line(statement) for statement in statements if statement]
     for line in (*lines, f"results: {folder.path}"):
         console.print(line, soft_wrap=True)
 
@@ -89,22 +89,3 @@ def _failures(rounds: list[RoundLine]) -> list[str]:
     ]
     more = len(most) - len(lines)
     return [*lines, f"{more} more clients failed in some rounds"] if more else lines
-
-
-def _privacy_line(statement: dict[str, Any]) -> str:
-    """Return a privacy statement of result.json as text."""
-    unit, epsilon, delta = (statement[key] for key in ("unit", "epsilon", "delta"))
-    if epsilon is None:
-        return f"no privacy for any {unit}: some of it ran without noise"
-    runs = [
-        f"{steps:,} step{'s' * (steps != 1)} with noise multiplier {sigma:.4g} and q {rate:.4g}"
-        for sigma, rate, steps in statement["composition"]
-    ]
-    warnings = f"; a delta of {delta:.2g} promises little" if delta > _LARGE_DELTA else ""
-    if not statement["releasable"]:
-        warnings += "; NOT for release: the noise can be drawn again"
-    return (
-        f"({readable_epsilon(epsilon)}, {delta:.2g})-DP for every {unit} "
-        f"({statement['neighbouring']}): {statement['mechanism']}, {' and '.join(runs)}, "
-        f"{statement['accountant'].upper()} accountant{warnings}"
-    )

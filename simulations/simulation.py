@@ -26,9 +26,9 @@ from simulations.cohorts import cohort_size
 from simulations.grid import NodeConfig, NodeConfigs
 from simulations.local import run_local
 from simulations.ray import actors_of, require_ray, run_ray
+from simulations.spread import PARTITION
 from simulations.tracking import require_trackers, tracked
 
-PARTITION = "partition.json"
 COHORT = "cohort"  # key of identity.json: clients trained in one batch
 
 
@@ -83,7 +83,7 @@ def _check_privacy(experiment: Experiment, sizes: set[int]) -> None:
         for examples in sorted(sizes):
             example_delta(experiment, examples)
         example_plan(experiment, min(sizes))  # the smallest client has the highest sampling rate
-    if privacy.local:
+    if privacy.charges_clients:
         client_plan(experiment)
     if privacy.central:
         central_plan(experiment)

@@ -229,6 +229,7 @@ _FILES = {
     "progress.json": "What the display reads.",
     "run.lock": "Held by the process that runs in this folder.",
     "plots/": "Score and loss against rounds and bytes; the partition.",
+    "report.html": "With `fedpeft report RUN`: the page of the run in one file.",
     "privacy/": "Simulation with privacy: the ledger of each client.",
     "kept/": "Simulation: vectors that a client keeps between rounds, such as personal parameters.",
     "roster.json": "Deployment: the node, rounds and epsilon of each client.",

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpeft.readable import readable_bytes
 from parts.markdown import table
 from parts.results import BENCHMARKS, STUDIES
 from simulations.benchmarks.parts.codec_pairs import interval
-from simulations.readable import readable_bytes
 
 if TYPE_CHECKING:
     import pandas as pd

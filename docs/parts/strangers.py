@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
+from fedpeft.readable import readable_bytes
 from parts.malicious import case
 from parts.markdown import table
 from parts.small_messages import differences, read
-from simulations.readable import readable_bytes
 from simulations.report.significance import LEVEL, tested
 
 if TYPE_CHECKING:

@@ -7,35 +7,29 @@ bit-identical to those of the wrapped implementation, except in 16 bits on a CPU
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
-from transformers.models.bert.modeling_bert import eager_attention_forward
 
 from fedpeft.batches.packing import Packing
 
-#: Layer -> (keys, values), each [G, l, width].
-Prefixes = Mapping[int, tuple[Tensor, Tensor]]
+#: Attention -> (keys, values), each [G, l, width].
+Prefixes = Mapping[nn.Module, tuple[Tensor, Tensor]]
 Attention = Callable[..., tuple[Tensor, Tensor | None]]
 
 SDPA, EAGER = "fedpeft-sdpa", "fedpeft-eager"
 
 
-class _SelfAttention(torch.nn.Module):
-    """The attribute of transformers' attention modules that is read here."""
-
-    layer_idx: int
-
-
 def _extended(attend: Attention) -> Attention:
     def attention(
-        module: _SelfAttention,
+        module: nn.Module,
         query: Tensor,
         key: Tensor,
         value: Tensor,
@@ -48,12 +42,17 @@ def _extended(attend: Attention) -> Attention:
             query, key, value = (
                 packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in (query, key, value)
             )
-        if prefixes and module.layer_idx in prefixes:
-            keys, values = (_spread(prefix, key) for prefix in prefixes[module.layer_idx])
+        if prefixes and module in prefixes:
+            if attention_mask is None and getattr(module, "is_causal", False):
+                attention_mask = _causal(query, key)
+            keys, values = (_spread(prefix, key) for prefix in prefixes[module])
             key, value = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)
             if attention_mask is not None:  # [N, 1, T, T], boolean or added
                 attended = attention_mask.dtype == torch.bool
                 attention_mask = functional.pad(attention_mask, (keys.shape[2], 0), value=attended)
+            bias = options.get("position_bias")
+            if bias is not None:  # [1, heads, T, T]; a prefix has no position
+                options["position_bias"] = functional.pad(bias, (keys.shape[2], 0))
         output, weights = attend(module, query, key, value, attention_mask, **options)
         return (packing.pack(output) if packing else output), weights  # [N, T, heads, width]
 
@@ -61,7 +60,7 @@ def _extended(attend: Attention) -> Attention:
 
 
 def _fused(
-    module: torch.nn.Module,
+    module: nn.Module,
     query: Tensor,
     key: Tensor,
     value: Tensor,
@@ -86,6 +85,21 @@ def _fused(
     return output.to(dtype), weights
 
 
+def _causal(query: Tensor, key: Tensor) -> Tensor:
+    """Return the mask of a text without padding, whose tokens attend to earlier ones, [1, 1, T, T].
+
+    PyTorch's fused attention would derive it from the text's length, which a prefix changes.
+    """
+    size = query.shape[2], key.shape[2]
+    return torch.ones(size, dtype=torch.bool, device=query.device).tril()[None, None]
+
+
+def _eager(module: nn.Module, *inputs: Any, **options: Any) -> tuple[Tensor, Tensor | None]:
+    """Call the attention of equations in the file of transformers that defines the module."""
+    attend: Attention = sys.modules[type(module).__module__].eager_attention_forward
+    return attend(module, *inputs, **options)
+
+
 def _spread(prefix: Tensor, key: Tensor) -> Tensor:
     """Expand a prefix [G, l, width] to rows and heads, [N, heads, l, width of a head]."""
     rows, heads, _, head_width = key.shape
@@ -95,5 +109,5 @@ def _spread(prefix: Tensor, key: Tensor) -> Tensor:
 
 AttentionInterface.register(SDPA, _extended(_fused))
 AttentionMaskInterface.register(SDPA, sdpa_mask)
-AttentionInterface.register(EAGER, _extended(eager_attention_forward))
+AttentionInterface.register(EAGER, _extended(_eager))
 AttentionMaskInterface.register(EAGER, eager_mask)

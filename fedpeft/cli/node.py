@@ -40,6 +40,7 @@ def up(
     max_vector: options.MaxVector = 50_000_000,
     backbone: options.Backbones = None,
     roster: options.Roster = None,
+    colluders: options.Colluders = 0,
     worker: options.Worker = True,
     log_json: LogJson = False,
 ) -> None:
@@ -55,6 +56,8 @@ def up(
     from clients.folder import NodeSettings
 
     _check_privacy(max_epsilon, delta, examples)
+    if colluders and not roster:
+        raise UserError(f"--colluders {colluders}: is about sums with --roster, which is missing")
     settings = NodeSettings(
         data=str(data.resolve()) if data else "",
         partition=partition,
@@ -71,6 +74,7 @@ def up(
         max_vector=max_vector,
         key=str(key.resolve()),
         roster=str(roster.resolve()) if roster else "",
+        colluders=colluders,
     )
     described = node.Node(superlink, key.resolve(), ca.resolve(), state.resolve(), settings, worker)
     node.up(described, log_json)

@@ -64,6 +64,16 @@ Roster = Annotated[
     ),
 ]
 
+Colluders = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        rich_help_panel=_LIMITS,
+        help="With --roster: refuse sums that protect from fewer clients that work together with "
+        "the server (secure.colluders).",
+    ),
+]
+
 MaxEpsilon = Annotated[
     float | None,
     typer.Option(

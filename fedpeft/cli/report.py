@@ -1,4 +1,4 @@
-"""``fedpeft report``: write the report of a study."""
+"""``fedpeft report``: write the report of a study, of a run, or of several runs compared."""
 
 from __future__ import annotations
 
@@ -8,17 +8,41 @@ from typing import Annotated
 
 import typer
 
+from fedpeft.errors import UserError
+
 
 def report(
-    folder: Annotated[Path, typer.Argument(metavar="STUDY_DIR", help="Study folder.")],
+    folders: Annotated[
+        list[Path],
+        typer.Argument(metavar="FOLDER...", help="A study folder, a run folder, or several runs."),
+    ],
+    out: Annotated[
+        Path | None,
+        typer.Option(help="File of a report of runs; default for one run: RUN/report.html."),
+    ] = None,
 ) -> None:
-    """Write a study's report: one HTML page that needs no network, with PNG and SVG figures.
+    """Write a report: one HTML page that needs no network.
 
-    It contains the cells finished so far, so it also works while the study runs. Prints the
-    number of finished cells and the path of the page.
+    Of a study, it compares the cells finished so far, with PNG and SVG figures beside it. Of a run,
+    it shows figures, settings, privacy, and how to repeat and use the run; of several runs, it
+    compares them. Prints the path of the page.
 
     Example: fedpeft report runs/studies/noniid-small
     """
+    from simulations.study.folder import STUDY
+
+    studies = [folder for folder in folders if (folder / STUDY).is_file()]
+    if not studies:
+        _report_runs(folders, out)
+    elif len(folders) > 1:
+        raise UserError(f"'{studies[0]}' is a study: it has a report of its own; name only runs")
+    elif out:
+        raise UserError(f"--out {out}: the report of a study is in its folder; leave it out")
+    else:
+        _report_study(studies[0])
+
+
+def _report_study(folder: Path) -> None:
     from simulations.report.page import FIGURES, write_report
 
     page, content = write_report(folder)
@@ -26,3 +50,12 @@ def report(
         print(f"damaged, omitted: {line}; `fedpeft study run` runs it again", file=sys.stderr)
     print(f"{len(content.finished)} of {content.size} cells finished")
     print(f"report: {page}, figures: {folder / FIGURES}")
+
+
+def _report_runs(folders: list[Path], out: Path | None) -> None:
+    from simulations.report.runs import write_runs_report
+
+    page, left_out = write_runs_report(folders, out)
+    for line in left_out:
+        print(line, file=sys.stderr)
+    print(f"report: {page}")

@@ -40,6 +40,9 @@ def simulate(
         bool,
         typer.Option("--profile", help="Write the time of each phase, and a trace; local engine."),
     ] = False,
+    watch: Annotated[
+        bool, typer.Option("--watch", help="Show the run on a live page, as `fedpeft watch` does.")
+    ] = False,
 ) -> None:
     """Run a simulated federation and write its run folder.
 
@@ -58,11 +61,16 @@ def simulate(
     if resume and experiment is None and out and (out / EXPERIMENT).is_file() and not budget:
         experiment = out / EXPERIMENT
     settings = read_experiment(experiment, overrides, print)
-    _run(settings, out or default_folder(settings), resume, from_round, profile)
+    _run(settings, out or default_folder(settings), resume, from_round, profile, watch)
 
 
 def _run(
-    experiment: Experiment, out: Path, resume: bool, from_round: int | None, profile: bool
+    experiment: Experiment,
+    out: Path,
+    resume: bool,
+    from_round: int | None,
+    profile: bool,
+    watch: bool,
 ) -> None:
     from simulations.results import print_result
 
@@ -94,6 +102,7 @@ def _run(
             folder.rewind(from_round)
         folder.checkpoint()  # drops later lines before the display starts
         with (
+            _page(out, console) if watch else nullcontext(),
             Display(folder, federation.rounds, runtime.task.info.metric, console),
             profiled(folder.path) if profile else nullcontext() as seconds,
         ):
@@ -120,6 +129,19 @@ def _traffic(layout: Layout, experiment: Experiment) -> str:
     if up == down == "float32":
         return f"{numbers} each way {head}"
     return f"{numbers} {head}, {up} up and {down} down"
+
+
+@contextmanager
+def _page(out: Path, console: Console) -> Iterator[None]:
+    """Serve the live page of the run in ``out``, and open it where there is a screen."""
+    from simulations.watch.browser import open_page
+    from simulations.watch.child import watched
+
+    with watched(out) as address:
+        if address:
+            console.print(f"page: {address}", soft_wrap=True)
+            open_page(address)
+        yield
 
 
 @contextmanager

@@ -16,6 +16,7 @@ from typing import Any, Self
 
 from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
 
+from fedpeft.backbones.known import default_representation
 from fedpeft.errors import UserError
 from fedpeft.experiment import toml, toml_writer
 from fedpeft.experiment.adversary import AdversarySection, in_adversary
@@ -75,8 +76,8 @@ class Experiment(Section):
     )
     representation: Representation | None = Field(
         None,
-        description="what the head reads: mask | cls | mean; default: mean for minilm, otherwise "
-        "mask; for tags it reads every word",
+        description="what the head reads: mask | cls | mean | last (the last token); default: mean "
+        "for minilm, last for known decoders, otherwise mask; for tags it reads every word",
     )
     task: TaskSection = TaskSection()
     method: SerializeAsAny[MethodSettings] = Field(
@@ -107,9 +108,11 @@ class Experiment(Section):
         if self.federation.secure and "up" not in self.wire.model_fields_set:
             levels = self.wire.model_copy(update={"up": DEFAULT_CODEC})
             object.__setattr__(self, "wire", levels)
+        sums = self.secure.buckets
+        compared = (sums, "sums") if sums > 1 else (self.clients_per_round, "clients")
         for problem in (
             *in_federation(self.federation, self.clients_per_round),
-            *in_robust(self.federation, self.clients_per_round),
+            *in_robust(self.federation, *compared),
             *in_task(self.task),
             *in_head(self.head),
             *in_engine(self.engine, self.method),
@@ -157,8 +160,7 @@ class Experiment(Section):
     def derived(self) -> dict[str, Any]:
         """Return the defaults that depend on other settings, by full key."""
         return {
-            # MiniLM was trained for mean pooling; Gupta et al. 2023, section 3.1, read [MASK].
-            "representation": "mean" if self.backbone == "minilm" else "mask",
+            "representation": default_representation(self.backbone),
             "local.lr": default_lr(self.method.name),
             "federation.server_lr": SERVER_LR.get(self.federation.strategy),
         }
@@ -173,6 +175,11 @@ class Experiment(Section):
     def clients_asked(self) -> int:
         """Number of clients that are sent a request each round, with those asked in reserve."""
         return ceil(round(self.federation.over_selection * self.clients_per_round, 9))
+
+    @property
+    def clients_summed(self) -> int:
+        """Number of clients that are asked for a sum under masks, with ``federation.secure``."""
+        return self.clients_asked // self.secure.buckets
 
     @property
     def trainings(self) -> int:

@@ -101,9 +101,11 @@ def in_privacy(
                 f"privacy.client_delta = {delta:g}: expected less than 1 / federation.clients = "
                 f"{1 / federation.clients:g}"
             )
-    if privacy.central:
+    if privacy.central or privacy.distributed:
         yield from _in_central(privacy, federation)
-    elif privacy.client_quantile:
+    if privacy.distributed:
+        yield from _in_distributed(privacy, federation)
+    elif privacy.local and privacy.client_quantile:
         yield (
             f"privacy.client_quantile = {privacy.client_quantile}: only the server sees the norms "
             f"of several clients; with client_noise = 'clients' leave it out"
@@ -148,6 +150,27 @@ def _in_mechanism(
             f"privacy.separation = {apart}: {sampled} clients a round, at least {apart} rounds "
             f"apart, need {apart * sampled:,} clients, and federation.clients is "
             f"{federation.clients:,}; expected at most {federation.clients // sampled}"
+        )
+
+
+def _in_distributed(privacy: PrivacySection, federation: FederationSection) -> Iterator[str]:
+    here = "privacy.client_noise = 'secure'"
+    if not federation.secure:
+        yield f"{here}: is noise of sums under masks; set federation.secure = true"
+    if privacy.client_quantile:
+        yield (
+            f"privacy.client_quantile = {privacy.client_quantile:g}: {here} has a fixed clip, "
+            f"because no noise covers the norms; leave it out"
+        )
+    if not privacy.client_clip:
+        yield (
+            f"privacy.client_clip = 0: {here} needs a clip, which sets the distance of the levels "
+            f"also without noise; expected more than 0"
+        )
+    if federation.max_update_norm != "auto":
+        yield (
+            f"federation.max_update_norm = {federation.max_update_norm:g}: with {here} updates are "
+            f"clipped at privacy.client_clip; leave it out"
         )
 
 

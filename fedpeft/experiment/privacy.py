@@ -72,9 +72,10 @@ class PrivacySection(Section):
         description="banded, blt: a client takes part again so many rounds later or after more; "
         "0 = clients / clients of a round, the most that is possible",
     )
-    client_noise: Literal["server", "clients"] = Field(
+    client_noise: Literal["server", "clients", "secure"] = Field(
         "server",
-        description="who adds the noise that protects clients: server | clients (local DP)",
+        description="who adds the noise that protects clients: server | clients (local DP) | "
+        "secure (all clients of a sum under masks, a part each; with federation.secure)",
     )
     client_epsilon: float | None = Field(None, gt=0, description="default: epsilon")
     client_noise_multiplier: float | None = Field(
@@ -115,6 +116,16 @@ class PrivacySection(Section):
     def local(self) -> bool:
         """Whether each client adds the noise that protects it."""
         return self.clients and self.client_noise == "clients"
+
+    @property
+    def distributed(self) -> bool:
+        """Whether the clients of a sum under masks add the noise that protects them, together."""
+        return self.clients and self.client_noise == "secure"
+
+    @property
+    def charges_clients(self) -> bool:
+        """Whether the clients' ledgers are charged for the noise that protects them."""
+        return self.local or self.distributed
 
     def of_clients(self) -> tuple[float | None, float | None, float | None]:
         """Return (epsilon, noise multiplier, delta) for whole clients."""

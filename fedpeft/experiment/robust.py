@@ -24,13 +24,18 @@ _NEEDS = {"krum": (2, 3), "multikrum": (2, 3), "bulyan": (4, 3)}
 
 def needed(federation: FederationSection) -> int:
     """Return how many valid updates a round needs at least."""
+    return max(needed_by_rule(federation), federation.min_success)
+
+
+def needed_by_rule(federation: FederationSection) -> int:
+    """Return how many updates, or means of buckets under masks, the strategy needs at least."""
     factor, more = _NEEDS.get(federation.strategy, (0, 1))
     count = factor * federation.byzantine + more
     if federation.mixing == "bucketing":
         count = (count - 1) * federation.bucket + 1  # so many buckets
     if federation.mixing == "nnm":
         count = max(count, 2 * federation.byzantine + 1)
-    return max(count, federation.min_success)
+    return count
 
 
 def tolerated(federation: FederationSection, clients: int) -> int:
@@ -56,14 +61,14 @@ def unset(federation: FederationSection) -> str:
     )
 
 
-def in_robust(federation: FederationSection, sampled: int) -> Iterator[str]:
-    """Yield one line per contradiction, with ``sampled`` clients per round."""
+def in_robust(federation: FederationSection, sampled: int, what: str = "clients") -> Iterator[str]:
+    """Yield one line per contradiction, with ``sampled`` clients per round, or sums of clients."""
     strategy, mixing, malicious = federation.strategy, federation.mixing, federation.byzantine
     mixed = ceil(sampled / federation.bucket) if mixing == "bucketing" else sampled
     if sampled < (least := needed(federation)) > federation.min_success:
         with_mixing = f" after {mixing}" if mixing != "none" else ""
         yield (
-            f"federation.byzantine = {malicious}: {strategy}{with_mixing} needs {least} clients "
+            f"federation.byzantine = {malicious}: {strategy}{with_mixing} needs {least} {what} "
             f"per round, got {sampled}"
         )
     if malicious and strategy not in _NEEDS and mixing != "nnm":

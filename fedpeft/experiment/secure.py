@@ -34,6 +34,12 @@ class SecureSection(Section):
         "which every sum contains half of the honest clients, or four fifths of the clients in "
         "rounds of more than 128",
     )
+    buckets: int = Field(
+        1,
+        ge=1,
+        le=MOST,
+        description="sums of a round, each over other clients; robust strategies compare them",
+    )
 
 
 def in_secure(
@@ -63,24 +69,13 @@ def in_secure(
         )
     if wire.head not in ("", wire.up):
         yield f"{here}: the head travels in the levels of wire.up; leave out wire.head"
-    if not 3 <= asked <= MOST_CLIENTS:
-        yield f"{here}: {asked} clients in a round; expected 3 to {MOST_CLIENTS}"
-    else:
-        try:
-            threshold(asked, secure.colluders, secure.threshold)
-        except UserError as error:
-            yield str(error)
-    if federation.strategy not in MEAN_BASED:
-        yield (
-            f"{here}: strategy '{federation.strategy}' needs single updates; expected one of "
-            f"{', '.join(MEAN_BASED)}"
-        )
+    yield from _in_sums(here, secure, federation, asked, privacy.distributed)
     if federation.mode == "async":
         yield f"{here}: a sum needs clients that train together; expected federation.mode = 'sync'"
-    if privacy.clients:
+    if privacy.clients and not privacy.distributed:
         yield (
-            f"{here}: noise for whole clients is not yet part of masked sums; expected "
-            f"privacy.unit = 'none' or 'example'"
+            f"{here}: privacy.client_noise = '{privacy.client_noise}' is noise on single updates "
+            f"or by a server that sees them; expected privacy.client_noise = 'secure'"
         )
     if continues(wire.down):
         yield (
@@ -88,6 +83,37 @@ def in_secure(
             f"sends steps; expected a number format or eden1 ... eden8"
         )
     yield from _in_updates(here, federation, local, nested, adversary)
+
+
+def _in_sums(
+    here: str, secure: SecureSection, federation: FederationSection, asked: int, noised: bool
+) -> Iterator[str]:
+    """Yield one line per contradiction in the sums of a round."""
+    if asked % secure.buckets:
+        yield (
+            f"secure.buckets = {secure.buckets}: {asked} clients of a round cannot be divided into "
+            f"sums of equal size; expected a divisor"
+        )
+        return
+    summed = asked // secure.buckets
+    if not 3 <= summed <= MOST_CLIENTS:
+        yield f"{here}: {summed} clients in a sum; expected 3 to {MOST_CLIENTS}"
+    else:
+        try:
+            threshold(summed, secure.colluders, secure.threshold, noised)
+        except UserError as error:
+            yield str(error)
+    averages = federation.strategy in MEAN_BASED
+    if secure.buckets == 1 and not averages:
+        yield (
+            f"{here}: strategy '{federation.strategy}' compares updates, and there is one sum; set "
+            f"secure.buckets, or one of {', '.join(MEAN_BASED)}"
+        )
+    if secure.buckets > 1 and averages:
+        yield (
+            f"secure.buckets = {secure.buckets}: strategy '{federation.strategy}' does not compare "
+            f"sums; leave it out"
+        )
 
 
 def _in_updates(

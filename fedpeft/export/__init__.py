@@ -1,4 +1,4 @@
-"""Export of a finished run as a plain transformers model, a peft adapter, or a vector file."""
+"""Export of a finished run: a transformers or ONNX model, a peft adapter, or a vector file."""
 
 from __future__ import annotations
 
@@ -8,14 +8,19 @@ from typing import Literal
 
 from fedpeft.errors import UserError
 from fedpeft.export.adapter import save_adapter
+from fedpeft.export.onnx import save_onnx
 from fedpeft.export.plain import save_plain
 from fedpeft.files import whole_folder, write_atomic
 from fedpeft.trained import Trained
 from fedpeft.vectorfile import vector_bytes
 
-Format = Literal["hf", "peft", "vector"]
+Format = Literal["hf", "peft", "onnx", "vector"]
 
-_FOLDERS: dict[str, Callable[[Trained, Path], None]] = {"hf": save_plain, "peft": save_adapter}
+_FOLDERS: dict[str, Callable[[Trained, Path], None]] = {
+    "hf": save_plain,
+    "peft": save_adapter,
+    "onnx": save_onnx,
+}
 
 
 def default_target(run: Path, kind: Format) -> Path:
@@ -38,8 +43,8 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
 
     Args:
         trained: the run.
-        kind: "hf" and "peft" write a folder (``plain``, ``adapter``), "vector" a file that
-            ``Trained.read`` reads.
+        kind: "hf", "peft" and "onnx" write a folder (``plain``, ``adapter``, ``onnx``), "vector" a
+            file that ``Trained.read`` reads.
         out: the folder or file.
 
     Raises:

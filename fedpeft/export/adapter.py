@@ -13,10 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 
-from fedpeft.backbones.families import FAMILIES
 from fedpeft.errors import UserError
-from fedpeft.export.plain import plain_model, portable, realise, save_surroundings
-from fedpeft.export.readme import base_name, readme
+from fedpeft.export.plain import check_family, plain_model, portable, realise, save_surroundings
+from fedpeft.export.readme import OUTSIDE, base_name, readme
 from fedpeft.modifications import LowRank, Modification, ScaledLowRank
 from fedpeft.trained import Trained
 
@@ -34,6 +33,7 @@ def save_adapter(trained: Trained, folder: Path) -> None:
     Raises:
         UserError: peft is not installed, or has no adapter for the method.
     """
+    check_family(trained, "peft")
     realised = realise(trained)
     kinds = {type(change) for change in realised.modifications}
     if kinds not in ({LowRank}, {ScaledLowRank}):
@@ -64,7 +64,7 @@ def _config(trained: Trained, base: PreTrainedModel, changes: Sequence[Modificat
     from peft import LoraConfig, VeraConfig
 
     reads = trained.reads
-    prefix = "" if reads in ("mask", "mean") else f"{base.base_model_prefix}."
+    prefix = "" if reads in OUTSIDE else f"{base.base_model_prefix}."
     common: dict[str, Any] = {
         "target_modules": [prefix + _module(trained, change) for change in changes],
         "task_type": {"cls": "SEQ_CLS", "tags": "TOKEN_CLS"}.get(reads, "FEATURE_EXTRACTION"),
@@ -97,4 +97,4 @@ def _fill(trained: Trained, model: PeftModel, changes: Sequence[Modification]) -
 
 def _module(trained: Trained, change: Modification) -> str:
     """Return the name of a modification's linear layer in the encoder."""
-    return FAMILIES[trained.model.method.shape.family][change.site].module(change.layer)
+    return trained.model.method.shape.place(change.site, change.layer).path

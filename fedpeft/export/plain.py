@@ -9,8 +9,9 @@ The modifications are merged into the weights. The linear head is stored accordi
   relative error is (e h)^2 / 3, for e = 2^-16 below 1e-8 up to |h| = 11, compared with 6e-8 of
   float32. e is a power of two, so the product is exact. It needs the exponent range of float32 or
   bfloat16; in float16 e h underflows.
-- "mask" and "mean": transformers has no class with this head. The export is the encoder, the head
-  in head.safetensors (weight [C, width], bias [C]), and a README with the code that joins them.
+- "mask", "mean" and "last": transformers has no class with this head. The export is the encoder,
+  the head in head.safetensors (weight [C, width], bias [C]), and a README with the code that joins
+  them.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ import torch
 from torch import Tensor
 
 from fedpeft.errors import UserError
-from fedpeft.export.readme import readme
+from fedpeft.export.readme import OUTSIDE, readme
 from fedpeft.methods import REGISTRY, method_class
 from fedpeft.modifications.fusing import fused_changes
 from fedpeft.parameters import Realised
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
 
 HEAD = "head.safetensors"
 EPSILON = 2.0**-16
+EXPORTED = ("bert", "roberta")  # families whose heads in transformers are known here
 
 
 def save_plain(trained: Trained, folder: Path) -> None:
@@ -43,6 +45,7 @@ def save_plain(trained: Trained, folder: Path) -> None:
     Raises:
         UserError: the method cannot be merged into weights.
     """
+    check_family(trained, "hf")
     name = trained.experiment.method.name
     if not trained.model.method.fusable:
         fusable = ", ".join(method for method in REGISTRY if method_class(method).fusable)
@@ -51,10 +54,20 @@ def save_plain(trained: Trained, folder: Path) -> None:
             f"{fusable}; --format vector works for all"
         )
     realised = realise(trained)
-    changes = fused_changes(trained.model.method.shape.family, realised.modifications)
+    changes = fused_changes(trained.model.method.shape, realised.modifications)
     plain_model(trained, realised, changes).save_pretrained(folder)
     save_surroundings(trained, realised, folder)
     (folder / "README.md").write_text(readme(trained, "hf"), encoding="utf-8")
+
+
+def check_family(trained: Trained, kind: str) -> None:
+    """Raise UserError if the backbone's family has no export of this kind."""
+    family = trained.model.method.shape.family
+    if family not in EXPORTED:
+        raise UserError(
+            f"--format {kind} works for {' and '.join(EXPORTED)} backbones, not for {family}; "
+            f"--format vector works for all"
+        )
 
 
 def realise(trained: Trained) -> Realised:
@@ -86,7 +99,7 @@ def plain_model(
         name: portable(weight + changes[name] if name in changes else weight)
         for name, weight in backbone.named_parameters()
     }
-    if reads in ("mask", "mean"):
+    if reads in OUTSIDE:
         model = AutoModel.from_config(config, dtype=torch.float32, add_pooling_layer=False)
     else:
         tags = reads == "tags"
@@ -103,14 +116,19 @@ def save_surroundings(trained: Trained, realised: Realised, folder: Path) -> Non
     """Write the tokenizer, and the head if the model does not include it."""
     from safetensors.torch import save_file
 
+    save_tokenizer(trained, folder)
+    if trained.reads in OUTSIDE:
+        weight, bias = _head(realised)
+        save_file({"weight": weight, "bias": bias}, folder / HEAD)
+
+
+def save_tokenizer(trained: Trained, folder: Path) -> None:
+    """Write the tokenizer with the run's maximum length."""
     tokenizer = copy.deepcopy(trained.model.backbone.tokenizer)
     tokenizer.backend_tokenizer.no_truncation()  # reset the options of earlier calls
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.model_max_length = trained.experiment.task.max_length
     tokenizer.save_pretrained(folder)
-    if trained.reads in ("mask", "mean"):
-        weight, bias = _head(realised)
-        save_file({"weight": weight, "bias": bias}, folder / HEAD)
 
 
 def _head(realised: Realised) -> tuple[Tensor, Tensor]:

@@ -1,7 +1,8 @@
-"""The README of an export, with code for plain transformers that predicts like the run."""
+"""The README of an export: a model card with code for transformers that predicts like the run."""
 
 from __future__ import annotations
 
+from fedpeft.export.card import metadata, sections
 from fedpeft.trained import Trained
 from fedpeft.version import __version__
 
@@ -10,7 +11,10 @@ _CLASSES = {
     "tags": "AutoModelForTokenClassification",
     "mask": "AutoModel",
     "mean": "AutoModel",
+    "last": "AutoModel",
 }
+#: Representations whose head is a file of its own: transformers has no class with this head.
+OUTSIDE = ("mask", "mean", "last")
 
 _READ = {
     "cls": """
@@ -27,6 +31,14 @@ def outputs(text, text_pair=None):
     with torch.no_grad():
         states = model(**tokenizer(text, text_pair, **options)).last_hidden_state[0]  # [T, width]
         return head["weight"] @ states.mean(0) + head["bias"]
+""",
+    "last": """
+def outputs(text, text_pair=None):
+    \"\"\"Return {outputs}, [C].\"\"\"
+    options = {{"truncation": True, "max_length": {max_length}, "return_tensors": "pt"}}
+    with torch.no_grad():
+        states = model(**tokenizer(text, text_pair, **options)).last_hidden_state[0]  # [T, width]
+        return head["weight"] @ states[-1] + head["bias"]
 """,
     "mask": """
 def outputs(text, text_pair=None):
@@ -62,7 +74,8 @@ def outputs(words):
 """,
 }
 
-_TEXT = """# {task}: {method} on {backbone}
+_TEXT = """{metadata}
+# {task}: {method} on {backbone}
 
 Written by `fedpeft export --format {kind}` {version}; using it does not require fedpeft.
 {note}
@@ -70,7 +83,8 @@ Written by `fedpeft export --format {kind}` {version}; using it does not require
 {code}```
 
 {meaning}
-"""
+
+{sections}"""
 
 _TANH = """
 The head is linear, but the transformers class has a tanh between its two layers. The first layer
@@ -82,11 +96,9 @@ the precision of float32. Do not load the model in float16, where these values u
 def readme(trained: Trained, kind: str) -> str:
     """Return the README of an export of kind "hf" or "peft"."""
     experiment = trained.experiment
-    meaning = "`outputs` returns the score."
-    if trained.kind != "score":
-        labels = ", ".join(f"`{label}`" for label in trained.labels)
-        meaning = f"The labels, in the order of the outputs: {labels}."
     return _TEXT.format(
+        metadata=metadata(trained, kind),
+        sections=sections(trained),
         task=experiment.task.name,
         method=experiment.method.name,
         backbone=experiment.backbone,
@@ -94,8 +106,23 @@ def readme(trained: Trained, kind: str) -> str:
         version=__version__,
         note=_TANH if trained.reads == "cls" else "",
         code=_loading(trained, kind) + _reading(trained),
-        meaning=meaning,
+        meaning=meaning_of(trained),
     )
+
+
+def meaning_of(trained: Trained) -> str:
+    """Return a sentence about the outputs."""
+    if trained.kind == "score":
+        return "`outputs` returns the score."
+    labels = ", ".join(f"`{label}`" for label in trained.labels)
+    return f"The labels, in the order of the outputs: {labels}."
+
+
+def word_space(trained: Trained) -> str:
+    """Return code that puts a space before a word, or "" if the tokenizer needs none."""
+    tokenizer = trained.model.backbone.tokenizer
+    # As in fedpeft.tasks.tokens.by_word: byte-level tokenizers mark a word by a space.
+    return "" if tokenizer.tokenize(" a") == tokenizer.tokenize("a") else '" " + '
 
 
 def base_name(trained: Trained) -> str:
@@ -105,7 +132,7 @@ def base_name(trained: Trained) -> str:
 
 
 def _loading(trained: Trained, kind: str) -> str:
-    name, outside = _CLASSES[trained.reads], trained.reads in ("mask", "mean")
+    name, outside = _CLASSES[trained.reads], trained.reads in OUTSIDE
     # The pooler is unused, and an exported encoder has none.
     options = ", add_pooling_layer=False" if outside else ""
     lines = ["import torch", f"from transformers import {name}, AutoTokenizer", ""]
@@ -126,11 +153,8 @@ def _loading(trained: Trained, kind: str) -> str:
 
 
 def _reading(trained: Trained) -> str:
-    tokenizer = trained.model.backbone.tokenizer
-    # As in fedpeft.tasks.tokens.by_word: byte-level tokenizers mark a word by a space.
-    space = "" if tokenizer.tokenize(" a") == tokenizer.tokenize("a") else '" " + '
     return _READ[trained.reads].format(
         outputs="the score" if trained.kind == "score" else "the logits",
         max_length=trained.experiment.task.max_length,
-        space=space,
+        space=word_space(trained),
     )

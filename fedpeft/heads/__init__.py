@@ -38,7 +38,7 @@ def build_head(
         width: size of the representation.
         settings: the section ``head``.
         seed: seed of the projections.
-        representation: "mask", "cls" or "mean".
+        representation: "mask", "cls", "mean" or "last".
 
     Raises:
         UserError: the head has no fewer numbers than a full one, or it needs labels and the task

@@ -31,7 +31,7 @@ def label_weights(weights: Labelled, backbone: Backbone) -> Tensor:
     examples = Examples(texts, None, nothing)
     encoded = encode(examples, backbone.tokenizer, weights.representation, _LONGEST)
     encoder, dtype = Encoder(backbone), next(backbone.model.parameters()).dtype
-    pad_id, read = backbone.tokenizer.pad_token_id, []
+    pad_id, read = backbone.pad_id, []
     with torch.no_grad():
         for rows in np.split(np.arange(len(texts)), range(_CHUNK, len(texts), _CHUNK)):
             batch = collate([encoded], [rows], pad_id, backbone.device, dtype)

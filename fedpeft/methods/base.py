@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from math import sqrt
 from typing import ClassVar, Generic, TypeVar
 
@@ -11,6 +11,7 @@ import numpy as np
 from torch import Tensor
 
 from fedpeft.backbones.shapes import BackboneShape
+from fedpeft.errors import UserError
 from fedpeft.methods.settings import MethodSettings
 from fedpeft.modifications import Modification
 from fedpeft.projection import Stream
@@ -26,7 +27,8 @@ class Method(ABC, Generic[SettingsT]):
         lr: default local learning rate: the paper's order of magnitude, then the best of three in a
             small search (MiniLM, 1,000 SST-2 training phrases, another 1,000 held out, 2 epochs).
         source: the paper's section it follows.
-        fusable: whether every modification can be merged into the backbone's weights.
+        fusable: whether every modification can be merged into the backbone's weights; of the class:
+            on a backbone with biases.
         grouped: whether several task vectors can share a batch; False if whole weights change.
         sites: the sites that change, in the order of a block.
         tokens: number of tokens it adds to a text that use positions of the backbone.
@@ -36,7 +38,7 @@ class Method(ABC, Generic[SettingsT]):
     Settings: ClassVar[type[MethodSettings]]
     lr: ClassVar[float]
     source: ClassVar[str]
-    fusable: ClassVar[bool] = False
+    fusable: bool = False
     grouped: ClassVar[bool] = True
     tokens: int = 0
     around_mask: str = ""
@@ -48,6 +50,19 @@ class Method(ABC, Generic[SettingsT]):
     @abstractmethod
     def sites(self) -> tuple[str, ...]:
         """The sites that change, in the order of a block."""
+
+    def places(
+        self, names: Iterable[str], layers: Iterable[int] | None = None
+    ) -> list[tuple[int, str]]:
+        """Return (block, site) of each site in some blocks; see ``BackboneShape.places``.
+
+        Raises:
+            UserError: the backbone has no such site.
+        """
+        try:
+            return self.shape.places(names, layers)
+        except UserError as error:
+            raise UserError(f"method '{self.settings.name}': {error}") from None
 
     @abstractmethod
     def parameters(self) -> dict[str, tuple[int, ...]]:

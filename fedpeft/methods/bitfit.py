@@ -7,12 +7,12 @@ from typing import Literal
 
 from torch import Tensor
 
+from fedpeft.backbones.shapes import BackboneShape
+from fedpeft.errors import UserError
 from fedpeft.methods.base import Method
 from fedpeft.methods.settings import MethodSettings
 from fedpeft.modifications import Modification, Shift
 from fedpeft.projection.operators import Operator
-
-BLOCK = ("q", "k", "v", "attn_out", "attn_norm", "ffn_mid", "ffn_out", "ffn_norm")
 
 
 class BitFitSettings(MethodSettings):
@@ -22,7 +22,7 @@ class BitFitSettings(MethodSettings):
 
 
 class BitFit(Method[BitFitSettings]):
-    """Add a trained change z to every bias of the encoder: ``W x + b + z``.
+    """Add a trained change z to every bias of the backbone: ``W x + b + z``.
 
     z = 0 at the start. The bias of the keys has no effect, because a softmax ignores a constant
     added to all of its arguments. The paper counts it, so it is trained here too.
@@ -32,18 +32,43 @@ class BitFit(Method[BitFitSettings]):
     lr = 1e-3
     source = "Ben Zaken et al. 2022, section 3"
     fusable = True
-    sites = ("embed_norm", *BLOCK)
+
+    def __init__(self, settings: BitFitSettings, shape: BackboneShape, seed: int):
+        super().__init__(settings, shape, seed)
+        # "embeddings" may be the output of a norm that has a name of its own.
+        outer = [site for site in shape.sites.outer if site != "embeddings"]
+        self._outer = [site for site in outer if shape.has(site, 0, "bias")]
+        self._inner = [
+            (layer, site)
+            for layer in range(shape.layers)
+            for site in shape.stack(layer)[0].sites
+            if shape.has(site, layer, "bias")
+        ]
+        places = [*((site, 0) for site in self._outer), *(place[::-1] for place in self._inner)]
+        reached = {f"{shape.place(*place).path}.bias" for place in places}
+        hidden = [name for name in shape.weights if name.endswith("bias") and name not in reached]
+        if hidden:
+            raise UserError(
+                f"method 'bitfit': no site of {shape.family} backbones reaches {hidden[0]}; choose "
+                f"another method"
+            )
+        if not places:
+            raise UserError(
+                f"method 'bitfit': this {shape.family} backbone has no biases; choose another "
+                f"method, such as slash, which adds shifts without them"
+            )
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """Every site whose module has a bias."""
+        return self.shape.ordered([*self._outer, *(site for _, site in self._inner)])
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return the change of each bias, with the bias's shape."""
-        wide = {"ffn_mid": self.shape.intermediate}
+        width = self.shape.outputs
         return {
-            "embed_norm": (self.shape.width,),
-            **{
-                f"{layer}.{site}": (wide.get(site, self.shape.width),)
-                for layer in range(self.shape.layers)
-                for site in BLOCK
-            },
+            **{site: (width(site),) for site in self._outer},
+            **{f"{layer}.{site}": (width(site),) for layer, site in self._inner},
         }
 
     def realise(
@@ -51,10 +76,6 @@ class BitFit(Method[BitFitSettings]):
     ) -> list[Modification]:
         """Return one shift per bias."""
         return [
-            Shift("embed_norm", 0, parameters["embed_norm"]),
-            *(
-                Shift(site, layer, parameters[f"{layer}.{site}"])
-                for layer in range(self.shape.layers)
-                for site in BLOCK
-            ),
+            *(Shift(site, 0, parameters[site]) for site in self._outer),
+            *(Shift(site, layer, parameters[f"{layer}.{site}"]) for layer, site in self._inner),
         ]

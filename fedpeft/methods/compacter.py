@@ -11,7 +11,6 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.backbones.families import FAMILIES
 from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.errors import UserError
 from fedpeft.methods.base import Method
@@ -58,6 +57,7 @@ class Compacter(Method[CompacterSettings]):
                 f"method.reduction = {settings.reduction}, method.n = {settings.n}: the width "
                 f"{shape.width} of the backbone must be a multiple of their product"
             )
+        self._places = self.places(self._adapted)
 
     @property
     def _adapted(self) -> tuple[str, ...]:
@@ -65,20 +65,26 @@ class Compacter(Method[CompacterSettings]):
 
     @property
     def _norms(self) -> list[tuple[str, int]]:
-        """(site, block) of each trained LayerNorm."""
+        """(site, block) of each trained norm: those with a gain."""
         if not self.settings.layer_norms:
             return []
-        blocks = range(self.shape.layers)
+        outer = [(site, 0) for site in self.shape.sites.outer]
+        inner = [
+            (site, layer)
+            for layer in range(self.shape.layers)
+            for site in self.shape.stack(layer)[0].sites
+        ]
         return [
-            ("embed_norm", 0),
-            *((site, block) for block in blocks for site in ("attn_norm", "ffn_norm")),
+            (site, layer)
+            for site, layer in [*outer, *inner]
+            if site.endswith("norm") and self.shape.has(site, layer, "weight")
         ]
 
     @property
     def sites(self) -> tuple[str, ...]:
         """See Method."""
-        changed = {*self._adapted, *(site for site, _ in self._norms)}
-        return tuple(site for site in FAMILIES[self.shape.family] if site in changed)
+        adapted, norms = (site for _, site in self._places), (site for site, _ in self._norms)
+        return self.shape.ordered([*adapted, *norms])
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return the rule A [n, n, n], and the factors and biases of every adapter."""
@@ -93,11 +99,13 @@ class Compacter(Method[CompacterSettings]):
             "up_bias": (width,),
         }
         parameters: dict[str, tuple[int, ...]] = {"rule": (n, n, n)}
-        for layer in range(self.shape.layers):
-            for site in self._adapted:
-                parameters |= {f"{layer}.{site}.{name}": shape for name, shape in shapes.items()}
+        for layer, site in self._places:
+            parameters |= {f"{layer}.{site}.{name}": shape for name, shape in shapes.items()}
         for site, layer in self._norms:
-            parameters |= {f"{layer}.{site}.gain": (width,), f"{layer}.{site}.bias": (width,)}
+            size = (self.shape.outputs(site),)
+            parameters[f"{layer}.{site}.gain"] = size
+            if self.shape.has(site, layer, "bias"):
+                parameters[f"{layer}.{site}.bias"] = size
         return parameters
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
@@ -129,16 +137,16 @@ class Compacter(Method[CompacterSettings]):
             biases = parameters[f"{at}.down_bias"], parameters[f"{at}.up_bias"]
             return Bottleneck(site, layer, down, biases[0], up, biases[1], 1.0, "gelu")
 
-        adapters = [
-            adapter(layer, site) for layer in range(self.shape.layers) for site in self._adapted
-        ]
         norms = [
             NormChange(
-                site, layer, parameters[f"{layer}.{site}.gain"], parameters[f"{layer}.{site}.bias"]
+                site,
+                layer,
+                parameters[f"{layer}.{site}.gain"],
+                parameters.get(f"{layer}.{site}.bias"),
             )
             for site, layer in self._norms
         ]
-        return [*adapters, *norms]
+        return [*(adapter(layer, site) for layer, site in self._places), *norms]
 
 
 def kronecker_sum(rule: Tensor, left: Tensor, right: Tensor) -> Tensor:

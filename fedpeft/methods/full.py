@@ -1,4 +1,4 @@
-"""Full fine-tuning: train every weight of the encoder, without dropout."""
+"""Full fine-tuning: train every weight of the backbone, without dropout."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class FullSettings(MethodSettings):
 
 
 class Full(Method[FullSettings]):
-    """Add a trained change D to every weight of the encoder: ``W + D``.
+    """Add a trained change D to every weight of the backbone: ``W + D``.
 
     D = 0 at the start. D is what travels, and ``local.weight_decay`` pulls the weights to their
     pretrained values.

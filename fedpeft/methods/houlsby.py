@@ -22,4 +22,4 @@ class Houlsby(Adapter[HoulsbySettings]):
     Settings = HoulsbySettings
     lr = 1e-3
     source = "Houlsby et al. 2019, section 2.1"
-    places = (("attn_out", "self"), ("ffn_out", "self"))
+    adapted = (("attn_out", "self"), ("ffn_out", "self"))

@@ -38,24 +38,31 @@ class JRWarpSettings(MethodSettings):
 class JRWarp(SingleVector[JRWarpSettings]):
     """Prepend a prompt ``W_0 z`` to the text and add ``W_l z`` to it before every later block l.
 
-    z in R^d is trained. Each W_l [k * width, d] is fixed and random and gives k prompt tokens.
+    z in R^d is trained. Each W_l [k * width, d] is fixed and random and gives k prompt tokens. In
+    an encoder-decoder, the blocks are the encoder's.
     """
 
     Settings = JRWarpSettings
     lr = 1e-2
     source = "Gupta et al. 2023, appendix A"
-    sites = ("embeddings", "ffn_norm")
 
     def __init__(self, settings: JRWarpSettings, shape: BackboneShape, seed: int):
         super().__init__(settings, shape, seed)
         self.d, self.init = settings.d, settings.init
+        self.places(self.sites)  # raises if the backbone has no such place
+        self.tokens = settings.length if shape.sites.counts_prompt else 0
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """The embeddings, and the state after every block but the last."""
+        return ("embeddings", self.shape.after("ffn"))
 
     def projections(self) -> list[Projection]:
         """Return W_l [k * width, d] of every block, with entries of unit variance."""
         rows = self.settings.length * self.shape.width
         return [
             Projection(self.seed, f"jr_warp/prompt/{layer}", rows, self.d, self.distribution)
-            for layer in range(self.shape.layers)
+            for layer in range(self.shape.first_layers)
         ]
 
     def realise(
@@ -65,7 +72,7 @@ class JRWarp(SingleVector[JRWarpSettings]):
         z = parameters["z"] / sqrt(self.d)
         prompts = [project(z).unflatten(-1, (-1, self.shape.width)) for project in projections]
         first, *later = prompts
-        shifts = [PromptShift("ffn_norm", layer, value) for layer, value in enumerate(later)]
+        shifts = [PromptShift(self.sites[1], layer, value) for layer, value in enumerate(later)]
         return [Prompt("embeddings", 0, first), *shifts]
 
     def read_offset(self, prompts: int) -> int:

@@ -24,7 +24,7 @@ class LoRASettings(MethodSettings):
     alpha: float = Field(8.0, gt=0, description="the change is scaled by alpha / r")
     sites: MatrixSites = Field(
         ("q", "v"),  # section 4.2
-        description="matrices to change, some of q, k, v, o, ffn (both matrices of the FFN)",
+        description="matrices to change, some of q, k, v, o, ffn (all matrices of the FFN)",
     )
     layers: Blocks = Field("all", description="blocks to change: all | upper half | 6-11 | 0,5")
 
@@ -42,16 +42,17 @@ class LoRA(Method[LoRASettings]):
 
     def __init__(self, settings: LoRASettings, shape: BackboneShape, seed: int):
         super().__init__(settings, shape, seed)
-        self.layers = chosen_blocks(settings.layers, shape.layers)
+        layers = chosen_blocks(settings.layers, shape.layers)
+        self._places = self.places(matrices(settings.sites, shape), layers)
 
     @property
     def sites(self) -> tuple[str, ...]:
         """See Method."""
-        return tuple(matrices(self.settings.sites, self.shape))
+        return self.shape.ordered(site for _, site in self._places)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return A [r, inputs] and B [outputs, r] of every matrix."""
-        return low_rank_shapes(self.settings.sites, self.settings.rank, self.shape, self.layers)
+        return low_rank_shapes(self._places, self.settings.rank, self.shape)
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw A Kaiming-uniform (a = sqrt(5)); B = 0."""
@@ -65,48 +66,37 @@ class LoRA(Method[LoRASettings]):
     ) -> list[Modification]:
         """Return one low-rank change per matrix."""
         scale = self.settings.alpha / self.settings.rank
-        return low_rank_changes(parameters, self.sites, self.layers, scale)
+        return low_rank_changes(parameters, self._places, scale)
 
 
-def matrices(sites: Sequence[str], shape: BackboneShape) -> dict[str, tuple[int, int]]:
-    """Return (inputs, outputs) of the matrix at each site, in the order of a block."""
-    width, middle = shape.width, shape.intermediate
-    square = (width, width)
-    by_name = {
-        "q": {"q": square},
-        "k": {"k": square},
-        "v": {"v": square},
-        "o": {"attn_out": square},
-        "ffn": {"ffn_mid": (width, middle), "ffn_out": (middle, width)},
-    }
-    return {
-        site: sizes
-        for name, group in by_name.items()
-        if name in sites
-        for site, sizes in group.items()
-    }
+def matrices(names: Sequence[str], shape: BackboneShape) -> list[str]:
+    """Return the sites of matrices: "o" is W_o, "ffn" all matrices of the feed-forward network."""
+    gated = ["ffn_factor"] if "ffn_factor" in shape.sites.stacks[0].sites else []
+    several = {"o": ["attn_out"], "ffn": ["ffn_mid", *gated, "ffn_out"]}
+    return [site for name in names for site in several.get(name, [name])]
 
 
 def low_rank_shapes(
-    sites: Sequence[str], rank: int, shape: BackboneShape, layers: Sequence[int]
+    places: Sequence[tuple[int, str]], rank: int, shape: BackboneShape
 ) -> dict[str, tuple[int, ...]]:
     """Return the shapes of A [r, inputs] and B [outputs, r] for every block and site."""
     return {
         f"{layer}.{site}.{name}": matrix
-        for layer in layers
-        for site, (inputs, outputs) in matrices(sites, shape).items()
-        for name, matrix in (("A", (rank, inputs)), ("B", (outputs, rank)))
+        for layer, site in places
+        for name, matrix in (
+            ("A", (rank, shape.inputs(site))),
+            ("B", (shape.outputs(site), rank)),
+        )
     }
 
 
 def low_rank_changes(
-    parameters: Mapping[str, Tensor], sites: Sequence[str], layers: Sequence[int], scale: float
+    parameters: Mapping[str, Tensor], places: Sequence[tuple[int, str]], scale: float
 ) -> list[Modification]:
     """Return the changes that A and B of every block and site describe."""
     return [
         LowRank(
             site, layer, parameters[f"{layer}.{site}.A"], parameters[f"{layer}.{site}.B"], scale
         )
-        for layer in layers
-        for site in sites
+        for layer, site in places
     ]

@@ -47,6 +47,7 @@ class MAM(Method[MAMSettings]):
 
     def __init__(self, settings: MAMSettings, shape: BackboneShape, seed: int):
         super().__init__(settings, shape, seed)
+        self.places(("kv", "ffn_out"))  # raises if the backbone has no such site
         prefix = PrefixSettings(name="prefix", length=settings.length)
         adapter = ScaledParallelAdapterSettings(
             name="scaled_parallel_adapter", bottleneck=settings.bottleneck, scale=settings.scale

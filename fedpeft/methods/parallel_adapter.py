@@ -10,7 +10,7 @@ from fedpeft.methods.adapter import Adapter, AdapterSettings
 from fedpeft.methods.settings import MOST
 
 #: Sub-layer -> (site that changes, site that is read).
-PLACES = {"attention": ("heads", "attn_in"), "ffn": ("ffn_out", "attn_norm")}
+PLACES = {"attention": ("heads", "attn_in"), "ffn": ("ffn_out", "ffn_in")}
 
 
 class ParallelSettings(AdapterSettings):
@@ -38,7 +38,7 @@ class Parallel(Adapter[SettingsT]):
     """h <- h + s ReLU(x W_down) W_up, where h is the output of a sub-layer and x its input."""
 
     @property
-    def places(self) -> tuple[tuple[str, str], ...]:
+    def adapted(self) -> tuple[tuple[str, str], ...]:
         """See Adapter."""
         return (PLACES[self.settings.position],)
 

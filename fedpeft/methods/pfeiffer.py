@@ -23,4 +23,4 @@ class Pfeiffer(Adapter[PfeifferSettings]):
     Settings = PfeifferSettings
     lr = 3e-3
     source = "Pfeiffer et al. 2021, section 3"
-    places = (("ffn_sum", "output"),)
+    adapted = (("ffn_sum", "output"),)

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.methods.base import Method, normal
 from fedpeft.methods.settings import MOST, MethodSettings
 from fedpeft.modifications import Modification
@@ -35,24 +36,40 @@ class PrefixSettings(MethodSettings):
 class Prefix(Method[PrefixSettings]):
     """Prepend l trained keys and values in every head: ``softmax(q [P_k, K]^T) [P_v, V]``.
 
-    The positions of the text do not shift, and every token attends to the prefix.
+    The positions of the text do not shift, and every token attends to the prefix. In an
+    encoder-decoder, self-attentions and cross-attentions have prefixes.
     """
 
     Settings = PrefixSettings
     lr = 1e-2
     source = "Li and Liang 2021, section 4"
-    sites = ("kv",)
+
+    def __init__(self, settings: PrefixSettings, shape: BackboneShape, seed: int):
+        super().__init__(settings, shape, seed)
+        self._places = self.places(("kv",))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """See Method."""
+        return self.shape.ordered(site for _, site in self._places)
+
+    @property
+    def _attentions(self) -> list[tuple[str, int, str]]:
+        """Return (start of the parameters' names, block, site) of every attention."""
+        places = self._places
+        return [(f"{layer}.{site.removesuffix('kv')}prefix", layer, site) for layer, site in places]
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return P_k and P_v [l, width] of every block, or the MLP that generates them."""
-        length, width, hidden = self.settings.length, self.shape.width, self.settings.hidden
+        """Return P_k and P_v [l, width] of every attention, or the MLP that generates them."""
+        length, hidden = self.settings.length, self.settings.hidden
+        width = self.shape.outputs("kv")
         if not hidden:
             return {
-                f"{layer}.{name}": (length, width)
-                for layer in range(self.shape.layers)
-                for name in ("prefix_keys", "prefix_values")
+                f"{at}_{name}": (length, width)
+                for at, _, _ in self._attentions
+                for name in ("keys", "values")
             }
-        outputs = 2 * self.shape.layers * width
+        outputs = 2 * len(self._places) * width
         return {
             "embedding": (length, width),
             "hidden.weight": (hidden, width),
@@ -68,23 +85,22 @@ class Prefix(Method[PrefixSettings]):
     def realise(
         self, parameters: Mapping[str, Tensor], projections: Sequence[Operator]
     ) -> list[Modification]:
-        """Return one prefix per block."""
+        """Return one prefix per attention."""
         prefix = self._by_mlp(parameters) if self.settings.hidden else parameters
         return [
-            KeyValuePrefix(
-                "kv", layer, prefix[f"{layer}.prefix_keys"], prefix[f"{layer}.prefix_values"]
-            )
-            for layer in range(self.shape.layers)
+            KeyValuePrefix(site, layer, prefix[f"{at}_keys"], prefix[f"{at}_values"])
+            for at, layer, site in self._attentions
         ]
 
     def _by_mlp(self, parameters: Mapping[str, Tensor]) -> dict[str, Tensor]:
-        """Return the keys and values of all blocks: out(tanh(hidden(embedding)))."""
+        """Return the keys and values of all attentions: out(tanh(hidden(embedding)))."""
         inner = parameters["embedding"] @ parameters["hidden.weight"].transpose(-1, -2)
         inner = (inner + parameters["hidden.bias"][:, None]).tanh()  # [G, l, hidden]
         flat = inner @ parameters["out.weight"].transpose(-1, -2) + parameters["out.bias"][:, None]
-        blocks = flat.unflatten(-1, (self.shape.layers, 2, self.shape.width)).movedim(1, 3)
+        width = self.shape.outputs("kv")
+        parts = flat.unflatten(-1, (len(self._places), 2, width)).movedim(1, 3)
         return {
-            f"{layer}.prefix_{name}": blocks[:, layer, place]
-            for layer in range(self.shape.layers)
-            for place, name in enumerate(("keys", "values"))
+            f"{at}_{name}": parts[:, index, side]
+            for index, (at, _, _) in enumerate(self._attentions)
+            for side, name in enumerate(("keys", "values"))
         }

@@ -29,8 +29,9 @@ class PromptSettings(MethodSettings):
     length: int = Field(20, ge=1, le=MOST, description="number n of trained embeddings")
     placement: Literal["start", "template"] = Field(
         "start",
-        description="start: before the text, without positions | template: around the mask token "
-        "that the head reads, initialized to its embedding (needs representation = mask)",
+        description="start: before the text, at the input of the first block | template: around "
+        "the mask token that the head reads, initialized to its embedding (needs representation = "
+        "mask)",
     )
 
 
@@ -49,6 +50,9 @@ class PromptTuning(Method[PromptSettings]):
         if settings.placement == "template":
             self.around_mask = "method.placement = 'template'"
             self.tokens = settings.length
+        elif shape.sites.counts_prompt:
+            self.tokens = settings.length
+        self.places(self.sites)  # raises if the backbone has no such place
 
     @property
     def sites(self) -> tuple[str, ...]:
@@ -57,7 +61,8 @@ class PromptTuning(Method[PromptSettings]):
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return the embeddings, [n, width]."""
-        return {"prompt": (self.settings.length, self.shape.width)}
+        (site,) = self.sites
+        return {"prompt": (self.settings.length, self.shape.outputs(site))}
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw from N(0, 0.02^2), like BERT's embeddings; zeros for a template."""

@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedpeft.backbones.shapes import BackboneShape, layer_of
+from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.errors import UserError
 from fedpeft.methods.base import Method
 from fedpeft.methods.settings import MOST, MethodSettings
@@ -75,7 +75,7 @@ class SAID(Method[SAIDSettings]):
         changes: list[Modification] = []
         weights = self.shape.weights.items()
         for (name, shape), project in zip(weights, projections, strict=True):
-            scale = parameters["lambda"][:, layer_of(name)]
+            scale = parameters["lambda"][:, self.shape.layer_of(name)]
             value = scale[:, None] / sqrt(prod(shape)) * project(parameters["theta"])
             changes.append(WeightChange("weights", 0, name, value.unflatten(-1, shape)))
         return changes

@@ -9,6 +9,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from fedpeft.backbones.families import CROSS
 from fedpeft.methods.adapter import Adapter
 from fedpeft.methods.base import kaiming
 from fedpeft.methods.parallel_adapter import Parallel, ParallelSettings
@@ -19,7 +20,7 @@ class ScaledParallelAdapterSettings(ParallelSettings):
 
     name: Literal["scaled_parallel_adapter"]
     scale: float = Field(2.0, gt=0, description="scale s, or its initial value (paper: 4; GLUE 2)")
-    train_scale: bool = Field(False, description="train one s per block")
+    train_scale: bool = Field(False, description="train one s per adapter")
 
 
 class ScaledParallelAdapter(Parallel[ScaledParallelAdapterSettings]):
@@ -34,8 +35,8 @@ class ScaledParallelAdapter(Parallel[ScaledParallelAdapterSettings]):
     source = "He et al. 2022, section 3.3"
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
-        """Return the adapters' parameters, and s [1] of every block if trained."""
-        scales = [f"{layer}.scale" for layer in range(self.shape.layers)]
+        """Return the adapters' parameters, and s [1] of every adapter if trained."""
+        scales = [self._scale_of(layer, site) for layer, site in self._places]
         trained = dict.fromkeys(scales if self.settings.train_scale else [], (1,))
         return {**super().parameters(), **trained}
 
@@ -49,6 +50,12 @@ class ScaledParallelAdapter(Parallel[ScaledParallelAdapterSettings]):
                 values[name] = np.full(shape, self.settings.scale)
         return values
 
-    def scale(self, parameters: Mapping[str, Tensor], layer: int) -> float | Tensor:
+    def scale(self, parameters: Mapping[str, Tensor], layer: int, site: str) -> float | Tensor:
         """See Adapter."""
-        return parameters[f"{layer}.scale"] if self.settings.train_scale else self.settings.scale
+        if not self.settings.train_scale:
+            return self.settings.scale
+        return parameters[self._scale_of(layer, site)]
+
+    def _scale_of(self, layer: int, site: str) -> str:
+        """Return the name of an adapter's s."""
+        return f"{layer}.{CROSS if site.startswith(CROSS) else ''}scale"

@@ -17,9 +17,6 @@ from fedpeft.modifications import Modification, Shift
 from fedpeft.projection import Projection
 from fedpeft.projection.operators import Operator
 
-#: Site of each position in the paper.
-SITES = {"output": "ffn_out", "intermediate": "ffn_mid", "attention": "attn_norm"}
-
 
 class SlashSettings(MethodSettings):
     """Settings of SLaSh."""
@@ -31,7 +28,8 @@ class SlashSettings(MethodSettings):
     position: Literal["output", "intermediate", "attention"] = Field(
         "output",
         description="where to shift: output (before the block's last LayerNorm) | intermediate "
-        "(before GELU) | attention (after the attention's LayerNorm)",
+        "(before the activation) | attention (after the attention's LayerNorm, or without one "
+        "after the attention)",
     )
     layers: Blocks = Field(
         "all", description="blocks to shift, counted from 0: all | upper half | 6-11 | 0,5"
@@ -57,15 +55,19 @@ class Slash(SingleVector[SlashSettings]):
 
     def __init__(self, settings: SlashSettings, shape: BackboneShape, seed: int):
         super().__init__(settings, shape, seed)
-        self.layers = chosen_blocks(settings.layers, shape.layers)
+        attention = shape.after("attn")
+        site = {"output": "ffn_out", "intermediate": "ffn_mid", "attention": attention}
+        layers = chosen_blocks(settings.layers, shape.layers)
+        self._places = self.places([site[settings.position]], layers)
         self.init = settings.init
-        self._width = shape.intermediate if settings.position == "intermediate" else shape.width
-        shifted = len(self.layers) * self._width
+        self.fusable = all(shape.has(site, layer, "bias") for layer, site in self._places)
+        self._width = shape.outputs(site[settings.position])
+        shifted = len(self._places) * self._width
         self.d = shifted if settings.d == "max" else settings.d
         if self.d > shifted:
             raise UserError(
-                f"method.d = {self.d}: slash shifts {len(self.layers)} x {self._width} activations "
-                f"of this backbone; expected at most {shifted}, or 'max'"
+                f"method.d = {self.d}: slash shifts {len(self._places)} x {self._width} "
+                f"activations of this backbone; expected at most {shifted}, or 'max'"
             )
         if settings.init == "identity" and self.d != self._width:
             raise UserError(
@@ -76,14 +78,13 @@ class Slash(SingleVector[SlashSettings]):
     @property
     def sites(self) -> tuple[str, ...]:
         """See Method."""
-        return (SITES[self.settings.position],)
+        return self.shape.ordered(site for _, site in self._places)
 
     def projections(self) -> list[Projection]:
         """Return W_l of every block, with entries of unit variance."""
-        (site,) = self.sites
         return [
             Projection(self.seed, f"slash/{site}/{layer}", self._width, self.d, self.distribution)
-            for layer in self.layers
+            for layer, site in self._places
         ]
 
     def realise(
@@ -92,8 +93,8 @@ class Slash(SingleVector[SlashSettings]):
         """Return the shift W_l z of every block."""
         # Entries get variance 1/d; the identity is not scaled.
         scale = 1.0 if self.init == "identity" else 1 / sqrt(self.d)
-        z, (site,) = parameters["z"] * scale, self.sites
+        z = parameters["z"] * scale
         return [
             Shift(site, layer, project(z))
-            for layer, project in zip(self.layers, projections, strict=True)
+            for (layer, site), project in zip(self._places, projections, strict=True)
         ]

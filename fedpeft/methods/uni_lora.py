@@ -41,11 +41,11 @@ class UniLoRA(Method[UniLoRASettings]):
     lr = 1e-2
     source = "Li et al. 2025, section 3"
     fusable = True
-    sites = ("q", "v")
 
     def __init__(self, settings: UniLoRASettings, shape: BackboneShape, seed: int):
         super().__init__(settings, shape, seed)
-        self._shapes = low_rank_shapes(self.sites, settings.rank, shape, range(shape.layers))
+        self._places = self.places(("q", "v"))
+        self._shapes = low_rank_shapes(self._places, settings.rank, shape)
         self._sizes = [prod(shape) for shape in self._shapes.values()]
         entries = sum(self._sizes)
         if settings.d > entries:
@@ -53,6 +53,11 @@ class UniLoRA(Method[UniLoRASettings]):
                 f"method.d = {settings.d}: rank {settings.rank} has {entries} entries to fill on "
                 f"this backbone; expected at most {entries}"
             )
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """See Method."""
+        return self.shape.ordered(site for _, site in self._places)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return theta [d]."""
@@ -76,4 +81,4 @@ class UniLoRA(Method[UniLoRASettings]):
             name: piece.unflatten(-1, shape)
             for (name, shape), piece in zip(self._shapes.items(), pieces, strict=True)
         }
-        return low_rank_changes(filled, self.sites, range(self.shape.layers), scale=1.0)
+        return low_rank_changes(filled, self._places, scale=1.0)

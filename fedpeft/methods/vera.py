@@ -10,6 +10,7 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
+from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.methods.base import Method
 from fedpeft.methods.settings import MOST, MethodSettings
 from fedpeft.modifications import Modification, ScaledLowRank
@@ -31,22 +32,29 @@ class VeRA(Method[VeRASettings]):
     """Scale a fixed random low-rank change by vectors: ``h = W x + diag(b) B diag(d) A x``.
 
     Equation 2, on query and value. A and B are shared by all blocks, Kaiming-uniform with variance
-    2 / inputs (section 3.2). b = 0 at the start.
+    2 / inputs (section 3.2); a narrower value uses the first rows of B. b = 0 at the start.
     """
 
     Settings = VeRASettings
     lr = 1e-2
     source = "Kopiczko et al. 2024, section 3"
     fusable = True
-    sites = ("q", "v")
+
+    def __init__(self, settings: VeRASettings, shape: BackboneShape, seed: int):
+        super().__init__(settings, shape, seed)
+        self._places = self.places(("q", "v"))
+
+    @property
+    def sites(self) -> tuple[str, ...]:
+        """See Method."""
+        return self.shape.ordered(site for _, site in self._places)
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return d [r] and b [width] of query and value in every block."""
         return {
             f"{layer}.{site}.{name}": shape
-            for layer in range(self.shape.layers)
-            for site in self.sites
-            for name, shape in (("d", (self.settings.rank,)), ("b", (self.shape.width,)))
+            for layer, site in self._places
+            for name, shape in (("d", (self.settings.rank,)), ("b", (self.shape.outputs(site),)))
         }
 
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
@@ -58,10 +66,11 @@ class VeRA(Method[VeRASettings]):
 
     def projections(self) -> list[Projection]:
         """Return A [r, width] and B [width, r], with entries of unit variance."""
-        rank, width = self.settings.rank, self.shape.width
+        rank = self.settings.rank
+        rows = max(self.shape.outputs(site) for _, site in self._places)
         return [
-            Projection(self.seed, "vera/down/0", rank, width, "uniform"),
-            Projection(self.seed, "vera/up/0", width, rank, "uniform"),
+            Projection(self.seed, "vera/down/0", rank, self.shape.width, "uniform"),
+            Projection(self.seed, "vera/up/0", rows, rank, "uniform"),
         ]
 
     def realise(
@@ -79,6 +88,5 @@ class VeRA(Method[VeRASettings]):
                 down,
                 up,
             )
-            for layer in range(self.shape.layers)
-            for site in self.sites
+            for layer, site in self._places
         ]

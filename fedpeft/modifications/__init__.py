@@ -28,6 +28,10 @@ ACTIVATIONS: dict[str, Callable[[Tensor], Tensor]] = {
 }
 
 
+#: What a modification may read at its own site; any other value names another site of the block.
+AT_SITE = ("input", "self", "normed", "output")
+
+
 @dataclass(frozen=True)
 class Modification:
     """One change at one site of one layer.
@@ -95,7 +99,7 @@ class Shift(Modification):
     def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
         """See Modification."""
         groups, width = self.value.shape
-        return (hidden.view(groups, -1, width) + self.value[:, None]).view_as(hidden)
+        return (hidden.reshape(groups, -1, width) + self.value[:, None]).view_as(hidden)
 
     def weight_changes(self, module: str) -> dict[str, Tensor] | None:
         """Return the change of the module's bias."""
@@ -104,21 +108,25 @@ class Shift(Modification):
 
 @dataclass(frozen=True)
 class NormChange(Modification):
-    """h + gain * x + bias: changes gain and bias of a LayerNorm whose normalised input is x."""
+    """h + gain * x + bias: changes gain and bias of a norm whose normalised input is x."""
 
     gain: Tensor  # [G, width]
-    bias: Tensor  # [G, width]
+    bias: Tensor | None  # [G, width]; None if the norm has no bias
     reads: str = field(default="normed", kw_only=True)
 
     def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
         """See Modification."""
         groups, width = self.gain.shape
         grouped = source.reshape(groups, -1, width)
-        return hidden + (grouped * self.gain[:, None] + self.bias[:, None]).view_as(hidden)
+        change = grouped * self.gain[:, None]
+        if self.bias is not None:
+            change = change + self.bias[:, None]
+        return hidden + change.view_as(hidden)
 
     def weight_changes(self, module: str) -> dict[str, Tensor] | None:
-        """Return the changes of the LayerNorm's gain and bias."""
-        return {f"{module}.weight": self.gain, f"{module}.bias": self.bias}
+        """Return the changes of the norm's gain and bias."""
+        biases = {} if self.bias is None else {f"{module}.bias": self.bias}
+        return {f"{module}.weight": self.gain, **biases}
 
 
 @dataclass(frozen=True)
@@ -147,17 +155,18 @@ class ScaledLowRank(Modification):
     inner: Tensor  # d, [G, r]
     outer: Tensor  # b, [G, width]
     down: Operator  # A, [r, width of the input]
-    up: Operator  # B, [width, r]
+    up: Operator  # B, [at least width, r]
 
     def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
         """See Modification."""
         groups = len(self.inner)
         low = self.down(source.reshape(groups, -1, source.shape[-1])) * self.inner[:, None]
-        return hidden + (self.up(low) * self.outer[:, None]).view_as(hidden)
+        change = self.up(low)[..., : self.outer.shape[1]]  # a copy only if B has more rows
+        return hidden + (change * self.outer[:, None]).view_as(hidden)
 
     def weight_changes(self, module: str) -> dict[str, Tensor] | None:
         """Return the change of W, diag(b) B diag(d) A."""
-        down, up = self.down.matrix(), self.up.matrix()
+        down, up = self.down.matrix(), self.up.matrix()[: self.outer.shape[1]]
         return {f"{module}.weight": self.outer[:, :, None] * up * self.inner[:, None] @ down}
 
 

@@ -1,21 +1,22 @@
-"""Forward passes of a frozen encoder with modifications in place."""
+"""Forward passes of a frozen backbone with modifications in place."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
+from dataclasses import replace
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
-from transformers.masking_utils import create_bidirectional_mask
 
 from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.batch import Batch
 from fedpeft.batches.packing import Packing
 from fedpeft.modifications import Modification, WeightChange
-from fedpeft.modifications.hooks import applied
+from fedpeft.modifications.hooks import applied, hooked
+from fedpeft.modifications.inputs import model_inputs, padding_mask
 from fedpeft.modifications.prompts import prefixes_of
 
 
@@ -29,16 +30,16 @@ def first_changed_block(modifications: Sequence[Modification], blocks: int) -> i
 
 
 class Encoder:
-    """The encoder of a backbone, BERT or RoBERTa of transformers.
+    """The blocks of a backbone of transformers: an encoder, a decoder or both.
 
     Args:
         backbone: the backbone.
-        autocast: "off", or the name of the torch dtype inside the encoder.
+        autocast: "off", or the name of the torch dtype inside the backbone.
     """
 
     def __init__(self, backbone: Backbone, autocast: str = "off"):
         self._model: Any = backbone.model
-        self._family, self._types = backbone.shape.family, backbone.shape.types
+        self._shape = backbone.shape
         mask_id = backbone.tokenizer.mask_token_id
         self._mask_id: int = -1 if mask_id is None else mask_id
         self._device, self._autocast = backbone.device.type, autocast
@@ -46,9 +47,10 @@ class Encoder:
     def run(
         self, modifications: Sequence[Modification], batch: Batch, first: int = 0
     ) -> tuple[Tensor, Batch]:
-        """Return the last hidden states [N, k + T', width], and the batch as the encoder saw it.
+        """Return the last hidden states [N, k + T', width], and the batch as the backbone saw it.
 
-        k is the length of a prompt before the text; T' is T and the tokens added inside the text.
+        k is the length of a prompt before the text, 0 in a decoder behind an encoder; T' is T and
+        the tokens added inside the text.
 
         Args:
             modifications: the changes to apply.
@@ -60,8 +62,9 @@ class Encoder:
             ready, batch = modification.prepare(batch, self._mask_id)
             prepared.append(ready)
         weights = {m.name: m.value for m in prepared if isinstance(m, WeightChange)}
-        hooked, arguments = prefixes_of([m for m in prepared if not isinstance(m, WeightChange)])
-        with self._precision(), applied(self._model, self._family, hooked):
+        others = [m for m in prepared if not isinstance(m, WeightChange)]
+        changes, arguments = prefixes_of(others, self._module)
+        with self._precision(), applied(self._model, self._shape, changes):
             if batch.states is None:
                 states = self._run_all(weights, batch, arguments)
             else:
@@ -74,17 +77,23 @@ class Encoder:
         ``block`` = the number of blocks gives the last hidden states.
         """
         with torch.no_grad(), self._precision():
-            inputs = self._inputs(batch)
-            mask = self._attention_mask(inputs.pop("attention_mask"))
+            if not self._shape.sites.resumes:
+                assert block == self._shape.layers, "this family starts a pass at its first block"
+                return self._run_all({}, replace(batch, packing=None), {})
+            inputs = model_inputs(self._model, self._shape, batch)
+            mask = padding_mask(self._model, inputs.pop("attention_mask"))
             states = self._model.embeddings(**inputs)
-            for layer in self._model.encoder.layer[:block]:
+            if hasattr(self._model, "embeddings_project"):  # ELECTRA
+                states = self._model.embeddings_project(states)
+            for layer in self._blocks[:block]:
                 states = layer(states, mask)
         return states
 
     def _run_all(
         self, weights: dict[str, Tensor], batch: Batch, prefixes: dict[str, Any]
     ) -> Tensor:
-        model, arguments = self._model, {**self._inputs(batch), **prefixes}
+        model = self._model
+        arguments = {**model_inputs(model, self._shape, batch), **prefixes}
         with self._packed(batch.packing, arguments):
             if not weights:
                 return model(**arguments).last_hidden_state
@@ -98,11 +107,13 @@ class Encoder:
     def _run_from(
         self, first: int, states: Tensor, batch: Batch, prefixes: dict[str, Any]
     ) -> Tensor:
-        mask, arguments = self._attention_mask(batch.attention_mask), prefixes
+        if first == self._shape.layers:
+            return states
+        mask, arguments = padding_mask(self._model, batch.attention_mask), prefixes
         if batch.packing:
             states = batch.packing.pack(states)
             arguments = {**prefixes, "packing": batch.packing}
-        for layer in self._model.encoder.layer[first:]:
+        for layer in self._blocks[first:]:
             states = layer(states, mask, **arguments)
         return states
 
@@ -117,24 +128,24 @@ class Encoder:
             yield
             return
         arguments["packing"] = packing
-        arguments["attention_mask"] = self._attention_mask(arguments["attention_mask"])
-        embeddings = self._model.embeddings
-        handle = embeddings.register_forward_hook(lambda module, given, out: packing.pack(out))
+        arguments["attention_mask"] = padding_mask(self._model, arguments["attention_mask"])
+        place = self._shape.place("embeddings", 0)
+        handle = hooked(self._model, place, lambda module, hidden, given: packing.pack(hidden))
         try:
             yield
         finally:
             handle.remove()
 
-    def _attention_mask(self, mask: Tensor) -> Tensor | None:
-        """Return a mask [N, T] in the form that the attention takes."""
-        like = torch.empty(*mask.shape, 0, dtype=self._model.dtype, device=mask.device)
-        return create_bidirectional_mask(self._model.config, like, mask)
+    def _module(self, site: str, layer: int) -> torch.nn.Module:
+        module: torch.nn.Module = self._model.get_submodule(self._shape.place(site, layer).path)
+        return module
 
-    def _inputs(self, batch: Batch) -> dict[str, Tensor]:
-        inputs = {"input_ids": batch.input_ids, "attention_mask": batch.attention_mask}
-        if self._types > 1:
-            inputs["token_type_ids"] = batch.token_type_ids
-        return inputs
+    @property
+    def _blocks(self) -> Sequence[Any]:
+        """The blocks, of a family with one stack."""
+        (stack,) = self._shape.sites.stacks
+        blocks: Sequence[Any] = self._model.get_submodule(stack.path.removesuffix(".{layer}"))
+        return blocks
 
     def _precision(self) -> AbstractContextManager[object]:
         if self._autocast == "off":

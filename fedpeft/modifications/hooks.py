@@ -1,4 +1,4 @@
-"""Forward hooks that apply modifications inside an encoder."""
+"""Forward hooks that apply modifications inside a backbone."""
 
 from __future__ import annotations
 
@@ -6,52 +6,51 @@ from collections import defaultdict
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
+import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from torch.utils.hooks import RemovableHandle
 
-from fedpeft.backbones.families import FAMILIES, Site
-from fedpeft.modifications import Modification
+from fedpeft.backbones.families import Site
+from fedpeft.backbones.shapes import BackboneShape
+from fedpeft.modifications import AT_SITE, Modification
 
-#: What a modification may read at its own site; any other value names another site of the block.
-_AT_SITE = ("input", "self", "normed", "output")
 _Seen = dict[tuple[str, int], Tensor]  # representations of other sites, in this forward pass
+#: Called with a module, the representation at a site, and the module's input.
+Action = Callable[[nn.Module, Tensor, Tensor | None], Tensor]
 
 
 @contextmanager
-def applied(model: nn.Module, family: str, modifications: Sequence[Modification]) -> Iterator[None]:
-    """Hook modifications into a transformers encoder while the context is open.
+def applied(
+    model: nn.Module, shape: BackboneShape, modifications: Sequence[Modification]
+) -> Iterator[None]:
+    """Hook modifications into a transformers model while the context is open.
 
     Args:
-        model: the encoder.
-        family: its architecture, a key of ``FAMILIES``.
+        model: the backbone.
+        shape: its shape, which knows the sites.
         modifications: changes of hidden states.
     """
-    sites, seen = FAMILIES[family], _Seen()
+    seen = _Seen()
     places: dict[tuple[str, int], list[Modification]] = defaultdict(list)
     for modification in modifications:
         places[modification.site, modification.layer].append(modification)
-    read = {(m.reads, m.layer) for m in modifications if m.reads not in _AT_SITE}
+    read = {(m.reads, m.layer) for m in modifications if m.reads not in AT_SITE}
     handles = []
     try:
         for place, changes in places.items():
-            handles.append(_hook(model, sites[place[0]], place[1], _Change(changes, seen)))
+            handles.append(hooked(model, shape.place(*place), _Change(changes, seen)))
         for place in read:  # after the changes, so that the changed representation is read
-            handles.append(_hook(model, sites[place[0]], place[1], _Keep(place, seen)))
+            handles.append(hooked(model, shape.place(*place), _Keep(place, seen)))
         yield
     finally:
         for handle in handles:
             handle.remove()
 
 
-def _hook(
-    model: nn.Module,
-    site: Site,
-    layer: int,
-    action: Callable[[nn.Module, Tensor, Tensor | None], Tensor],
-) -> RemovableHandle:
+def hooked(model: nn.Module, site: Site, action: Action) -> RemovableHandle:
     """Call ``action(module, hidden, input)`` at a site, and replace hidden by its result."""
-    module = model.get_submodule(site.module(layer))
+    module = model.get_submodule(site.path)
 
     def before(module: nn.Module, inputs: tuple[Tensor, ...]) -> tuple[Tensor, ...]:
         hidden, *rest = inputs
@@ -59,7 +58,16 @@ def _hook(
 
     def after(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         # Hooks see no input of a module called with keywords only (the embeddings).
-        return action(module, output, inputs[0] if inputs else None)
+        given = inputs[0] if inputs else None
+        index, count = site.part
+        if count == 1:
+            return action(module, output, given)
+        parts = [*output.chunk(count, dim=-1)]
+        changed = action(module, parts[index], given)
+        if changed is parts[index]:
+            return output
+        parts[index] = changed
+        return torch.cat(parts, dim=-1)
 
     if site.side == "input":
         return module.register_forward_pre_hook(before)
@@ -102,9 +110,20 @@ class _Change:
                         f"site '{change.site}': its module is called with keywords only, so a hook "
                         f"does not see its input"
                     )
-                if change.reads == "input":
-                    return given
-                assert isinstance(module, nn.LayerNorm)
-                return functional.layer_norm(given, module.normalized_shape, eps=module.eps)
+                return given if change.reads == "input" else _normalized(module, given)
             case site:
                 return self.seen[site, change.layer]
+
+
+def _normalized(module: nn.Module, given: Tensor) -> Tensor:
+    """Return a norm's input, normalized, without gain and bias.
+
+    Families have classes of their own: LayerNorms with a bias, RMSNorms without.
+    """
+    if isinstance(module, nn.LayerNorm):
+        return functional.layer_norm(given, module.normalized_shape, eps=module.eps)
+    epsilon = module.variance_epsilon
+    assert isinstance(epsilon, float)
+    centered = getattr(module, "bias", None) is not None
+    normalize = functional.layer_norm if centered else functional.rms_norm
+    return normalize(given, given.shape[-1:], eps=epsilon)

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.nn import functional
 
 from fedpeft.batches.batch import Batch
@@ -45,7 +45,7 @@ class PromptShift(Modification):
     def apply(self, hidden: Tensor, source: Tensor) -> Tensor:
         """See Modification; the text's tokens do not change."""
         groups, length, width = self.value.shape
-        grouped = hidden.view(groups, -1, hidden.shape[1], width)
+        grouped = hidden.reshape(groups, -1, hidden.shape[1], width)
         prompt = grouped[:, :, :length] + self.value[:, None]
         return torch.cat([prompt, grouped[:, :, length:]], dim=2).view_as(hidden)
 
@@ -98,8 +98,8 @@ class MaskTemplate(Modification):
 class KeyValuePrefix(Modification):
     """l keys and values before those of the text, at every head (Li and Liang 2021).
 
-    An argument of the attention (site ``kv``): its softmax cannot be written as a change of its
-    output.
+    An argument of the attention (sites ``kv`` and ``cross_kv``): its softmax cannot be written as a
+    change of its output.
     """
 
     keys: Tensor  # [G, l, width]
@@ -107,9 +107,18 @@ class KeyValuePrefix(Modification):
 
 
 def prefixes_of(
-    modifications: Sequence[Modification],
+    modifications: Sequence[Modification], module_of: Callable[[str, int], nn.Module]
 ) -> tuple[list[Modification], dict[str, Any]]:
-    """Return the modifications for hooks, and the prefixes as arguments of the attention."""
+    """Return the modifications for hooks, and the prefixes as arguments of the attention.
+
+    Args:
+        modifications: the changes.
+        module_of: returns the module of a site and a block.
+    """
     hooked = [m for m in modifications if not isinstance(m, KeyValuePrefix)]
-    prefixes = {m.layer: (m.keys, m.values) for m in modifications if isinstance(m, KeyValuePrefix)}
+    prefixes = {
+        module_of(m.site, m.layer): (m.keys, m.values)
+        for m in modifications
+        if isinstance(m, KeyValuePrefix)
+    }
     return hooked, {"prefixes": prefixes} if prefixes else {}

@@ -19,6 +19,7 @@ from fedpeft.errors import UserError
 from fedpeft.privacy import accounting
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.ledger_store import (
+    NOISE,
     Attempt,
     Charge,
     Contents,
@@ -43,6 +44,15 @@ class BudgetSpent(UserError):
 
     #: Code of the Flower error message; Flower's own codes are small numbers.
     CODE = 1001
+
+
+def _facts(
+    note: Mapping[str, str | float], mechanism: Mechanism, attempt: Attempt | None
+) -> dict[str, str | float]:
+    """Return the facts of a charge: the note, and what else its account follows from."""
+    kept = {"attempt": attempt.key} if attempt else {}
+    noise = {NOISE: mechanism.noise} if mechanism.noise != "gaussian" else {}
+    return {**note, **kept, **noise}
 
 
 class PrivacyLedger:
@@ -137,7 +147,7 @@ class PrivacyLedger:
             number = len(contents.charges) + 1
             time = datetime.now(UTC).isoformat(timespec="seconds")
             attempt = None if draw else attempt
-            facts = {**note, "attempt": attempt.key} if attempt else {**note}
+            facts = _facts(note, mechanism, attempt)
             charge = Charge(number, time, unit, mechanism, delta, run, round_number, facts, draw)
             if contents.repeats(charge) or (attempt and contents.resumes(charge, attempt)):
                 return

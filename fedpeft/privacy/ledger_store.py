@@ -25,6 +25,7 @@ from fedpeft.privacy.accounting import Mechanism
 
 Unit = Literal["example", "client"]
 
+NOISE = "noise"  # key of a charge's note, with the distribution of noise that is not Gaussian
 _FORMAT = 1
 _BUSY_SECONDS = 120.0  # another process holds the lock while it composes mechanisms
 _TABLES = """
@@ -237,7 +238,8 @@ def read_chain(connection: sqlite3.Connection, path: Path) -> Contents:
         if digest != stored:
             raise LedgerDamaged(path, f"charge {row[0]} or an earlier one was changed")
         number, time, unit, sigma, rate, steps, delta, run, round_number, note, draw = row
-        mechanism, facts = Mechanism(sigma, rate, steps), json.loads(note)
+        facts = json.loads(note)
+        mechanism = Mechanism(sigma, rate, steps, facts.get(NOISE, "gaussian"))
         charges.append(Charge(number, time, unit, mechanism, delta, run, round_number, facts, draw))
     if (count, sealed) != (len(charges), digest):
         raise LedgerDamaged(path, f"its {len(charges)} charges do not match the seal of {count}")

@@ -26,6 +26,13 @@ class Noise(Protocol):
         """Return independent numbers uniform in (0, 1), float64 [size]."""
 
 
+class Words(Protocol):
+    """A source of random bits for one client in one round."""
+
+    def words(self, size: int) -> np.ndarray:
+        """Return independent uniform words of 64 bits, uint64 [size]."""
+
+
 class SecureNoise:
     """Numbers from the operating system's cryptographic generator, which cannot be reproduced.
 
@@ -45,9 +52,32 @@ class SecureNoise:
 
     def uniform(self, size: int) -> np.ndarray:
         """See Noise."""
-        words = np.frombuffer(secrets.token_bytes(8 * size), dtype=np.uint64)
         # 52 bits and the 0.5 that excludes 0 and 1 fill the 53 bits of a float64.
-        return ((words >> np.uint64(12)) + 0.5) / 2**52
+        return ((self.words(size) >> np.uint64(12)) + 0.5) / 2**52
+
+    def words(self, size: int) -> np.ndarray:
+        """See Words."""
+        return np.frombuffer(secrets.token_bytes(8 * size), dtype=np.uint64)
+
+
+class KeptNoise:
+    """Words of a secret seed from the operating system: the same for the same seed.
+
+    A client that is asked again after a crash repeats its reply to the byte. Other noise on the
+    same update would reveal more of it.
+
+    Args:
+        seed: 32 bytes, used for nothing else and once.
+    """
+
+    def __init__(self, seed: bytes):
+        self._seed = seed
+
+    def words(self, size: int) -> np.ndarray:
+        """See Words."""
+        from fedpeft.secure import ring
+
+        return ring.stream(self._seed, size, 64)
 
 
 class SeededNoise:
@@ -67,6 +97,10 @@ class SeededNoise:
     def uniform(self, size: int) -> np.ndarray:
         """See Noise."""
         return self._generator.random(size)
+
+    def words(self, size: int) -> np.ndarray:
+        """See Words."""
+        return self._generator.integers(0, 2**64, size, dtype=np.uint64)
 
 
 def noise_of(

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.privacy.accounting import Mechanism, calibrate
+from fedpeft.privacy.accounting import Distribution, Mechanism, calibrate
 from fedpeft.privacy.factorization import Factorization, Limits
 
 
@@ -91,13 +91,18 @@ def example_plan(experiment: Experiment, examples: int) -> Plan:
 
 
 def client_plan(experiment: Experiment) -> Plan:
-    """Return the Gaussian mechanism that each client applies to its update (local DP)."""
+    """Return the mechanism of one round that a client's ledger is charged for.
+
+    It is the Gaussian mechanism that the client applies to its update (local DP), or the Skellam
+    mechanism that it applies together with the other clients of a sum.
+    """
     epsilon, sigma, given = experiment.privacy.of_clients()
     delta = client_delta(experiment.federation.clients, given)
+    noise: Distribution = "skellam" if experiment.privacy.distributed else "gaussian"
     if sigma is None:
         assert epsilon is not None, "refused by fedpeft.experiment.contradictions"
-        sigma = calibrate(epsilon, delta, 1.0, participations(experiment))
-    return Plan(Mechanism(sigma, 1.0, 1), delta, experiment.privacy.budget or epsilon)
+        sigma = calibrate(epsilon, delta, 1.0, participations(experiment), noise=noise)
+    return Plan(Mechanism(sigma, 1.0, 1, noise), delta, experiment.privacy.budget or epsilon)
 
 
 def client_delta(clients: int, given: float | None) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 import struct
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Literal, get_args
 
 from fedpeft.errors import UserError
@@ -29,12 +29,15 @@ _MECHANISMS = {
     "times 2 clip, the largest difference of two updates",
     ("client", "turns"): "DP-FTRL with a matrix factorization (Choquette-Choo et al. 2023): one "
     "Gaussian mechanism for all rounds",
+    ("client", "skellam"): "distributed DP: Skellam noise of the clients of a sum under masks "
+    "(Agarwal et al. 2021), with noise multiplier times clip in every sum that can be read",
 }
 _NEIGHBOURING = {
     ("example", "Poisson"): "add or remove one example",
     ("client", "Poisson"): "add or remove one client with all its examples",
     ("client", "none"): "replace all examples of one client by as many others",
     ("client", "turns"): "add or remove one client with all its examples",
+    ("client", "skellam"): "replace the update of one client, in each of its rounds, by zero",
 }
 
 
@@ -54,22 +57,23 @@ class Composition:
     @classmethod
     def of(cls, charges: Sequence[Charge]) -> Composition:
         """Return the composition of the charges of one unit, at least one."""
-        steps: dict[tuple[float, float], int] = {}
+        steps: dict[Mechanism, int] = {}
         for charge in charges:
-            mechanism = charge.mechanism
-            key = mechanism.noise_multiplier, mechanism.sampling_rate
-            steps[key] = steps.pop(key, 0) + mechanism.steps  # moves it to the end
-        mechanisms = tuple(Mechanism(*key, count) for key, count in steps.items())
+            key = replace(charge.mechanism, steps=0)
+            steps[key] = steps.pop(key, 0) + charge.mechanism.steps  # moves it to the end
+        mechanisms = tuple(replace(key, steps=count) for key, count in steps.items())
         return cls(mechanisms, any(charge.draw is not None for charge in charges))
 
     def to_bytes(self) -> bytes:
         """Return the composition for a message: float64 numbers, little-endian.
 
         1 if the noise is reproducible, otherwise 0; then of each mechanism the noise multiplier,
-        the sampling rate and the steps.
+        the sampling rate and the steps. The steps of Skellam noise are negative.
         """
-        runs = ((m.noise_multiplier, m.sampling_rate, m.steps) for m in self.mechanisms)
-        numbers = [self.reproducible, *(value for run in runs for value in run)]
+        numbers: list[float] = [self.reproducible]
+        for run in self.mechanisms:
+            sign = -1 if run.noise == "skellam" else 1
+            numbers += [run.noise_multiplier, run.sampling_rate, sign * run.steps]
         return struct.pack(f"<{len(numbers)}d", *numbers)
 
     @classmethod
@@ -88,11 +92,16 @@ class Composition:
         runs = list(zip(values[::3], values[1::3], values[2::3], strict=True))
         for sigma, rate, steps in runs:
             # Comparisons with NaN are false.
-            if not (0 <= sigma <= MAX_NOISE and 0 < rate <= 1 and 1 <= steps <= MAX_STEPS):
+            if not (0 <= sigma <= MAX_NOISE and 0 < rate <= 1 and 1 <= abs(steps) <= MAX_STEPS):
                 raise ValueError("a value of the privacy statement is out of range")
         if reproducible not in (0, 1) or any(steps % 1 for _, _, steps in runs):
             raise ValueError("a value of the privacy statement is not a whole number")
-        mechanisms = tuple(Mechanism(sigma, rate, int(steps)) for sigma, rate, steps in runs)
+        if any(steps < 0 and rate != 1 for _, rate, steps in runs):
+            raise ValueError("the privacy statement has a sample with Skellam noise")
+        mechanisms = tuple(
+            Mechanism(sigma, rate, abs(int(steps)), "skellam" if steps < 0 else "gaussian")
+            for sigma, rate, steps in runs
+        )
         return cls(mechanisms, reproducible == 1)
 
 
@@ -122,12 +131,13 @@ def statement(
         detail: further facts about the mechanism.
     """
     last, runs = composition.mechanisms[-1], composition.mechanisms
+    kind = sampling if last.noise == "gaussian" else last.noise
     spent = accounting.spent(runs, delta)
     bounded = math.isfinite(spent.epsilon)
     return {
-        "mechanism": _MECHANISMS[unit, sampling] + detail,
+        "mechanism": _MECHANISMS[unit, kind] + detail,
         "unit": unit,
-        "neighbouring": _NEIGHBOURING[unit, sampling],
+        "neighbouring": _NEIGHBOURING[unit, kind],
         "sampling": sampling,
         "sampling_rate": last.sampling_rate,
         "clipping": clipping,
@@ -164,6 +174,7 @@ def read_statement(
     privacy, composition = experiment.privacy, Composition.from_bytes(data)
     clipping: str
     sampling: Literal["Poisson", "none"]
+    noise, detail = "gaussian", ""
     try:
         if unit == "example":
             epsilon, sigma = privacy.epsilon, privacy.noise_multiplier
@@ -176,16 +187,30 @@ def read_statement(
             epsilon, sigma, given = privacy.of_clients()
             rate, delta = 1.0, client_delta(experiment.federation.clients, given)
             clip, clipping, sampling = privacy.client_clip, "fixed", "none"
+            if privacy.distributed:
+                noise, detail = "skellam", _against(experiment)
     except UserError as error:
         raise ValueError(str(error)) from None
     last, budget = composition.mechanisms[-1], privacy.budget or epsilon
-    if last.sampling_rate != rate or sigma not in (None, last.noise_multiplier):
+    if (last.sampling_rate, last.noise) != (rate, noise) or (
+        sigma not in (None, last.noise_multiplier)
+    ):
         raise ValueError("the privacy statement is of another mechanism than the experiment's")
-    made = statement(unit, composition, delta, clip, clipping, sampling)
+    made = statement(unit, composition, delta, clip, clipping, sampling, detail)
     spent = math.inf if made["epsilon"] is None else made["epsilon"]
     if budget and spent > budget * (1 + _ROUNDING):
         raise ValueError(f"the privacy statement exceeds the budget of epsilon {budget:g}")
     return made
+
+
+def _against(experiment: Experiment) -> str:
+    """Return whom the noise of a sum protects from, for the statement."""
+    colluders = experiment.secure.colluders
+    return (
+        f"; holds against the server together with up to {colluders} clients of each round, and "
+        f"against everyone who sees who takes part; no amplification by sampling, so the epsilon "
+        f"of the released model is the same"
+    )
 
 
 def so_far(before: dict[str, Any] | None, statements: Sequence[dict[str, Any]]) -> dict[str, Any]:

@@ -59,8 +59,11 @@ def weight_gradients(model: TaskModel, vectors: Tensor, batch: Batch) -> tuple[T
         batch: N examples in one group.
 
     Raises:
-        ValueError: several task vectors.
+        ValueError: several task vectors, or a family whose modules Opacus does not know.
     """
+    if not model.method.shape.sites.example_weights:
+        family = model.method.shape.family
+        raise ValueError(f"{family} backbones have weights without gradients of single examples")
     parts = model.layout.unpack(vectors.detach())
     parameters = {name: part.requires_grad_() for name, part in parts.items()}
     realised = model.realise_parameters(parameters)

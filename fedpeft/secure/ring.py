@@ -68,6 +68,12 @@ def reduced(values: np.ndarray, bits: int) -> np.ndarray:
     return values.astype(np.uint64) & _ones(bits)
 
 
+def signed(values: np.ndarray, bits: int) -> np.ndarray:
+    """Return numbers modulo 2^bits as those nearest to zero, from -2^(bits - 1), int64."""
+    half = np.int64(1 << (bits - 1))
+    return (reduced(values, bits).astype(np.int64) ^ half) - half
+
+
 def packed_size(size: int, bits: int) -> int:
     """Return the bytes of ``size`` numbers."""
     return (size * bits + 7) // 8

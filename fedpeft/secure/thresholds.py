@@ -16,14 +16,17 @@ lets at most l of the members that chose it be called lost.
   (n - c) l times. With the sum C of the c_i of these clients, t (q - c - |T|) <= (n - c) l + C.
 
 All are holders (k = n, t = q, c_i = c, l = n - q) in rounds of up to COMPLETE clients. Larger
-rounds have the fewest holders at which the following hold but for a probability of FAILURE, see
+rounds have the fewest holders at which the following hold but for small probabilities, see
 ``tails``. The holders are a random subset that no one chose, see ``fedpeft.secure.holders``.
 
-- With n - q random clients lost, and holders who refuse, each owner has t shares: FAILURE / 2.
-- No client has more than c_k colluders among its holders, and 2 t > k + c_k: FAILURE / 4.
-- The holders of all honest clients have at most C colluders, by Chernoff's bound: FAILURE / 4.
+- With n - q random clients lost, and holders who refuse, each owner has t shares: DELIVERY.
+- No client has more than c_k colluders among its holders, and 2 t > k + c_k: SECRECY / 2.
+- The holders of all honest clients have at most C colluders, by Chernoff's bound: SECRECY / 2.
 - An honest holder refuses with probability REFUSAL at most.
 - The sum is over a tenth of the clients at least.
+
+The noise of clients is calibrated to |T|, so that a failure of secrecy would break its guarantee:
+with noise SECRECY is NOISED instead, far below any delta.
 """
 
 from __future__ import annotations
@@ -38,7 +41,9 @@ from fedpeft.secure import sharing, tails
 
 MOST = 4096  # clients of a round: the server agrees with (n - q) q pairs of them on a mask
 COMPLETE = 128  # up to here all clients hold shares; few holders prove less and save little
-FAILURE = 1e-4  # of a round
+DELIVERY = 5e-5  # probability that a round has no sum although n - q clients at most are lost
+SECRECY = 5e-5  # probability that a round has an unsafe choice of holders
+NOISED = 1e-12  # the same, of a round with noise
 REFUSAL = 0.01  # of an honest holder
 _LEAST_STAY = 0.8  # of the clients, by default, where few hold shares
 _FEWEST = 8  # holders
@@ -63,106 +68,115 @@ class Sharing:
     least: int
 
 
-def least_sum(clients: int, colluders: int, survivors: int) -> int:
-    """Return how many honest clients are in every sum that a malicious server can read, at least.
-
-    With few holders this fails with a probability of FAILURE / 2 a round, see the module.
-
-    Args:
-        clients: n, those asked in a round, and that all members know.
-        colluders: c, those of them that work together with the server.
-        survivors: q, that a client insists on.
-    """
-    made = _sharing(clients, colluders, survivors)
-    return made.least if made else 1
-
-
-def sharing_of(clients: int, colluders: int, survivors: int) -> Sharing:
-    """Return who shares with how many in a round of n ``clients``.
-
-    Args:
-        clients: n, those that all members know.
-        colluders: c.
-        survivors: q, see ``threshold``.
-
-    Raises:
-        UserError: the numbers are not safe.
-    """
-    made = _sharing(clients, colluders, survivors)
-    if made is None:
-        raise UserError(
-            f"secure.threshold = {survivors}: not safe with {clients} clients in a round and "
-            f"{colluders} colluders; leave it out"
-        )
-    return made
-
-
-def threshold(clients: int, colluders: int, chosen: int = 0) -> int:
+def threshold(clients: int, colluders: int, chosen: int = 0, noised: bool = False) -> int:
     """Return q for a round of n ``clients``.
 
     Args:
         clients: n, those asked.
-        colluders: c.
+        colluders: c, those of them that work together with the server.
         chosen: q, safe if ``Sharing.least`` is two, or a tenth of the clients if few hold shares;
             0 = the least at which each sum has half of the honest clients, or four fifths.
+        noised: whether clients add noise.
 
     Raises:
         UserError: no q is safe, or the chosen one is not.
     """
-    if clients - colluders < 2 or _sharing(clients, colluders, clients) is None:
+    if clients - colluders < 2 or _sharing(clients, colluders, clients, noised) is None:
         raise UserError(
             f"secure.colluders = {colluders}: of {clients} clients in a round; expected at most "
-            f"{_most_colluders(clients)}, so that a malicious server reads no single update"
+            f"{_most_colluders(clients, noised)}, so that a malicious server reads no single update"
         )
     if not chosen:
-        return _usual(clients, colluders)
-    if not (chosen <= clients and _sharing(clients, colluders, chosen)):
+        return _usual(clients, colluders, noised)
+    if not (chosen <= clients and _sharing(clients, colluders, chosen, noised)):
         raise UserError(
-            f"secure.threshold = {chosen}: expected {_first_safe(clients, colluders)} to "
+            f"secure.threshold = {chosen}: expected {_first_safe(clients, colluders, noised)} to "
             f"{clients}, because with {clients} clients a round and {colluders} colluders fewer "
             f"would let a malicious server read single updates"
         )
     return chosen
 
 
+def sharing_of(
+    asked: int, colluders: int, survivors: int, noised: bool = False, clients: int = 0
+) -> Sharing:
+    """Return who shares with how many in a round.
+
+    Args:
+        asked: clients of a round, as the experiment says.
+        colluders: c.
+        survivors: q, see ``threshold``.
+        noised: whether clients add noise.
+        clients: n, those that all members know; 0 = all that are asked. The sums of fewer have at
+            least as many clients.
+
+    Raises:
+        UserError: the numbers are not safe.
+    """
+    made = _sharing(asked, colluders, survivors, noised)
+    if made and 0 < clients < asked:
+        made = _at_least(made, clients, colluders, noised)
+    if made is None:
+        raise UserError(
+            f"secure.threshold = {survivors}: not safe with {clients or asked} of {asked} clients "
+            f"in a round and {colluders} colluders; expected more"
+        )
+    return made
+
+
 @lru_cache(maxsize=4096)
-def _sharing(clients: int, colluders: int, survivors: int) -> Sharing | None:
+def _sharing(clients: int, colluders: int, survivors: int, noised: bool) -> Sharing | None:
     """Return the numbers of a round; None if they are not safe."""
-    few = _few(clients, colluders, survivors) if clients > COMPLETE else None
-    if few or clients > sharing.MOST:
-        return few
-    least = _least_of_all(clients, colluders, survivors)
-    made = Sharing(survivors, clients, survivors, clients - survivors, least)
-    return made if least > 1 else None
+    if clients > COMPLETE:
+        few = _few(clients, colluders, survivors, noised, _FEWEST, clients // 10)
+        if few or clients > sharing.MOST:
+            return few
+    return _with_all(clients, colluders, survivors)
 
 
-def _least_of_all(clients: int, colluders: int, survivors: int) -> int:
-    """Return |T| if all hold shares; 1 if both secrets of a client may be revealed."""
-    if 2 * survivors <= clients + colluders:
-        return 1
-    honest = survivors - colluders
-    return max(1, ceil(honest - (clients - colluders) * (clients - survivors) / honest))
+@lru_cache(maxsize=4096)
+def _at_least(made: Sharing, clients: int, colluders: int, noised: bool) -> Sharing | None:
+    """Return the numbers for fewer clients, for sums of as many as those of ``made``; or None."""
+    if made.holders < clients:
+        few = _few(clients, colluders, made.survivors, noised, made.holders, made.least)
+        if few or clients > sharing.MOST:
+            return few
+    every = _with_all(clients, colluders, made.survivors)
+    return every if every and every.least >= made.least else None
 
 
-def _few(clients: int, colluders: int, survivors: int) -> Sharing | None:
-    """Return the numbers with the fewest holders; None if no number of holders is safe."""
-    for holders in range(_FEWEST, min(sharing.MOST, clients) + 1):
-        made = with_holders(clients, colluders, survivors, holders)
-        if made and made.least >= clients // 10:
+def _few(
+    clients: int, colluders: int, survivors: int, noised: bool, first: int, least: int
+) -> Sharing | None:
+    """Return the numbers with the fewest holders, from ``first``; None if none are safe."""
+    for holders in range(first, min(sharing.MOST + 1, clients)):
+        made = with_holders(clients, colluders, survivors, holders, noised)
+        if made and made.least >= least:
             return made
     return None
 
 
-def with_holders(clients: int, colluders: int, survivors: int, holders: int) -> Sharing | None:
+def _with_all(clients: int, colluders: int, survivors: int) -> Sharing | None:
+    """Return the numbers if all hold shares; None if sums of one client can be read."""
+    if 2 * survivors <= clients + colluders:
+        return None
+    honest, lost = survivors - colluders, clients - survivors
+    least = ceil(honest - (clients - colluders) * lost / honest)
+    return Sharing(survivors, clients, survivors, lost, least) if least > 1 else None
+
+
+def with_holders(
+    clients: int, colluders: int, survivors: int, holders: int, noised: bool = False
+) -> Sharing | None:
     """Return the numbers with k ``holders``; None if both secrets of a client may be revealed."""
     others, lost, honest = holders - 1, clients - survivors, clients - colluders
+    failure = (NOISED if noised else SECRECY) / 2
     needed, refused = _needed(clients, survivors, holders), _most_lost(clients, lost, holders)
     colluding = tails.hypergeometric(clients - 1, colluders, others)
-    most = tails.exceeded(colluding, FAILURE / 4 / clients)
-    if 2 * needed <= holders + most:
+    if 2 * needed <= holders + tails.exceeded(colluding, failure / clients):
         return None
     mean = honest * others * colluders / (clients - 1)
-    total = tails.sum_exceeded(mean, FAILURE / 4) if colluders else 0.0
+    total = tails.sum_exceeded(mean, failure) if colluders else 0.0
     least = ceil(survivors - colluders - (honest * refused + total) / needed)
     return Sharing(survivors, holders, needed, refused, least)
 
@@ -173,7 +187,7 @@ def _needed(clients: int, survivors: int, holders: int) -> int:
     stay = tails.hypergeometric(clients - 1, min(survivors, clients - 1), holders - 1)
     if survivors < clients:  # nobody refuses if nobody is lost
         stay = stay @ tails.thinning(sharing.MOST, 1 - REFUSAL)[:holders, :holders]
-    return tails.reached(stay, FAILURE / 2 / clients)
+    return tails.reached(stay, DELIVERY / clients)
 
 
 def _most_lost(clients: int, lost: int, holders: int) -> int:
@@ -184,21 +198,25 @@ def _most_lost(clients: int, lost: int, holders: int) -> int:
     return 1 + tails.exceeded(others, REFUSAL)
 
 
-def _usual(clients: int, colluders: int) -> int:
+def _usual(clients: int, colluders: int, noised: bool) -> int:
     if clients > COMPLETE:
-        return _first_safe(clients, colluders, ceil(_LEAST_STAY * clients))
+        return _first_safe(clients, colluders, noised, ceil(_LEAST_STAY * clients))
     half = max(2, (clients - colluders) / 2)
-    stay = range(1, clients)
-    return next((q for q in stay if least_sum(clients, colluders, q) >= half), clients)
+    made = ((q, _with_all(clients, colluders, q)) for q in range(1, clients))
+    return next((q for q, each in made if each and each.least >= half), clients)
 
 
-def _first_safe(clients: int, colluders: int, first: int = 1) -> int:
+def _first_safe(clients: int, colluders: int, noised: bool, first: int = 1) -> int:
     """Return the least q from ``first`` that is safe, where all clients would be."""
-    stay = range(first, clients)
-    place = bisect_left(stay, True, key=lambda q: _sharing(clients, colluders, q) is not None)
-    return first + place
+
+    def safe(survivors: int) -> bool:
+        return _sharing(clients, colluders, survivors, noised) is not None
+
+    return first + bisect_left(range(first, clients), True, key=safe)
 
 
-def _most_colluders(clients: int) -> int:
-    place = bisect_left(range(clients), True, key=lambda c: _sharing(clients, c, clients) is None)
-    return max(0, min(place - 1, clients - 2))
+def _most_colluders(clients: int, noised: bool) -> int:
+    def unsafe(colluders: int) -> bool:
+        return _sharing(clients, colluders, clients, noised) is None
+
+    return max(0, min(bisect_left(range(clients), True, key=unsafe) - 1, clients - 2))

@@ -18,6 +18,7 @@ from fedpeft.tasks.readers import code_of
 
 _LABELS = ("O", "B-PER", "I-PER", "B-ORG", "I-ORG", "B-LOC", "I-LOC", "B-MISC", "I-MISC")
 
+HUB = "eriktks/conll2003"  # name of the data on the hub
 TASKS = (
     TaskInfo(
         "conll2003", "tags", _LABELS, False, "f1", None, "names in the news", folder="conll2003"

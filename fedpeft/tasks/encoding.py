@@ -33,9 +33,10 @@ def encode(
         examples: texts, pairs of texts, or words with tags. For tags, the first token of a word
             has its label, and the representation is ignored.
         tokenizer: the backbone's tokenizer.
-        representation: "cls" and "mean" use the tokenizer's encoding of a text or pair; "mask"
-            encodes the single string ``text <mask>`` or ``text <mask> text_pair`` (Gupta et al.
-            2023, section 3.1), and the head reads the mask.
+        representation: "cls", "mean" and "last" use the tokenizer's encoding of a text or pair, and
+            the head reads its first token, the mean or its last token; "mask" encodes the single
+            string ``text <mask>`` or ``text <mask> text_pair`` (Gupta et al. 2023, section 3.1),
+            and the head reads the mask.
         max_length: longer texts are truncated at the end, the longer one of a pair first; the mask
             and special tokens are kept.
 
@@ -49,7 +50,7 @@ def encode(
     if representation == "mask" and tokenizer.mask_token is None:
         raise UserError(
             "representation = 'mask': the backbone's tokenizer has no mask token; "
-            "use 'cls' or 'mean'"
+            "use 'cls', 'mean' or 'last'"
         )
     chunks = [
         encode_chunk(examples, slice(start, start + _CHUNK), tokenizer, max_length)
@@ -62,6 +63,8 @@ def encode(
     lengths, read = join(2, np.int64), join(3, np.int32)
     if representation == "mean":
         read = np.full_like(read, -1)
+    if representation == "last":
+        read = (lengths - 1).astype(np.int32)
     labels = join(4, np.int64 if examples.tagged else examples.labels.dtype)
     tokens, segments = join(0, np.int32), join(1, np.uint8)
     return Encoded(tokens, segments, offsets_of(lengths), read, labels, examples.tagged)

@@ -50,6 +50,7 @@ TASKS = (
     _info("wnli", "WNLI", _TWO[::-1], "accuracy", True, "is the pronoun resolved rightly?"),
 )
 
+HUB = "nyu-mll/glue"  # name of the data on the hub
 #: Column names on the hub that differ from sentence1 and sentence2.
 HUB_COLUMNS = {
     "QNLI": ("question", "sentence"),
@@ -102,7 +103,7 @@ def _hub_files(info: TaskInfo, dev_split: str) -> tuple[Path, Path]:
     config = info.folder.replace("-", "").lower()
     # Test splits are not downloaded: their labels are all -1.
     patterns = [f"{config}/train-*.parquet", f"{config}/{dev_split}-*.parquet"]
-    folder = hub_dataset("nyu-mll/glue", patterns)
+    folder = hub_dataset(HUB, patterns)
     files = [] if folder is None else [sorted(folder.glob(pattern)) for pattern in patterns]
     if [len(shards) for shards in files] != [1, 1]:
         raise UserError(

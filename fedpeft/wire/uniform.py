@@ -41,10 +41,8 @@ def encode(
         shared: draws the rotation, in the same state at all clients of a round.
         own: draws the rounding.
     """
-    parts = blocks(vector, block_lengths(len(vector)))
-    rotated = np.concatenate([Rotation(len(part), shared).apply(part) for part in parts])
     highest = count_of(bits) - 1
-    places = rotated / _distance(len(vector), bits, clip_norm) + highest / 2
+    places = rotated(vector, shared) / distance(len(vector), bits, clip_norm) + highest / 2
     floor = np.floor(places)
     rounded = floor + (own.random(len(places)) < places - floor)
     return np.clip(rounded, 0, highest).astype(np.uint64)
@@ -55,12 +53,22 @@ def decode(
 ) -> np.ndarray:
     """Return the sum [n] of ``vectors`` vectors from the sum of their levels [n]."""
     centered = total.astype(np.float64) - vectors * (count_of(bits) - 1) / 2
-    rotated = centered * _distance(len(total), bits, clip_norm)
-    parts = blocks(rotated, block_lengths(len(total)))
+    return turned_back(centered * distance(len(total), bits, clip_norm), shared)
+
+
+def rotated(vector: np.ndarray, shared: np.random.Generator) -> np.ndarray:
+    """Return a vector [n] after the rotation that ``shared`` draws."""
+    parts = blocks(vector, block_lengths(len(vector)))
+    return np.concatenate([Rotation(len(part), shared).apply(part) for part in parts])
+
+
+def turned_back(vector: np.ndarray, shared: np.random.Generator) -> np.ndarray:
+    """Return the vector [n] of one after the rotation that ``shared`` draws."""
+    parts = blocks(vector, block_lengths(len(vector)))
     return np.concatenate([Rotation(len(part), shared).undo(part) for part in parts])
 
 
-def _distance(size: int, bits: int, clip_norm: float) -> float:
+def distance(size: int, bits: int, clip_norm: float) -> float:
     """Return the distance of two levels."""
     reach = _REACH.get(bits, _FURTHEST) * clip_norm / np.sqrt(size)
     return float(2 * reach / (count_of(bits) - 1))

@@ -10,29 +10,24 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
-import hmac
-import ipaddress
-import json
 import logging
 import os
 import socket
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import ExitStack, contextmanager
-from typing import Any
-from urllib.parse import urlsplit
 
 import uvicorn
 from starlette.applications import Starlette
-from starlette.datastructures import Headers
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
 from starlette.routing import Route
-from starlette.types import ASGIApp, Receive, Scope, Send
+from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from fedpeft.hosting.http import LoopbackHost, bears, json_response
 from fedpeft.hosting.processes import Supervisor
 from server.deployed import RUNS
 from server.host.folder import ServerFolder
@@ -97,7 +92,7 @@ def operations_app(state: ServerFolder, supervisor: Supervisor) -> Starlette:
             Route("/runs/{run}", endpoint.files),
             Route("/runs/{run}/{file}", endpoint.file),
         ],
-        middleware=[Middleware(_LoopbackHost)],
+        middleware=[Middleware(LoopbackHost)],
         exception_handlers={HTTPException: _error},
     )
     app.router.redirect_slashes = False
@@ -125,18 +120,6 @@ class _OneRequest(H11Protocol):
             self.transport.abort()
 
 
-class _LoopbackHost:
-    """Refuse web pages whose name was made to resolve to loopback (DNS rebinding)."""
-
-    def __init__(self, app: ASGIApp):
-        self.app = app
-
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        host = Headers(scope=scope).get("host", "")
-        refusal = _json({"error": "the Host header names no loopback address"}, 403)
-        await (self.app if _is_loopback(host) else refusal)(scope, receive, send)
-
-
 class _Endpoint:
     """The answers. Starlette calls these methods in threads, so they may block."""
 
@@ -154,7 +137,7 @@ class _Endpoint:
             for name, restarts in self._supervisor.restarts.items()
         }
         healthy = answers and all(child["pid"] for child in children.values())
-        return _json({"superlink": answers, "children": children}, 200 if healthy else 503)
+        return json_response({"superlink": answers, "children": children}, 200 if healthy else 503)
 
     def metrics(self, request: Request) -> Response:
         """Return the metrics in Prometheus's text format."""
@@ -163,7 +146,7 @@ class _Endpoint:
     def runs(self, request: Request) -> Response:
         """Return the names of the runs."""
         self._check_token(request)
-        return _json(run_names(self._runs))
+        return json_response(run_names(self._runs))
 
     def files(self, request: Request) -> Response:
         """Return the files of a run with their sizes, and whether a process uses its folder."""
@@ -171,7 +154,7 @@ class _Endpoint:
         name = request.path_params["run"]
         with opened_folder(self._runs, name) as folder:
             used = RunFolder(self._runs / name).in_use()
-            return _json(served_files(folder), headers={IN_USE: "yes" if used else "no"})
+            return json_response(served_files(folder), headers={IN_USE: "yes" if used else "no"})
 
     def file(self, request: Request) -> Response:
         """Return a file of a run from the offset ``?from=`` to its present end, in pieces."""
@@ -192,8 +175,7 @@ class _Endpoint:
             return _FileResponse(pieces(file, start, size - start), headers, stack.pop_all())
 
     def _check_token(self, request: Request) -> None:
-        given = request.headers.get("authorization", "").encode()
-        if not hmac.compare_digest(given, f"Bearer {self._connection.token}".encode()):
+        if not bears(request.headers, self._connection.token):
             log.warning("operations: refused a request for runs without the right token")
             raise HTTPException(
                 401, "the token of connection.toml is needed", {"WWW-Authenticate": "Bearer"}
@@ -212,14 +194,6 @@ class _FileResponse(StreamingResponse):
             await super().__call__(scope, receive, send)
 
 
-def _is_loopback(host: str) -> bool:
-    try:
-        name = urlsplit(f"//{host}").hostname or ""
-        return name == "localhost" or ipaddress.ip_address(name).is_loopback
-    except ValueError:
-        return False
-
-
 def _offset(request: Request) -> int:
     text = request.query_params.get("from", "0")
     if not (text.isascii() and text.isdigit() and len(text) < 20):
@@ -229,8 +203,4 @@ def _offset(request: Request) -> int:
 
 def _error(request: Request, error: Exception) -> Response:
     assert isinstance(error, HTTPException)  # for mypy: registered for no other
-    return _json({"error": error.detail}, error.status_code, error.headers)
-
-
-def _json(value: Any, status: int = 200, headers: Mapping[str, str] | None = None) -> Response:
-    return Response(json.dumps(value) + "\n", status, headers, "application/json")
+    return json_response({"error": error.detail}, error.status_code, error.headers)

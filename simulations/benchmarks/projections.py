@@ -25,7 +25,7 @@ from typing import Any, cast
 
 import torch
 
-from fedpeft.backbones.shapes import KNOWN_SHAPES
+from fedpeft.backbones.known import KNOWN_SHAPES
 from fedpeft.methods.base import Method
 from fedpeft.projection import Projection
 from fedpeft.projection.choice import operator

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
-from typing import Any
 
 from fedpeft.errors import UserError
 from server.runfolder import RESULT
-from simulations.simulation import PARTITION
+from simulations.spread import Spread, read_spread
 from simulations.study.agreement import disagreements
 from simulations.study.cells import Cell
 from simulations.study.execution import best_so_far
@@ -17,21 +15,6 @@ from simulations.study.file import SEED, StudyFile
 from simulations.study.folder import STUDY, Damaged, StudyFolder
 from simulations.study.search import Best
 from simulations.study.table import Finished
-
-
-@dataclass(frozen=True)
-class Spread:
-    """Number of training examples of each client.
-
-    Attributes:
-        sizes: examples of each client.
-        labels: names of the classes; empty for tasks that predict a score.
-        counts: examples of each client and class, [clients][classes].
-    """
-
-    sizes: list[int]
-    labels: list[str]
-    counts: list[list[int]]
 
 
 @dataclass
@@ -124,26 +107,14 @@ def _partitions(folder: StudyFolder, finished: list[tuple[Cell, Finished]]) -> d
     result: dict[str, Spread] = {}
     seen: set[str] = set()
     for cell, _ in finished:
-        if cell.experiment.seed == first and (read := _partition(folder, cell)):
-            digest, spread = read
+        if cell.experiment.seed == first and (spread := read_spread(folder.run_of(cell).path)):
+            title = _title(cell)
+            digest = f"{title} {spread.digest}"
             if digest not in seen:
-                title = _title(cell)
                 same = sum(other == title or other.startswith(f"{title} (") for other in result)
                 result[f"{title} ({same + 1})" if same else title] = spread
             seen.add(digest)
     return result
-
-
-def _partition(folder: StudyFolder, cell: Cell) -> tuple[str, Spread] | None:
-    try:
-        text = (folder.run_of(cell).path / PARTITION).read_text(encoding="utf-8")
-        read: dict[str, Any] = json.loads(text)
-        sizes = [len(rows) for rows in read["clients"]]
-        # Runs of an earlier version have no counts.
-        spread = Spread(sizes, read.get("labels", []), read.get("counts", []))
-        return f"{_title(cell)} {read['digest']}", spread
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # the report then lacks this figure
 
 
 def _title(cell: Cell) -> str:

@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from simulations.readable import readable_bytes
-from simulations.report.content import Spread
+from fedpeft.page.colours import COLOURS, SOFT
+from fedpeft.readable import readable_bytes
 from simulations.report.panel import Panel, Picture
-from simulations.report.style import COLOURS, SOFT, Style
+from simulations.report.style import Style
 from simulations.report.summary import (
     GROUP,
     PANEL,
@@ -25,6 +25,7 @@ from simulations.report.summary import (
     joined,
     over_seeds,
 )
+from simulations.spread import Spread
 
 if TYPE_CHECKING:
     import pandas as pd

@@ -10,11 +10,13 @@ from typing import TYPE_CHECKING
 
 from fedpeft.errors import UserError
 from fedpeft.files import write_atomic
+from fedpeft.page.render import TABLES, environment
+from fedpeft.page.render import frame as page_frame
 from simulations.report import figures, tables
 from simulations.report.content import Content, content_of
 from simulations.report.panel import Picture, settings
 from simulations.report.significance import LEVEL, POOLED, Comparison, compare_all
-from simulations.report.style import styles_of, variables
+from simulations.report.style import styles_of
 from simulations.report.summary import (
     PANEL,
     REACH,
@@ -91,38 +93,33 @@ def write_report(path: Path) -> tuple[Path, Content]:
 
 
 def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str:
-    from jinja2 import Environment, FileSystemLoader, StrictUndefined
-
-    environment = Environment(
-        loader=FileSystemLoader(_HERE),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
     last = finals(frame)
     targets = targets_of(_with_tasks(last), content.study.report.targets)
     budgets = list(content.study.report.budgets) or round_budgets(frame)
-    return environment.get_template("page.html").render(
-        content=content,
-        colours=variables(),
-        styles=list(styles_of(frame).values()),
-        sections=_drawn(folder, content, frame),
-        targets=tables.targets_table(frame, targets),
-        targets_given=content.study.report.targets,
-        reach=REACH,
-        budgets=tables.budgets_table(frame, budgets),
-        budgets_given=content.study.report.budgets,
-        results=tables.results_table(frame, content),
-        published=tables.published_table(frame, content),
-        families=_families(last),
-        level=LEVEL,
-        schema=tables.schema_table(),
-        digests={
-            name: hashlib.sha256((folder.path / name).read_bytes()).hexdigest()
-            for name in ("study.toml", CSV, PARQUET)
-            if (folder.path / name).exists()
-        },
+    return (
+        environment(_HERE)
+        .get_template("page.html")
+        .render(
+            content=content,
+            **page_frame(TABLES),
+            styles=list(styles_of(frame).values()),
+            sections=_drawn(folder, content, frame),
+            targets=tables.targets_table(frame, targets),
+            targets_given=content.study.report.targets,
+            reach=REACH,
+            budgets=tables.budgets_table(frame, budgets),
+            budgets_given=content.study.report.budgets,
+            results=tables.results_table(frame, content),
+            published=tables.published_table(frame, content),
+            families=_families(last),
+            level=LEVEL,
+            schema=tables.schema_table(),
+            digests={
+                name: hashlib.sha256((folder.path / name).read_bytes()).hexdigest()
+                for name in ("study.toml", CSV, PARQUET)
+                if (folder.path / name).exists()
+            },
+        )
     )
 
 

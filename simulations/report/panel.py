@@ -14,8 +14,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpeft.files import write_atomic
-from simulations.readable import readable_bytes
-from simulations.report.style import GRID, INK, PAPER, SOFT, Style, variables
+from fedpeft.page.colours import GRID, INK, PAPER, SOFT, variables
+from fedpeft.readable import readable_bytes
+from simulations.report.style import Style
 from simulations.report.svg import gid, inline
 
 if TYPE_CHECKING:

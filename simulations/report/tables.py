@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isnan
 from typing import TYPE_CHECKING, Any
 
-from simulations.readable import readable_bytes
+from fedpeft.readable import readable_bytes
 from simulations.report.content import Content
 from simulations.report.significance import Comparison
 from simulations.report.summary import GROUP, PANEL, SERIES, at_budgets, finals, over_seeds

@@ -8,7 +8,6 @@ from dataclasses import dataclass, field
 from itertools import product
 from typing import Any
 
-from fedpeft.budget import within_budget
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.overrides import apply_override, leaves, merged
@@ -124,9 +123,17 @@ def cell_of(
     for settings in (*(choice.settings for choice in chosen.values()), *more):
         values = merged(values, settings)
     try:
-        return Cell(labels, within_budget(Experiment.of(values)), key_of(chosen, by))
+        return Cell(labels, _decided(Experiment.of(values)), key_of(chosen, by))
     except UserError as error:
         raise error_in(labels, error) from None
+
+
+def _decided(experiment: Experiment) -> Experiment:
+    if not experiment.wire.budget:
+        return experiment
+    from fedpeft.budget import within_budget  # loads torch, which reading a study does not need
+
+    return within_budget(experiment)
 
 
 def error_in(labels: Mapping[str, str], error: UserError) -> UserError:

@@ -12,8 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from fedpeft.files import read_object
+from fedpeft.readable import readable_seconds
 from server.runfolder import PROGRESS
-from simulations.readable import readable_seconds
 from simulations.study.cells import Cell
 from simulations.study.folder import StudyFolder
 from simulations.study.table import Finished

@@ -16,7 +16,8 @@ from fedpeft.secure import keys
 from fedpeft.secure.keys import Peer
 from fedpeft.secure.masks import request_context, round_context, unpacked
 from fedpeft.secure.parts import to_numbers
-from fedpeft.secure.thresholds import Sharing, sharing_of, threshold
+from fedpeft.secure.thresholds import Sharing
+from fedpeft.sums import sharing_for
 from fedpeft.wire.messages import PrepareReply
 from server.unmasking import Masked, Prepared, checked_shares, enough, read_prepared, unmasked
 
@@ -62,9 +63,7 @@ class Federation:
         return round_context(self.data[self.clients[0]].context, number, self.listed(clients))
 
     def rules(self, clients: int = 0) -> Sharing:
-        secure, asked = self.experiment.secure, len(self.clients)
-        survivors = threshold(asked, secure.colluders, secure.threshold)
-        return sharing_of(clients or asked, secure.colluders, survivors)
+        return sharing_for(self.experiment, clients)
 
     def members(self, prepared: dict[int, Prepared]) -> bytes:
         return b"".join(made.member.to_bytes() for made in prepared.values())

@@ -14,6 +14,7 @@ import pytest
 from sums import BITS, WORK, Federation
 
 from clients import secrets
+from clients.assignment import Masked
 from clients.errors import ClientError
 from clients.masking import Masking, Work
 from clients.preparation import prepare
@@ -22,6 +23,7 @@ from fedpeft.secure import keys, ring
 from fedpeft.secure.keys import SEED_BYTES, Peer
 from fedpeft.secure.masks import masks, self_seed, unpacked
 from fedpeft.secure.parts import Member
+from fedpeft.wire.messages import Request
 
 Quick = Callable[..., Experiment]
 SIZE = 40
@@ -146,6 +148,42 @@ def test_split_lists_of_survivors_below_the_threshold_are_refused(ten: Federatio
     for survivors in ([0, 1, 2, 3, 4], [*range(7)]):
         with pytest.raises(ClientError, match="fewer than the threshold of 8"):
             ten.reveal(0, survivors)
+
+
+def test_survivors_below_the_number_that_noise_is_calibrated_for_are_refused(
+    quick: Quick, tmp_path: Path
+) -> None:
+    noise = ["privacy.unit=client", "privacy.client_noise=secure", "privacy.epsilon=4"]
+    settings = ["federation.secure=true", "federation.clients=10", "secure.threshold=9", *noise]
+    ten = Federation(quick(*settings), tmp_path)
+    ready(ten)
+    with pytest.raises(ClientError, match="8 survivors are fewer than the threshold of 9"):
+        ten.reveal(0, range(8))
+    ten.reveal(0, range(9))
+
+
+def test_the_noise_of_a_round_is_new_for_each_preparation(ten: Federation) -> None:
+    """And follows from no secret of which the peers hold shares."""
+    seeds = set()
+    for number in (1, 2):
+        ten.prepare(number)
+        latest = secrets.read(ten.data[0]).latest
+        assert latest
+        shared = [keys.derived(seed, "noise") for seed in (latest.key_seed, latest.mask_seed)]
+        assert latest.noise_seed not in shared
+        seeds.add(latest.noise_seed)
+    assert len(seeds) == 2
+
+
+@pytest.mark.parametrize(("norm", "weight"), [(2.0, 1.0), (1.0, 5.0)])
+def test_noise_is_for_the_clip_and_weight_of_the_experiment(
+    quick: Quick, tmp_path: Path, norm: float, weight: float
+) -> None:
+    noise = ["privacy.unit=client", "privacy.client_noise=secure", "privacy.epsilon=4"]
+    ten = Federation(quick("federation.secure=true", "federation.clients=10", *noise), tmp_path)
+    request = Request(round=1, clip_norm=norm, max_weight=weight)
+    with pytest.raises(ClientError, match=r"expected privacy.client_clip = 1 and 1"):
+        Masked.read(ten.data[0], request)
 
 
 def test_a_second_list_of_survivors_is_refused(ten: Federation) -> None:

@@ -93,3 +93,14 @@ def test_a_node_with_a_roster_trains_only_in_sums(tmp_path: Path, quick: Quick) 
     state = state_folder(tmp_path / "state", roster="/etc/fedpeft/roster", key="/etc/fedpeft/site1")
     reply = relay.app(handshake(quick()), node_context(state))
     assert reply.error.reason.startswith("Refusal: federation.secure = false: this node shows its ")
+
+
+def test_a_node_says_from_how_many_colluders_a_sum_has_to_protect(
+    tmp_path: Path, quick: Quick
+) -> None:
+    new_run()
+    files = {"roster": "/etc/fedpeft/roster", "key": "/etc/fedpeft/site1"}
+    state = state_folder(tmp_path / "state", **files, colluders=2)
+    fewer = quick("federation.secure=true", "federation.clients=10", "secure.colluders=1")
+    reply = relay.app(handshake(fewer), node_context(state))
+    assert reply.error.reason.startswith("Refusal: secure.colluders = 1: this node takes part only")

@@ -19,6 +19,7 @@ from inprocess import deploy, read, rounds, simulated
 from messaging import changed
 
 from clients import app as clients_app
+from clients import attempts
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
 from fedpeft.hosting.keys import make_node
@@ -44,6 +45,8 @@ SECURE = [
     "wire.up=uniform4",
 ]
 PRIVATE = ["privacy.unit=example", "privacy.noise_multiplier=1", "privacy.reproducible=true"]
+OWN_NOISE = ["privacy.unit=client", "privacy.client_noise=secure", "privacy.noise_multiplier=1"]
+NOISED = [*OWN_NOISE, "privacy.reproducible=true"]
 
 
 @pytest.fixture
@@ -80,8 +83,8 @@ def vector_digest(server: Path) -> str:
 
 @pytest.mark.parametrize(
     "settings",
-    [[], ["wire.up=uniform1", "wire.down=eden8", "federation.weighting=examples"], PRIVATE],
-    ids=["usual", "codecs", "private"],
+    [[], ["wire.up=uniform1", "wire.down=eden8", "federation.weighting=examples"], PRIVATE, NOISED],
+    ids=["usual", "codecs", "private", "noised"],
 )
 def test_the_vector_has_the_bits_of_the_simulation(
     settings: list[str],
@@ -96,7 +99,7 @@ def test_the_vector_has_the_bits_of_the_simulation(
     assert [(line["clients"], line["failed"]) for line in rounds(server)] == [(NODES, [])] * 2
     expected = simulated(experiment, tmp_path, monkeypatch)
     assert vector_digest(server) == expected["digests"]["vector"]
-    if settings == PRIVATE:
+    if settings in (PRIVATE, NOISED):
         ledgers = [read_ledger(state / "privacy.sqlite").charges for state in states]
         assert [len(charges) for charges in ledgers] == [2] * NODES
 
@@ -119,7 +122,7 @@ class Killed(ClientApp):
         return clients_app.app(message, context)
 
 
-@pytest.mark.parametrize("settings", [[], PRIVATE], ids=["plain", "private"])
+@pytest.mark.parametrize("settings", [[], PRIVATE, NOISED], ids=["plain", "private", "noised"])
 @pytest.mark.parametrize(
     ("kind", "nth"),
     [
@@ -163,6 +166,39 @@ def test_a_killed_server_resumes_to_the_same_bits_and_nobody_trains_twice(
     monkeypatch.setenv("FEDPEFT_SERVER_STATE", str(server))
     expected = simulated(experiment, tmp_path, monkeypatch)
     assert vector_digest(server) == expected["digests"]["vector"]
+
+
+def test_a_node_killed_after_masking_adds_the_same_noise_again(
+    node_states: NodeStates, server: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its reply was not stored, so it trains again; the noise is of the operating system."""
+    updates: dict[str, list[bytes]] = {}
+    train_together, write = clients_app.train_together, attempts._write
+
+    def kept(messages: list[Message], contexts: list[Context], attempt: object) -> list[Message]:
+        replies = train_together(messages, contexts, attempt)  # type: ignore[arg-type]
+        if messages[0].content[RECORD]["r"] == 2:
+            node = str(contexts[0].node_config["state"])
+            updates.setdefault(node, []).append(bytes(replies[0].content[RECORD]["v"]))
+        return replies
+
+    def killed(path: Path, stored: attempts._Stored) -> None:
+        if "node3" in str(path) and stored.reply and updates.get(str(states[3])):
+            raise KeyboardInterrupt
+        write(path, stored)
+
+    monkeypatch.setattr(clients_app, "train_together", kept)
+    monkeypatch.setattr(attempts, "_write", killed)
+    experiment, states = Experiment.load("", [*SECURE, *OWN_NOISE]), node_states()
+    with pytest.raises(KeyboardInterrupt):
+        deploy(experiment, states)
+    monkeypatch.setattr(attempts, "_write", write)
+    deploy(experiment, states, resume=True)
+    assert [(line["clients"], line["failed"]) for line in rounds(server)] == [(NODES, [])] * 2
+    first, second = updates[str(states[3])]
+    assert first == second
+    assert [len(each) for node, each in updates.items() if node != str(states[3])] == [1] * 4
+    assert len(read_ledger(states[3] / "privacy.sqlite").charges) == 2
 
 
 def took_part(server: Path) -> list[tuple[int, list[int]]]:

@@ -11,8 +11,8 @@ import torch
 from transformers import BertConfig, BertModel, RobertaConfig, RobertaModel
 
 from fedpeft.backbones.attention import SDPA
+from fedpeft.backbones.known import shape_of_config
 from fedpeft.backbones.loading import Backbone
-from fedpeft.backbones.shapes import shape_of_config
 from fedpeft.backbones.tiny import tiny_tokenizer
 from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded

@@ -212,10 +212,10 @@ def test_personal_parameters_stay_at_the_clients(quick: Quick, federate: Federat
     [
         (["wire.up=eden4"], "the levels of wire.up = 'eden4' do not add up; expected uniform1"),
         (["wire.up=uniform9"], "wire.up = 'uniform9'"),
-        (["federation.strategy=krum"], "strategy 'krum' needs single updates"),
-        (["federation.strategy=fedmedian"], "strategy 'fedmedian' needs single updates"),
+        (["federation.strategy=krum"], "strategy 'krum' compares updates, and there is one sum"),
+        (["federation.strategy=fedmedian"], "strategy 'fedmedian' compares updates, and there"),
         (["federation.mode=async", "federation.buffer=2"], "expected federation.mode = 'sync'"),
-        (["federation.clients=2"], "2 clients in a round; expected 3 to 4096"),
+        (["federation.clients=2"], "2 clients in a sum; expected 3 to 4096"),
         (["secure.threshold=3"], "secure.threshold = 3: expected 4 to 5"),
         (
             ["federation.clients=300", "secure.colluders=15", "secure.threshold=200"],
@@ -234,7 +234,7 @@ def test_personal_parameters_stay_at_the_clients(quick: Quick, federate: Federat
         (["wire.down=delta1"], "clients mask for those who received the same"),
         (
             ["privacy.unit=client", "privacy.client_noise_multiplier=1"],
-            "noise for whole clients is not yet part of masked sums",
+            "privacy.client_noise = 'server' is noise on single updates",
         ),
     ],
 )

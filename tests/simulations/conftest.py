@@ -8,15 +8,19 @@ import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from browsing import chromium
 from safetensors.numpy import load_file
 
 from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
 from simulations.simulation import prepare, simulate
+
+if TYPE_CHECKING:
+    from selenium.webdriver import Chrome
 
 
 @pytest.fixture
@@ -62,3 +66,10 @@ def start_cli(tmp_path: Path) -> Iterator[Callable[..., subprocess.Popen[bytes]]
     for process in started:  # none is left where a test failed
         process.kill()
         process.wait()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Chrome]:
+    """A headless Chromium that logs its console and requests."""
+    with chromium() as driver:
+        yield driver

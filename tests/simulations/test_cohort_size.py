@@ -7,8 +7,8 @@ import pytest
 import torch
 from models import task_model
 
+from fedpeft.backbones.known import KNOWN_SHAPES
 from fedpeft.backbones.loading import load_backbone
-from fedpeft.backbones.shapes import KNOWN_SHAPES
 from fedpeft.batches.batch import collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment

@@ -14,10 +14,10 @@ import pytest
 from rich.console import Console
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.readable import readable_bytes, readable_seconds
 from server.checkpoints import Checkpoint
 from server.runfolder import RunFolder
 from simulations.display import Display
-from simulations.readable import readable_bytes, readable_seconds
 
 
 def line(number: int, **more: Any) -> dict[str, Any]:

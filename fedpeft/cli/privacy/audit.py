@@ -1,15 +1,16 @@
-"""``fedpeft privacy audit``: attack the private training of a client."""
+"""``fedpeft privacy audit``: attack the private training of a client, or of all clients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Literal
 
 import typer
 
 from fedpeft.cli.options import AsJson, Overrides, read_experiment
 from fedpeft.cli.printing import headline, plain_console, plain_table, print_json
+from fedpeft.cli.privacy.audit_clients import TRIALS, audit_run
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
 
@@ -43,6 +44,7 @@ _TRANSPARENT = (
     "local.proximal_mu=0",
     "local.steps=1",
 )
+_ROUNDS = 50
 _VOCABULARY = 1000  # by default no inversion with more candidate tokens: it takes too long
 
 
@@ -58,7 +60,12 @@ def audit(
             help="Number of canaries; default: 200, but at most two thirds of the examples."
         ),
     ] = None,
-    rounds: Annotated[int, typer.Option(min=1, help="Number of rounds to attack.")] = 50,
+    rounds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, help="Number of rounds to attack; default: 50, for clients those of the run."
+        ),
+    ] = None,
     guesses: Annotated[
         int | None,
         typer.Option(
@@ -76,24 +83,54 @@ def audit(
             "1,000 different tokens."
         ),
     ] = None,
+    unit: Annotated[
+        Literal["example", "client"] | None,
+        typer.Option(
+            help="What to attack; default: client if privacy.unit is client, otherwise example."
+        ),
+    ] = None,
+    trials: Annotated[
+        int | None,
+        typer.Option(
+            min=2, help="client: canary clients in all runs together; default: 20,000, or more."
+        ),
+    ] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Attack one client's training, and compare the leak with the claimed epsilon.
+    """Attack private training, and compare the leak with the claimed epsilon.
 
-    Trains client 0 of the experiment with canaries, each included by a coin, and guesses the
-    coins from the task vectors that the server sees (Steinke, Nasr & Jagielski 2023). Then tries
-    to recover short texts from updates of one step. Training is always one step of plain SGD per
-    round, which shows the server most. Without a file: lora on tiny, 300 examples at one client,
-    epsilon 1 at delta 1e-5.
+    Examples: trains client 0 of the experiment with canaries, each included by a coin, and guesses
+    the coins from the task vectors that the server sees (Steinke, Nasr & Jagielski 2023). Then
+    tries to recover short texts from updates of one step. Training is always one step of plain SGD
+    per round, which shows the server most. Without a file: lora on tiny, 300 examples at one
+    client, epsilon 1 at delta 1e-5.
 
-    Prints the claimed epsilon, a lower bound of the true one, and the shares of recovered tokens.
+    Clients: plays whole runs of sampling, clipping and noise (of the server, or of the clients of a
+    sum under masks), in which canary clients send a worst-case update in all their rounds, and
+    guesses from all released sums which canaries exist (Nasr et al. 2023). Nothing is trained;
+    --canaries, --guesses and --inversion do not apply. Without a file: 1,000 clients, 20 a round,
+    50 rounds, epsilon 1.
+
+    Prints the claimed epsilon, a lower bound of the true one, and for examples the shares of
+    recovered tokens.
     A lower bound above the claim refutes the claim (exit code 1); one below it proves nothing.
 
     Example: fedpeft privacy audit -s privacy.epsilon=4 --rounds 100
+
+    Example: fedpeft privacy audit --unit client -s privacy.mechanism=banded -s privacy.epsilon=4
     """
     if not 0 < confidence < 1:
         raise UserError(f"--confidence {confidence:g}: expected a number in (0, 1)")
-    settings = _settings(experiment, overrides or (), rounds)
+    given = overrides or ()
+    if (unit or _unit(experiment, given)) == "client":
+        if (canaries, guesses, inversion) != (None, None, None):
+            raise UserError("--canaries, --guesses, --inversion: are for single examples")
+        audit_run(experiment, given, rounds, trials or TRIALS, confidence, as_json)
+        return
+    if trials is not None:
+        raise UserError(f"--trials {trials}: is for --unit client; see --rounds and --canaries")
+    rounds = rounds or _ROUNDS
+    settings = _settings(experiment, given, rounds)
     subject = _subject(settings, canaries, guesses)
     result = _attack(subject, rounds, confidence, inversion, as_json)
     claim, bound = result["claimed_epsilon"], result["lower_bound"]
@@ -102,6 +139,14 @@ def audit(
             f"the training is not ({claim:.4g}, {result['delta']:.2g})-private: its epsilon is "
             f"above {bound:.4g} with confidence {confidence:g}"
         )
+
+
+def _unit(file: Path | None, overrides: Sequence[str]) -> str:
+    """Return the unit that an experiment protects, "example" if both or none."""
+    chosen = "privacy.unit=client" in [override.replace(" ", "") for override in overrides]
+    if not chosen and file is not None:
+        chosen = read_experiment(file, overrides).privacy.unit == "client"
+    return "client" if chosen else "example"
 
 
 def _settings(file: Path | None, overrides: Sequence[str], rounds: int) -> Experiment:

@@ -40,27 +40,38 @@ def calibrate(
     steps: _Steps = None,
     convention: _Convention = "fedpeft",
     mechanism: Annotated[
-        Literal["gaussian", "banded", "blt"],
+        Literal["gaussian", "banded", "blt", "skellam"],
         typer.Option(
-            help="As privacy.mechanism. banded, blt: of whole clients, where --examples is the "
-            "number of clients, --batch that of a round, and --steps the rounds."
+            help="As privacy.mechanism, or skellam for privacy.client_noise = 'secure'. Other than "
+            "gaussian: of whole clients, where --examples is the number of clients, --batch that "
+            "of a round, and --steps the rounds."
         ),
     ] = "gaussian",
     separation: Annotated[
         int, typer.Option(min=0, help="As privacy.separation, for banded and blt.")
     ] = 0,
+    colluders: Annotated[int, typer.Option(min=0, help="As secure.colluders, for skellam.")] = 1,
+    threshold: Annotated[int, typer.Option(min=0, help="As secure.threshold, for skellam.")] = 0,
     as_json: AsJson = False,
 ) -> None:
     """Find the smallest noise multiplier that keeps DP-SGD within an epsilon.
 
     Prints the noise multiplier, and the epsilon, delta and mechanism that it gives. For banded and
     blt, also the noise of a round and of the sums of rounds, in clips, beside that of Poisson
-    DP-SGD with the same epsilon.
+    DP-SGD with the same epsilon. For skellam, also the noise of a client and of the mean, beside
+    that of a trusted server whose sample is no secret.
 
     Example: fedpeft privacy calibrate --epsilon 3 --examples 6734 --batch 64 --epochs 20
     """
     plan = _plan(examples, batch, delta, epochs, steps, convention)
-    if mechanism != "gaussian":
+    if mechanism == "skellam" and not separation:
+        from fedpeft.cli.privacy.distributed import show_distributed
+
+        show_distributed(
+            *(epsilon, plan.delta, examples, batch, plan.steps, colluders, threshold, as_json)
+        )
+        return
+    if mechanism in ("banded", "blt"):
         from fedpeft.cli.privacy.matrix import show_matrix
 
         rounds, error = plan.steps, plan.error

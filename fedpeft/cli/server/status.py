@@ -143,7 +143,7 @@ def _node_cells(node: dict[str, Any]) -> list[str]:
 
 def _spent(epsilon: dict[str, float | None]) -> list[str]:
     """Return the epsilon of each unit, with the units' names if there are two."""
-    from simulations.readable import readable_epsilon
+    from fedpeft.readable import readable_epsilon
 
     if len(epsilon) == 1:
         return [readable_epsilon(*epsilon.values())]
@@ -151,7 +151,7 @@ def _spent(epsilon: dict[str, float | None]) -> list[str]:
 
 
 def _sent(sizes: dict[str, int] | None) -> list[str]:
-    from simulations.readable import readable_bytes
+    from fedpeft.readable import readable_bytes
 
     return [readable_bytes(sizes[way]) if sizes else "-" for way in ("up", "down")]
 

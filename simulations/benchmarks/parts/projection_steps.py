@@ -10,8 +10,9 @@ import torch
 from torch import Tensor
 
 from fedpeft.backbones.attention import SDPA
+from fedpeft.backbones.known import KNOWN_SHAPES, shape_of_config
 from fedpeft.backbones.loading import Backbone
-from fedpeft.backbones.shapes import KNOWN_SHAPES, BackboneShape, shape_of_config
+from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.backbones.tiny import tiny_tokenizer
 from fedpeft.batches.batch import Batch
 from fedpeft.heads import Full, Head

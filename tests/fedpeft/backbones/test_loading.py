@@ -10,8 +10,8 @@ from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
 from fedpeft.backbones import hub
 from fedpeft.backbones import loading as backbones
+from fedpeft.backbones.known import KNOWN_SHAPES, shape_of_config
 from fedpeft.backbones.loading import choose_device, load_backbone
-from fedpeft.backbones.shapes import KNOWN_SHAPES, shape_of_config
 from fedpeft.backbones.tiny import tiny_tokenizer
 from fedpeft.errors import UserError
 
@@ -147,12 +147,10 @@ def test_folder_without_a_model_is_named(tmp_path: Path) -> None:
 
 
 def test_unsupported_architecture_is_named(tmp_path: Path) -> None:
-    from transformers import DistilBertConfig, DistilBertModel
+    from transformers import MT5Config
 
-    DistilBertModel(
-        DistilBertConfig(vocab_size=9, dim=8, n_heads=1, n_layers=1, hidden_dim=8)
-    ).save_pretrained(tmp_path)
-    with pytest.raises(UserError, match="distilbert") as caught:
+    MT5Config(d_model=8, num_heads=1, num_layers=1, d_ff=8).save_pretrained(tmp_path)
+    with pytest.raises(UserError, match=r"a mt5 model, .* did you mean .*'t5'") as caught:
         load_backbone(str(tmp_path))
     assert "\n" not in str(caught.value)
 

@@ -109,7 +109,12 @@ def test_the_audit_of_a_file_uses_its_privacy_settings(fedpeft: Command, tmp_pat
         (("--canaries", "40", "--guesses", "41"), "expected an even number from 2 to 40"),
         (("--canaries", "40", "--guesses", "7"), "expected an even number from 2 to 40"),
         (("--confidence", "1"), "--confidence 1: expected a number in (0, 1)"),
-        (("-s", "privacy.unit=client"), "the audit attacks single examples"),
+        (
+            ("--unit", "example", "-s", "privacy.unit=client"),
+            "the audit attacks single examples",
+        ),
+        (("-s", "privacy.unit=client"), "--inversion: are for single examples"),
+        (("--trials", "100"), "--trials 100: is for --unit client"),
         (
             ("-s", "task.name=synthetic/similarity"),
             "a task that predicts classes, not score",

@@ -28,6 +28,23 @@ def test_the_noise_is_printed_beside_that_of_poisson(fedpeft) -> None:
     assert (banded["vectors"], blt["vectors"] <= 4) == (19, True)
 
 
+def test_noise_of_sums_is_printed_beside_that_of_a_trusted_server(fedpeft) -> None:
+    usual = calibrated(fedpeft, "--mechanism", "skellam", "--colluders", 2)
+    high = calibrated(fedpeft, "--mechanism", "skellam", "--colluders", 2, "--threshold", 50)
+    assert (usual["honest"], high["honest"], high["threshold"]) == (26, 48, 50)
+    assert usual["participations"] == 5 and usual["accountant"] == "rdp"
+    assert 3.9 < usual["epsilon"] <= 4 and usual["noise_multiplier"] == high["noise_multiplier"]
+    for each, ratio in ((usual, 1.386), (high, 1.020)):
+        # The square root of clients over honest ones, and what Renyi divergences cost.
+        rest = each["noise_multiplier"] / (each["noise"]["trusted"] * 50)
+        assert 1.03 < rest < 1.12
+        measured = each["noise"]["mean"] / each["noise"]["trusted"]
+        assert measured / rest == pytest.approx(ratio, abs=0.001)
+    code, printed, _ = fedpeft("privacy", "calibrate", *RUN, "--mechanism", "skellam")
+    assert code == 0 and "no amplification by sampling" in printed
+    assert "of 50 clients must stay; every sum has the noise of" in printed
+
+
 def test_less_separation_needs_more_noise(fedpeft) -> None:
     near = calibrated(fedpeft, "--mechanism", "banded", "--separation", 5)
     far = calibrated(fedpeft, "--mechanism", "banded")
@@ -56,6 +73,8 @@ def test_the_text_output_explains_its_numbers(fedpeft) -> None:
         (["--separation", 5], "--separation 5: is for --mechanism banded and blt"),
         (["--mechanism", "blt", "--separation", -1], "--separation"),
         (["--mechanism", "tree"], "--mechanism"),
+        (["--mechanism", "skellam", "--separation", 5], "--separation 5: is for"),
+        (["--mechanism", "skellam", "--threshold", 9], "secure.threshold = 9: expected"),
         (["--mechanism", "banded", "--steps", 20_001], "at most 20,000 rounds"),
     ],
 )

@@ -9,6 +9,7 @@ from fedpeft.experiment.config import Experiment
 
 EXAMPLE = ["privacy.unit=example", "privacy.epsilon=3"]
 CLIENT = ["privacy.unit=client", "privacy.epsilon=3"]
+NOISED = [*CLIENT, "privacy.client_noise=secure", "federation.secure=true"]
 BANDED = [*CLIENT, "privacy.mechanism=banded", "federation.clients=100"]
 REFUSED = {
     "epsilon and zero noise": ([*EXAMPLE, "privacy.noise_multiplier=0"], "expected one of the two"),
@@ -59,6 +60,41 @@ REFUSED = {
     ),
     "separation with all clients": ([*BANDED, "privacy.separation=2"], "expected at most 1"),
     "matrix of asynchronous rounds": ([*BANDED, "federation.mode=async"], "mode = 'async'"),
+    "noise of sums without sums": (
+        [*CLIENT, "privacy.client_noise=secure"],
+        "is noise of sums under masks; set federation.secure = true",
+    ),
+    "noise of a server in sums": (
+        [*CLIENT, "federation.secure=true"],
+        "privacy.client_noise = 'server' is noise on single updates or by a server that sees them; "
+        "expected privacy.client_noise = 'secure'",
+    ),
+    "noise of single clients in sums": (
+        [*CLIENT, "privacy.client_noise=clients", "federation.secure=true"],
+        "expected privacy.client_noise = 'secure'",
+    ),
+    "adaptive clip in sums": (
+        [*NOISED, "privacy.client_quantile=0.5"],
+        "client_quantile = 0.5: privacy.client_noise = 'secure' has a fixed clip",
+    ),
+    "sums without a clip": (
+        ["privacy.unit=client", *NOISED[2:], "privacy.noise_multiplier=0", "privacy.client_clip=0"],
+        "which sets the distance of the levels",
+    ),
+    "two clips in sums": (
+        [*NOISED, "federation.max_update_norm=3"],
+        "max_update_norm = 3: with privacy.client_noise = 'secure' updates are clipped at privacy",
+    ),
+    "matrix in sums": ([*NOISED, "privacy.mechanism=banded"], "is for noise of the server"),
+    "weights in sums": ([*NOISED, "federation.weighting=examples"], "matched to uniform weights"),
+    "asynchronous sums": (
+        [*NOISED, "federation.mode=async", "federation.buffer=2"],
+        "expected federation.mode = 'sync'",
+    ),
+    "noise of sums for examples": (
+        [*EXAMPLE, "privacy.client_noise=secure", "federation.secure=true"],
+        "is about whole clients",
+    ),
     "matrix with reserve": (
         [*BANDED, "federation.per_round=10", "federation.over_selection=1.5"],
         "over_selection",
@@ -83,6 +119,8 @@ def test_settings_that_protect_less_than_they_claim_are_refused(case: str) -> No
         ["privacy.unit=example", "privacy.noise_multiplier=0", "privacy.clip=0"],
         [*BANDED, "federation.per_round=10", "privacy.separation=10"],
         [*BANDED, "privacy.mechanism=blt", "privacy.unit=both"],
+        NOISED,
+        [*NOISED, "privacy.unit=both", "federation.strategy=fedadam", "wire.up=uniform8"],
         # Each client's own noise hides it however its update is weighed or picked.
         [*CLIENT, "privacy.client_noise=clients", "federation.strategy=fedmedian"],
         [*CLIENT, "privacy.client_noise=clients", "federation.weighting=examples"],

@@ -45,10 +45,10 @@ def test_fused_predicts_as_unfused(tmp_path: Path, name: str, backbone: str) -> 
     trained = Trained.read(made_up(tmp_path / "vector", settings, scale))
     encoded, realised = encode_texts(trained, examples_for(trained)), realise(trained)
     unfused, model = outputs_of(trained.model, trained.vector, encoded), trained.model
-    family = model.method.shape.family
+    shape = model.method.shape
     without = type(trained)(**{**vars(trained), "model": HeadOnly(trained)})
     plain = outputs_of(without.model, without.vector, encoded)
-    with fused(model.backbone.model, family, realised.modifications):
+    with fused(model.backbone.model, shape, realised.modifications):
         np.testing.assert_allclose(
             outputs_of(without.model, without.vector, encoded), unfused, rtol=0, atol=1e-5
         )

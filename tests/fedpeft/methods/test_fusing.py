@@ -37,7 +37,7 @@ def test_fused_states_equal_unfused_states(encoder: Backbone, name: str, setting
     before = {key: value.clone() for key, value in encoder.model.state_dict().items()}
     for batch in both_batches(model, groups=1):
         expected = engine_states(model, vectors, batch)
-        with fused(encoder.model, encoder.shape.family, changes):
+        with fused(encoder.model, encoder.shape, changes):
             actual = plain_states(model, batch)
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-9)
     after = encoder.model.state_dict()
@@ -51,7 +51,7 @@ def test_an_error_while_fused_restores_the_weights(
     model = build_model(small, name, **settings)
     changes = model.realise(random_vectors(model, 1)).modifications
     before = {key: value.clone() for key, value in small.model.state_dict().items()}
-    with pytest.raises(ZeroDivisionError), fused(small.model, small.shape.family, changes):
+    with pytest.raises(ZeroDivisionError), fused(small.model, small.shape, changes):
         during = small.model.state_dict()
         assert not changes or any(not torch.equal(before[key], during[key]) for key in before)
         raise ZeroDivisionError
@@ -67,7 +67,7 @@ def test_a_layer_norm_change_can_be_fused(encoder: Backbone) -> None:
     assert len(changes) == 1 + 2 * 3
     for batch in both_batches(model, groups=1):
         hidden, _ = model.hidden_states(changes, batch)
-        with fused(encoder.model, encoder.shape.family, changes):
+        with fused(encoder.model, encoder.shape, changes):
             actual = plain_states(model, batch)
         expected = at_text(hidden, batch.attention_mask)
         torch.testing.assert_close(actual, expected, rtol=0, atol=1e-9)
@@ -83,7 +83,7 @@ def test_changes_of_the_same_weight_add_up(small: Backbone) -> None:
         *shift.realise(two).modifications,
         *matrix.realise(random_vectors(matrix, 1)).modifications,
     ]
-    total = fused_changes(small.shape.family, changes)
+    total = fused_changes(small.shape, changes)
     expected = shift.realise(one + two).modifications[0].value[0]
     torch.testing.assert_close(total["encoder.layer.0.output.dense.bias"], expected)
     assert len(total) == 3 + 6
@@ -97,17 +97,17 @@ def test_fusing_names_a_modification_it_cannot_fuse(
     changes = model.realise(random_vectors(model, 1)).modifications
     kinds = "|".join({type(change).__name__ for change in changes})
     with pytest.raises(ValueError, match=f"({kinds}) is no change of the weights"):
-        fused_changes(small.shape.family, changes)
+        fused_changes(small.shape, changes)
 
 
 def test_only_one_task_vector_can_be_fused(small: Backbone) -> None:
     model = build_model(small, "slash")
     changes = model.realise(random_vectors(model, 2)).modifications
     with pytest.raises(ValueError, match="expected one task vector to merge, got 2"):
-        fused_changes(small.shape.family, changes)
+        fused_changes(small.shape, changes)
 
 
 def test_a_change_of_a_modules_input_cannot_be_fused(small: Backbone) -> None:
     change = Shift("heads", 0, torch.ones(1, small.shape.width))
     with pytest.raises(ValueError, match="Shift is no change of the weights"):
-        fused_changes(small.shape.family, [change])
+        fused_changes(small.shape, [change])

@@ -7,7 +7,7 @@ from math import sqrt
 import numpy as np
 import pytest
 
-from fedpeft.backbones.shapes import KNOWN_SHAPES
+from fedpeft.backbones.known import KNOWN_SHAPES
 from fedpeft.methods import REGISTRY, build_method, settings_for
 
 #: Where He et al., Li and Liang draw a weight: N(0, 0.02).

@@ -78,7 +78,7 @@ def test_uni_lora_matches_its_equation(encoder: Backbone) -> None:
     model = build_model(encoder, "uni_lora", rank=2, d=40)
     (selection,) = model.method.projections()
     picked = selection.picked().tolist()
-    shapes = low_rank_shapes(("q", "v"), 2, encoder.shape, range(encoder.shape.layers))
+    shapes = low_rank_shapes(encoder.shape.places(("q", "v")), 2, encoder.shape)
 
     def written(params: Params) -> dict[str, Change]:
         entries = [params["theta"][j] / picked.count(j) ** 0.5 for j in picked]

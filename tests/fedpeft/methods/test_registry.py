@@ -11,7 +11,6 @@ from literal import at_text, engine_states
 from models import VARIANTS, batch_of, build_model, part_of, random_vectors, with_types
 from torch import Tensor
 
-from fedpeft.backbones.families import FAMILIES
 from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.batch import Batch
 from fedpeft.methods import REGISTRY, method_class
@@ -133,7 +132,7 @@ def test_declared_sites_and_fusable_match_the_modifications(
     assert {change.site for change in changes} == set(method.sites)
     assert len(set(method.sites)) == len(method.sites)
     assert method.fusable == all(c.weight_changes("module") is not None for c in changes)
-    places = [*FAMILIES["bert"]]
+    places = [*method.shape.sites.outer, *method.shape.sites.stacks[0].sites]
     known = [places.index(site) for site in method.sites if site in places]
     assert known == sorted(known), "sites in the order of a block"
     assert method.source and 0 < method.lr < 1
@@ -169,7 +168,7 @@ def test_hooks_are_removed_if_one_cannot_be_registered(small: Backbone) -> None:
     changes = build_model(small, "slash").realise(torch.zeros(1, 62).double()).modifications
     with (
         pytest.raises(KeyError),
-        applied(small.model, "bert", [*changes, replace(changes[0], site="x")]),
+        applied(small.model, small.shape, [*changes, replace(changes[0], site="x")]),
     ):
         pass
     assert not any(m._forward_hooks or m._forward_pre_hooks for m in small.model.modules())

@@ -11,8 +11,8 @@ import torch
 from literal import Params, at_text, both_batches, engine_states, fastfood_matrix
 from models import build_model, random_vectors
 
+from fedpeft.backbones.known import KNOWN_SHAPES
 from fedpeft.backbones.loading import Backbone
-from fedpeft.backbones.shapes import KNOWN_SHAPES
 from fedpeft.methods import build_method, settings_for
 from fedpeft.methods.said import SAID
 from fedpeft.model import TaskModel

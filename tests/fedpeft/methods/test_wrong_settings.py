@@ -6,7 +6,7 @@ import re
 
 import pytest
 
-from fedpeft.backbones.shapes import KNOWN_SHAPES
+from fedpeft.backbones.known import KNOWN_SHAPES
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.methods import REGISTRY, build_method, method_class, settings_for

@@ -67,6 +67,25 @@ def test_noise_of_clients_uses_all_data() -> None:
         read([0.0, 1.1, 0.5, 2.0], unit="client")
 
 
+def test_noise_of_sums_has_negative_steps_and_is_read_back() -> None:
+    sums = ["federation.secure=true", "privacy.client_noise=secure"]
+    stated = read([0.0, 1.1, 1.0, -2.0], *sums, unit="client")
+    composed = [Mechanism(1.1, 1.0, 2, "skellam")]
+    assert stated["epsilon"] == spent(composed, stated["delta"]).epsilon
+    assert (stated["steps"], stated["accountant"], stated["sampling"]) == (2, "rdp", "none")
+    assert "distributed DP" in stated["mechanism"] and "by zero" in stated["neighbouring"]
+    mixed = Composition((Mechanism(1.1, 0.2, 3), Mechanism(1.1, 1.0, 2, "skellam")), True)
+    assert Composition.from_bytes(mixed.to_bytes()) == mixed
+    for numbers, settings in (
+        ([0.0, 1.1, 1.0, 2.0], sums),  # Gaussian noise in a sum
+        ([0.0, 1.1, 1.0, -2.0], []),  # Skellam noise in local DP
+        ([0.0, 1.1, 0.5, -2.0], sums),
+        ([0.0, 1.0, 1.0, -2.0], sums),
+    ):
+        with pytest.raises(ValueError, match=r"another mechanism|a sample with Skellam"):
+            read(numbers, *settings, unit="client")
+
+
 @pytest.mark.parametrize(
     ("numbers", "reason"),
     [

@@ -66,3 +66,13 @@ def test_parts_of_a_mask_share_no_bytes_of_the_stream() -> None:
     assert levels.tolist() == [
         int.from_bytes(stream[i : i + 2], "little") % (1 << 11) for i in range(16, 26, 2)
     ]
+
+
+@pytest.mark.parametrize("bits", [1, 2, 11, 48])
+def test_signed_numbers_come_back_from_their_residues(bits: int) -> None:
+    half = 1 << (bits - 1)
+    values = np.array([-half, -1, 0, half - 1] if bits > 1 else [-1, 0])
+    residues = ring.reduced(values.astype(np.uint64), bits)
+    np.testing.assert_array_equal(ring.signed(residues, bits), values)
+    beyond = ring.signed(np.array([half], np.uint64), bits)
+    assert beyond == [-half]  # comes back at the other end

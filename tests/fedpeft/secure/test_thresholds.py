@@ -10,12 +10,20 @@ from fedpeft.errors import UserError
 from fedpeft.secure import tails
 from fedpeft.secure.thresholds import (
     COMPLETE,
-    FAILURE,
-    least_sum,
+    NOISED,
+    SECRECY,
     sharing_of,
     threshold,
     with_holders,
 )
+
+
+def least_sum(clients: int, colluders: int, survivors: int) -> int:
+    """The bound if all hold shares; 1 if it is too small to be used."""
+    try:
+        return sharing_of(clients, colluders, survivors).least
+    except UserError:
+        return 1
 
 
 def readable(clients: int, colluders: int, needed: int, size: int) -> bool:
@@ -185,18 +193,29 @@ def test_a_threshold_that_loses_too_many_is_refused_and_large_rounds_are_possibl
     assert threshold(4096, 200) == 3277
     made = sharing_of(4096, 200, 3277)
     assert made.holders <= 255 and made.least >= 409
-    with pytest.raises(UserError, match="not safe with 1000 clients"):
+    with pytest.raises(UserError, match="not safe with 1000 of 1000 clients"):
         sharing_of(1000, 50, 600)
 
 
-def test_short_lists_of_clients_are_safe_too() -> None:
+@pytest.mark.parametrize("noised", [False, True])
+@pytest.mark.parametrize(("asked", "colluders", "survivors"), [(300, 15, 240), (600, 60, 540)])
+def test_short_lists_of_clients_are_safe_too(
+    asked: int, colluders: int, survivors: int, noised: bool
+) -> None:
     """A server may name any number of clients from the survivors on."""
-    for clients in (800, 820, 900, 999):
-        made = sharing_of(clients, 50, 800)
-        assert made.survivors == 800 and made.least >= 80
-        most = tails.exceeded(
-            tails.hypergeometric(clients - 1, 50, made.holders - 1), FAILURE / 4 / clients
-        )
+    least = sharing_of(asked, colluders, survivors, noised).least
+    for clients in range(survivors, asked + 1):
+        made = sharing_of(asked, colluders, survivors, noised, clients)
+        assert made.survivors == survivors and made.least >= least
+        colluding = tails.hypergeometric(clients - 1, colluders, made.holders - 1)
+        most = tails.exceeded(colluding, (NOISED if noised else SECRECY) / 2 / clients)
         assert 2 * made.needed > made.holders + most
-    for clients in range(240, 300):
-        assert least_sum(clients, 15, 240) >= least_sum(300, 15, 240) == 50
+
+
+def test_noise_needs_an_almost_certain_bound() -> None:
+    """A bound that failed more often than delta would break the guarantee of the noise."""
+    plain, noised = (sharing_of(1000, 50, 900, noised) for noised in (False, True))
+    assert noised.holders > plain.holders
+    colluding = tails.hypergeometric(999, 50, noised.holders - 1)
+    most = 2 * noised.needed - noised.holders - 1
+    assert 1000 * colluding[most + 1 :].sum() <= 1e-12

@@ -17,6 +17,10 @@ FAST = {
     "privacy": [*TINY, "--batch", "6", "--parts", "time", "--methods", "linear"],
     "robust": ["--clients", "30", "--size", "20"],
     "scaling": ["--sizes", "3", "--vectors", "16"],
+    "serving": [
+        *(*TINY, "--task", "synthetic/sentiment", "--d", "12", "--vectors", "20"),
+        *("--texts", "16", "--batch", "8", "--threads", "1"),
+    ],
 }
 #: Each measures in processes of its own.
 SLOW = {
@@ -38,10 +42,15 @@ SLOW = {
         *("--task", "synthetic/sentiment", "--methods", "lora", "full"),
         *("--examples", "40", "--epochs", "1", "--seeds", "1"),
     ],
+    "noised": ["--bits", "4", "--size", "100", "--repeats", "1"],
     "orchestration": [*TINY, "--rounds", "1", "--examples", "40"],
     "peers": [*TINY, *FEW],
     "projections": [*TINY, "--d", "48", "--groups", "2", "--batch", "2", "--tokens", "8"],
     "secure": ["--clients", "5", "--rounds", "1", "--lost"],
+    "serving_load": [
+        *(*TINY, "--task", "synthetic/sentiment", "--d", "12", "--vectors", "20"),
+        *("--seconds", "3", "--rates", "20", "--clients", "4", "--threads", "1"),
+    ],
     "startup": TINY,
     "table5": [
         *("--sizes", "tiny", "--methods", "slash"),
@@ -49,7 +58,7 @@ SLOW = {
     ],
     "unmasking": ["--clients", "20", "--size", "10"],
 }
-ONCE = ("crowd", "secure", "unmasking")  # measure nothing twice
+ONCE = ("crowd", "noised", "secure", "serving_load", "unmasking")  # measure nothing twice
 #: These have tests of their own, or need a task's files, a deployment or hours.
 NOT_RUN = "bits", "constant", "deployment", "fleet", "private_scores", "reach", "upper_half"
 CASES = [

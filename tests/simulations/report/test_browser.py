@@ -4,38 +4,20 @@ from __future__ import annotations
 
 import json
 import shutil
-from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
+from browsing import serious_violations, set_screen
+from made import make_run
 
 from simulations.report.page import write_report
+from simulations.report.runs import write_runs_report
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
 pytestmark = pytest.mark.long
-ARGUMENTS = ("--headless=new", "--no-sandbox", "--disable-gpu", "--disable-dev-shm-usage")
-
-
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Chrome]:
-    """A headless Chromium that logs its console and requests."""
-    programs = [shutil.which(name) for name in ("chromium", "chromedriver")]
-    if None in programs:
-        pytest.skip("chromium is not installed: apt-get install chromium chromium-driver")
-    from selenium.webdriver import Chrome, ChromeOptions
-    from selenium.webdriver.chrome.service import Service
-
-    options = ChromeOptions()
-    options.binary_location = str(programs[0])
-    for argument in (*ARGUMENTS, "--window-size=1280,900"):
-        options.add_argument(argument)
-    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
-    driver = Chrome(options=options, service=Service(str(programs[1])))
-    yield driver
-    driver.quit()
 
 
 @pytest.fixture(scope="module")
@@ -163,3 +145,32 @@ def test_figures_follow_the_colours_of_the_page(browser: Chrome, scheme: str) ->
     assert (
         of_figure == of_page == {"light": "rgb(26, 28, 33)", "dark": "rgb(232, 234, 237)"}[scheme]
     )
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_page_is_accessible(browser: Chrome, scheme: str) -> None:
+    set_screen(browser, 1280, scheme)
+    assert serious_violations(browser) == []
+
+
+def test_the_report_of_a_run_opens_from_its_file(browser: Chrome, tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name) for name in ("one", "two")]
+    pages = [
+        write_runs_report(runs[:1])[0].as_uri(),
+        write_runs_report(runs, tmp_path / "both.html")[0].as_uri(),
+    ]
+    for page, series in zip(pages, (1, 2), strict=True):
+        browser.get_log("performance")
+        browser.get(page)
+        lines = browser.find_elements("css selector", "#score .line")
+        assert len(lines) == series
+        assert not browser.get_log("browser")
+        logged = browser.get_log("performance")
+        requests = [json.loads(entry["message"])["message"] for entry in logged]
+        urls = [
+            event["params"]["request"]["url"]
+            for event in requests
+            if event["method"] == "Network.requestWillBeSent"
+        ]
+        assert {url for url in urls if not url.startswith("data:")} == {page}
+        assert serious_violations(browser) == []

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from fedpeft.backbones.shapes import KNOWN_SHAPES, BackboneShape
+from fedpeft.backbones.known import KNOWN_SHAPES
+from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.experiment.config import Experiment
 from fedpeft.heads import Full, Head
 from fedpeft.methods import build_method

@@ -11,6 +11,7 @@ from pathlib import Path
 import pytest
 from small_studies import GRID, Watched, here
 
+from simulations.loopback import until
 from simulations.processes import command_line, descendants
 from simulations.study.cell_process import Job, Outcome
 from simulations.study.execution import run_study
@@ -26,6 +27,11 @@ pytestmark = [
 ]
 
 
+def an_actor() -> int:
+    """Return the pid of an actor of this process; 0 while Ray rewrites its title."""
+    return next((p for p in descendants(os.getpid()) if "CellActor" in command_line(p)), 0)
+
+
 def test_cells_on_ray_end_in_the_same_table_also_if_an_actor_dies(tmp_path: Path) -> None:
     text = GRID.replace("rounds = 2", "rounds = 30")
     local = StudyFolder.create(tmp_path / "local", text, False)
@@ -37,8 +43,7 @@ def test_cells_on_ray_end_in_the_same_table_also_if_an_actor_dies(tmp_path: Path
         def begun(job: Job) -> None:
             if not struck and job is jobs[1]:  # the first one has ended, its actor is at work
                 struck.append(job.name)
-                (actor,) = (p for p in descendants(os.getpid()) if "CellActor" in command_line(p))
-                os.kill(actor, signal.SIGKILL)
+                os.kill(until(an_actor, "an actor"), signal.SIGKILL)
 
         return run_on_ray(jobs, begun, count=1)
 

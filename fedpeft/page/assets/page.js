@@ -1,6 +1,6 @@
 "use strict";
 
-// Hover: the nearest mark within reach shows its text.
+// Tooltips: the nearest mark within reach shows its text.
 const REACH = 16; // pixels
 const tip = document.getElementById("tip");
 
@@ -15,11 +15,11 @@ function nearest(svg, x, y) {
   return closest;
 }
 
-function show(mark) {
-  tip.hidden = !mark;
-  if (!mark) return;
-  tip.textContent = mark.dataset.tip;
-  const box = mark.getBoundingClientRect();
+// Show a text beside a box on the screen; without a text, hide the tooltip.
+function showTip(text, box) {
+  tip.hidden = !text;
+  if (!text) return;
+  tip.textContent = text;
   const size = tip.getBoundingClientRect();
   const left = Math.min(box.right + 8, innerWidth - size.width - 8);
   const top = box.top - size.height - 8;
@@ -27,16 +27,18 @@ function show(mark) {
   tip.style.top = `${top < 8 ? box.bottom + 8 : top}px`;
 }
 
-for (const svg of document.querySelectorAll("figure svg")) {
-  const follow = (event) => show(nearest(svg, event.clientX, event.clientY));
+function tooltips(svg) {
+  const follow = (event) => {
+    const mark = nearest(svg, event.clientX, event.clientY);
+    showTip(mark?.dataset.tip, mark?.getBoundingClientRect());
+  };
   svg.addEventListener("pointermove", follow);
   svg.addEventListener("pointerdown", follow);
-  svg.addEventListener("pointerleave", () => show(null));
+  svg.addEventListener("pointerleave", () => showTip(""));
 }
-addEventListener("scroll", () => show(null), { passive: true });
 
 // Legend: an entry shows or hides its series in all figures.
-for (const button of document.querySelectorAll("[data-legend]")) {
+function legendEntry(button) {
   button.addEventListener("click", () => {
     const shown = button.getAttribute("aria-pressed") !== "true";
     button.setAttribute("aria-pressed", String(shown));
@@ -46,13 +48,13 @@ for (const button of document.querySelectorAll("[data-legend]")) {
 }
 
 // Tables: a click on a heading sorts, a second click reverses; cells without a number come last.
-function compare(one, other) {
+function compareCells(one, other) {
   const [a, b] = [one, other].map((cell) => cell.dataset.value);
   if (a !== undefined && b !== undefined) return Number(a) - Number(b);
   return one.textContent.localeCompare(other.textContent, undefined, { numeric: true });
 }
 
-function sort(heading) {
+function sortBy(heading) {
   const table = heading.closest("table"), body = table.tBodies[0], column = heading.cellIndex;
   const up = heading.getAttribute("aria-sort") !== "ascending";
   for (const other of table.tHead.rows[0].cells) other.removeAttribute("aria-sort");
@@ -62,10 +64,17 @@ function sort(heading) {
   rows.sort((one, other) => {
     const [a, b] = [one, other].map(({ cell }) => numbers && cell.dataset.value === undefined);
     if (a || b) return a - b;
-    return (up ? 1 : -1) * compare(one.cell, other.cell);
+    return (up ? 1 : -1) * compareCells(one.cell, other.cell);
   });
   body.append(...rows.map(({ row }) => row));
 }
 
-for (const heading of document.querySelectorAll("th"))
-  heading.firstElementChild.addEventListener("click", () => sort(heading));
+function sortable(table) {
+  for (const button of table.querySelectorAll("th button"))
+    button.addEventListener("click", () => sortBy(button.closest("th")));
+}
+
+document.querySelectorAll("figure svg").forEach(tooltips);
+document.querySelectorAll("[data-legend]").forEach(legendEntry);
+document.querySelectorAll("table").forEach(sortable);
+addEventListener("scroll", () => showTip(""), { passive: true });

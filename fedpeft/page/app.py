@@ -1,0 +1,139 @@
+"""Serve live pages: the page with its data, then its changes as server-sent events."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import time
+from collections.abc import AsyncIterator, Callable, Sequence
+from typing import Any, Protocol
+
+from starlette.applications import Starlette
+from starlette.exceptions import HTTPException
+from starlette.middleware import Middleware
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
+from starlette.routing import Route
+
+from fedpeft.page.guard import Access, Guard
+from fedpeft.page.render import live_policy, page
+
+VIEWS = ("list", "runs", "study")
+MOST = 12  # runs that one page compares: as many as there are colors
+_PATIENCE = 0.5  # seconds until a stream ends when the server does
+_SILENCE = 15.0  # seconds after which a comment is sent: it finds readers that are gone
+
+
+class Feed(Protocol):
+    """The data of one page. Its methods may block and are called in threads.
+
+    Attributes:
+        interval: seconds between two calls of ``changes``.
+    """
+
+    interval: float
+
+    def whole(self) -> dict[str, Any]:
+        """Return the entries of the page (see ``render.page``), with a ``cursor``."""
+
+    def changes(self, cursor: str) -> dict[str, Any] | None:
+        """Return what changed since a cursor, with a new ``cursor``; None if nothing did."""
+
+
+class Source(Protocol):
+    """All pages of a server. Its methods may block and are called in threads."""
+
+    def home(self) -> tuple[str, list[str]]:
+        """Return view and names of the first page."""
+
+    def feed(self, view: str, names: Sequence[str]) -> Feed:
+        """Return the data of a page.
+
+        Raises:
+            KeyError: there is no such run or study.
+        """
+
+
+def page_app(
+    source: Source, access: Access, stopping: Callable[[], bool] = lambda: False
+) -> Starlette:
+    """Return the ASGI application of the pages of a source.
+
+    Args:
+        source: of the data.
+        access: who may read.
+        stopping: whether the server ends, which then waits for streams that are open.
+    """
+    pages = _Pages(source, stopping)
+    app = Starlette(
+        routes=[
+            Route("/", pages.home),
+            Route("/events", pages.events),
+            Route("/{view}", pages.view),
+        ],
+        middleware=[Middleware(Guard, access=access, policy=live_policy())],
+        exception_handlers={HTTPException: _error},
+    )
+    app.router.redirect_slashes = False
+    return app
+
+
+class _Pages:
+    def __init__(self, source: Source, stopping: Callable[[], bool]):
+        self._source, self._stopping = source, stopping
+
+    def home(self, request: Request) -> Response:
+        """Return the first page."""
+        view, names = self._source.home()
+        return self._page(view, names, alone=view != "list")
+
+    def view(self, request: Request) -> Response:
+        """Return the page of ``/VIEW?name=...&name=...``."""
+        return self._page(request.path_params["view"], request.query_params.getlist("name"))
+
+    async def events(self, request: Request) -> Response:
+        """Return the changes of ``?view=...&name=...&cursor=...`` as they happen."""
+        query = request.query_params
+        names = query.getlist("name")
+        feed = await asyncio.to_thread(self._feed, query.get("view", ""), names)
+        cursor = request.headers.get("last-event-id") or query.get("cursor", "")
+        events = self._events(request, feed, cursor)
+        return StreamingResponse(events, media_type="text/event-stream")
+
+    async def _events(self, request: Request, feed: Feed, cursor: str) -> AsyncIterator[str]:
+        spoken = time.monotonic()
+        yield "retry: 2000\n\n"
+        while not (self._stopping() or await request.is_disconnected()):
+            change = await asyncio.to_thread(feed.changes, cursor)
+            if change:
+                cursor, spoken = change["cursor"], time.monotonic()
+                yield f"id: {cursor}\ndata: {json.dumps(change, allow_nan=False)}\n\n"
+            elif time.monotonic() - spoken > _SILENCE:
+                spoken = time.monotonic()
+                yield ": \n\n"
+            await self._pause(feed.interval)
+
+    async def _pause(self, seconds: float) -> None:
+        while seconds > 0 and not self._stopping():
+            await asyncio.sleep(min(seconds, _PATIENCE))
+            seconds -= _PATIENCE
+
+    def _page(self, view: str, names: list[str], alone: bool = False) -> Response:
+        data = self._feed(view, names).whole()
+        about = {"view": view, "names": names, "live": True, "alone": alone}
+        return HTMLResponse(page({**data, **about}))
+
+    def _feed(self, view: str, names: list[str]) -> Feed:
+        if view not in VIEWS:
+            raise HTTPException(404, "no such page")
+        if view != "list" and not 1 <= len(names) <= MOST:
+            raise HTTPException(400, f"{len(names)} runs: expected 1 to {MOST}")
+        try:
+            return self._source.feed(view, names)
+        except KeyError as error:
+            raise HTTPException(404, f"no run or study {error}") from None
+
+
+def _error(request: Request, error: Exception) -> Response:
+    assert isinstance(error, HTTPException)  # for mypy: registered for no other
+    return PlainTextResponse(f"{error.detail}\n", error.status_code)

@@ -1,0 +1,1 @@
+"""Serve many task vectors from one frozen backbone over HTTP."""

@@ -1,0 +1,68 @@
+"""Write the report of one run, or of several compared, as one HTML file."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from pathlib import Path
+
+from fedpeft.errors import UserError
+from fedpeft.files import write_atomic
+from fedpeft.page.app import MOST
+from fedpeft.page.render import page
+from server.view.run import RunView
+from server.view.state import is_run
+from simulations.report.page import PAGE
+from simulations.watch.source import partition_of, run_data
+
+
+def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
+    """Write the report of runs, finished or not.
+
+    Args:
+        paths: run folders.
+        out: the file; None = report.html in the folder of a single run.
+
+    Returns:
+        The path of the page, and a line for each damaged file or line that it leaves out.
+
+    Raises:
+        UserError: a folder holds no run, there are too many, or the file cannot be written.
+    """
+    for path in paths:
+        if not is_run(path):
+            raise UserError(f"'{path}' holds no run (experiment.toml); expected run folders")
+    if len(paths) > MOST:
+        raise UserError(f"{len(paths)} runs: a report compares at most {MOST}")
+    if out is None and len(paths) > 1:
+        raise UserError("--out is missing: name the file of a report of several runs")
+    target = out or paths[0] / PAGE
+    views = [
+        RunView(path, name, partition_of) for path, name in zip(paths, _names(paths), strict=True)
+    ]
+    data = run_data(views)
+    text = page({**data, "view": "runs", "live": False, "cursor": ""})
+    try:
+        target.parent.mkdir(parents=True, exist_ok=True)
+        write_atomic(target, text)
+    except OSError as error:
+        raise UserError(f"--out {target}: cannot be written ({error.strerror})") from None
+    left_out = [
+        f"{run['name']}: {line}"
+        for run in data["runs"]
+        for line in (*run["head"]["problems"], *run["damaged"])
+    ]
+    return target, left_out
+
+
+def _names(paths: Sequence[Path]) -> list[str]:
+    """Return a different name for each run: the last parts of its path that tell it apart."""
+    resolved = [path.resolve() for path in paths]
+    if len(resolved) == 1:
+        return [resolved[0].name]
+    common = Path(os.path.commonpath([path.parent for path in resolved]))
+    names = [str(path.relative_to(common)) for path in resolved]
+    for at, name in enumerate(names):
+        if same := names[:at].count(name):
+            names[at] = f"{name} ({same + 1})"
+    return names
