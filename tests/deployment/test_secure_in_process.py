@@ -220,7 +220,7 @@ def test_a_resumed_round_with_other_clients_has_no_sum_and_the_next_one_has(
     assert (second["clients"], third["clients"]) == (0, 4)
     reasons = [each["reason"] for each in second["failed"]]
     assert [reason for reason in reasons if "round 2 was prepared, for its list" in reason]
-    assert [reason for reason in reasons if "of 4 clients prepared the round again" in reason]
+    assert [reason for reason in reasons if "1 of 4 clients prepared the round, the" in reason]
 
 
 def noted(server: Path) -> list[str]:
