@@ -24,8 +24,9 @@ from clients.deadline import limit_of
 from clients.errors import ClientError, error_reply, withheld
 from clients.folder import NodeFolder
 from clients.kept import keep_personal
-from clients.masking import introduce, prepare, reveal
+from clients.masking import reveal
 from clients.memory import kept_experiment, recall, remember
+from clients.preparation import introduce, prepare
 from clients.reference import held
 from clients.rules import require_open, require_rules
 from fedpeft import training

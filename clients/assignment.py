@@ -59,7 +59,7 @@ class Masked:
             )
         work = request.vector, request.clip_norm, request.max_weight
         with phase("masking"):
-            masking = Masking(data, request.round, request.members, work)
+            masking = Masking(data, request.round, request.members, request.sealed, work)
         return cls(masking, request.clip_norm, weight / request.max_weight)
 
     def encode(self, assignment: Assignment, change: np.ndarray, loss: float) -> bytes:

@@ -75,7 +75,7 @@ def _key(request: Request) -> str:
     """
     total = hashlib.sha256(f"{request.label.hex()}|{request.round}|".encode())
     total.update(request.reference or request.vector)
-    total.update(request.members)
+    total.update(request.members + request.sealed)
     return total.hexdigest()
 
 

@@ -20,11 +20,12 @@ from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, keep_newest, write_together
 from fedpeft.hosting.locks import locked
 from fedpeft.secure import keys
-from fedpeft.secure.keys import Peer, Roster
+from fedpeft.secure.keys import Roster
 
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
 
+NOISE_BYTES = 32  # of a seed of noise
 _RUNS = 100  # files of one folder: a server could otherwise fill a node's disk with runs
 _PATIENCE = 60.0  # seconds that a process waits for another one of the node
 _UPDATES = 1000  # digests of updates kept of a run
@@ -36,43 +37,37 @@ class RoundSecrets:
 
     Attributes:
         number: of the round.
-        threshold: shares that reveal a secret.
-        peers: the clients of the round, this one included, by number.
+        peers: the clients of the round, this one included, as the server listed them.
         key_seed: its private X25519 key of the round follows from it.
         mask_seed: of its self-mask.
-        coefficients: seed of the polynomials that share both.
-        own_share: its own share of ``mask_seed``.
+        holder_seed: of the choice of those that hold shares of both.
+        noise_seed: of its noise for the sum. Nobody holds shares of it: the server combines those
+            of the other two.
+        own_share: its own share of ``mask_seed``; empty until both are shared.
         asked: SHA-256 of the members and of what they were asked to do; empty before masking.
         masked: SHA-256 of the update that was masked; empty before.
-        held: for each other member, shares of its key seed and of its mask seed.
+        held: shares of the key seed and of the mask seed of other members that chose this client.
+        members: the members of the round; empty before masking.
         survivors: those for whom shares were revealed; None before.
     """
 
     number: int
-    threshold: int
-    peers: dict[int, Peer]
+    peers: bytes
     key_seed: bytes
     mask_seed: bytes
-    coefficients: bytes
-    own_share: bytes
+    holder_seed: bytes
+    noise_seed: bytes
+    own_share: bytes = b""
     asked: bytes = b""
     masked: bytes = b""
     held: dict[int, bytes] = field(default_factory=dict)
+    members: list[int] = field(default_factory=list)
     survivors: list[int] | None = None
 
     @property
     def private(self) -> bytes:
         """The private X25519 key of the round."""
         return keys.derived(self.key_seed, "round key")
-
-    @property
-    def noise_seed(self) -> bytes:
-        """The seed of this client's noise for the sum.
-
-        From the seed of the polynomials, which nobody else ever learns: peers hold shares of the
-        two other seeds, and the server combines them.
-        """
-        return keys.derived(self.coefficients, "noise")
 
 
 @dataclass(frozen=True)
@@ -81,20 +76,18 @@ class RunSecrets:
 
     Attributes:
         private: X25519 key of the run.
-        masked_round: the last round in which an update was masked.
         updates: SHA-256 of each update that was masked.
         latest: of the last round that was prepared.
     """
 
     private: bytes
-    masked_round: int = 0
     updates: tuple[bytes, ...] = ()
     latest: RoundSecrets | None = None
 
     def with_masked(self, update: bytes, latest: RoundSecrets) -> RunSecrets:
         """Return the secrets after the masking of an update with this digest."""
         updates = (*self.updates, update)[-_UPDATES:]
-        return replace(self, masked_round=latest.number, updates=updates, latest=latest)
+        return replace(self, updates=updates, latest=latest)
 
 
 @contextmanager
@@ -180,29 +173,22 @@ def _path(data: LocalData) -> Path:
 
 
 def _plain(value: Any) -> Any:
-    if isinstance(value, bytes):
-        return value.hex()
-    return value.to_bytes().hex() if isinstance(value, Peer) else vars(value)
+    return value.hex() if isinstance(value, bytes) else vars(value)
 
 
 def _run(values: Mapping[str, Any]) -> RunSecrets:
     latest = values["latest"]
     updates = tuple(bytes.fromhex(each) for each in values["updates"])
-    private, masked_round = bytes.fromhex(values["private"]), int(values["masked_round"])
-    return RunSecrets(private, masked_round, updates, latest and _round(latest))
+    return RunSecrets(bytes.fromhex(values["private"]), updates, latest and _round(latest))
 
 
 def _round(values: Mapping[str, Any]) -> RoundSecrets:
+    seeds = "key_seed", "mask_seed", "holder_seed", "noise_seed"
+    parts = "peers", *seeds, "own_share", "asked", "masked"
     return RoundSecrets(
-        values["number"],
-        values["threshold"],
-        {int(c): Peer.from_bytes(bytes.fromhex(p)) for c, p in values["peers"].items()},
-        bytes.fromhex(values["key_seed"]),
-        bytes.fromhex(values["mask_seed"]),
-        bytes.fromhex(values["coefficients"]),
-        bytes.fromhex(values["own_share"]),
-        bytes.fromhex(values["asked"]),
-        bytes.fromhex(values["masked"]),
-        {int(client): bytes.fromhex(held) for client, held in values["held"].items()},
-        values["survivors"],
+        number=values["number"],
+        **{part: bytes.fromhex(values[part]) for part in parts},
+        held={int(client): bytes.fromhex(held) for client, held in values["held"].items()},
+        members=values["members"],
+        survivors=values["survivors"],
     )

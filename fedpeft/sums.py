@@ -23,7 +23,7 @@ from fedpeft.privacy.updates import clipped
 from fedpeft.randomness import generator
 from fedpeft.secure import ring
 from fedpeft.secure.masks import FACT_BITS, FACTS, masked_size
-from fedpeft.secure.thresholds import least_sum, threshold
+from fedpeft.secure.thresholds import MOST, Sharing, sharing_of, threshold
 from fedpeft.wire import steps, uniform
 from fedpeft.wire.codecs import rate_of
 
@@ -31,7 +31,7 @@ _ONE = 1 << 32  # of a fact, relative to its largest value
 NORMS = 16.0  # largest norm that is told, in bounds
 LOSSES = 64.0  # largest loss that is told
 _MARGIN = 1.5  # the next clip_norm, in means of the norms
-assert FACT_BITS >= 32 + 8  # sums of 255 clients
+assert 32 + MOST.bit_length() <= FACT_BITS  # sums of all clients of a round
 
 
 @dataclass(frozen=True)
@@ -161,15 +161,32 @@ def width(experiment: Experiment, clients: int, size: int) -> int:
     return ring_bits(asked * noise_variance(experiment, size), furthest)
 
 
+def sharing_for(experiment: Experiment, clients: int = 0) -> Sharing:
+    """Return who shares with how many in a sum, and how many must stay.
+
+    These are for as many clients as the experiment says: a shorter list of the server's does not
+    change who must stay, or how many clients a sum has at least.
+
+    Args:
+        experiment: all settings.
+        clients: of the sum; 0 = all that are asked.
+
+    Raises:
+        UserError: the numbers are not safe.
+    """
+    asked, secure = experiment.clients_summed, experiment.secure
+    noised = experiment.privacy.distributed
+    survivors = threshold(asked, secure.colluders, secure.threshold, noised)
+    return sharing_of(asked, secure.colluders, survivors, noised, clients)
+
+
 def honest(experiment: Experiment) -> int:
     """Return how many honest clients are in every sum that a malicious server can read, at least.
 
     Fewer than the clients that do not collude: a server that tells clients different lists of
     survivors reads a sum over fewer clients, see ``fedpeft.secure.thresholds``.
     """
-    asked, secure = experiment.clients_summed, experiment.secure
-    needed = threshold(asked, secure.colluders, secure.threshold)
-    return least_sum(asked, secure.colluders, needed)
+    return sharing_for(experiment).least
 
 
 def noise_variance(experiment: Experiment, size: int) -> float:

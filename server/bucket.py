@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import cached_property
 from typing import Any
 
 from flwr.app import Message
 
 from fedpeft import sums
+from fedpeft.profiling import phase
+from fedpeft.secure.keys import Peer
 from fedpeft.secure.masks import request_context, round_context, run_context
-from fedpeft.secure.parts import Member, to_numbers
-from fedpeft.secure.thresholds import threshold
+from fedpeft.secure.parts import to_numbers
+from fedpeft.secure.thresholds import Sharing
 from fedpeft.sums import Mean
 from fedpeft.wire.messages import (
     RECORD,
@@ -25,7 +28,7 @@ from fedpeft.wire.messages import (
 )
 from server.nodes import Node
 from server.run import Run
-from server.unmasking import Masked, Prepared, checked_shares, read_prepared, unmasked
+from server.unmasking import Masked, Prepared, checked_shares, enough, read_prepared, unmasked
 
 
 @dataclass
@@ -52,9 +55,12 @@ class Bucket:
     @property
     def threshold(self) -> int:
         """How many members must stay to the end."""
-        experiment = self.run.experiment
-        secure = experiment.secure
-        return threshold(experiment.clients_summed, secure.colluders, secure.threshold)
+        return sums.sharing_for(self.run.experiment).survivors
+
+    @property
+    def rules(self) -> Sharing:
+        """Who shares with how many; there are ``threshold`` clients at least."""
+        return sums.sharing_for(self.run.experiment, len(self.nodes))
 
     @property
     def members(self) -> dict[int, Node]:
@@ -69,19 +75,18 @@ class Bucket:
 
     def request(self, client: int, vector: bytes, reference: bytes) -> Request:
         """Return what a member is asked to train."""
-        context = run_context(self.run.runtime.digest, self.run.name)
         self._request_context = request_context(
-            round_context(context, self.number, self._peers),
-            vector,
-            self.clip_norm,
-            self._max_weight,
+            self._round_context, vector, self.clip_norm, self._max_weight
         )
         return Request(
             vector=vector,
             round=self.number,
             label=self._label,
             reference=reference,
-            members=self._members_for(client),
+            members=b"".join(made.member.to_bytes() for made in self.prepared.values()),
+            sealed=b"".join(
+                made.sealed[client] for made in self.prepared.values() if client in made.sealed
+            ),
             clip_norm=self.clip_norm,
             max_weight=self._max_weight,
         )
@@ -93,14 +98,18 @@ class Bucket:
 
     def read_prepared(self, client: int, reply: Message) -> Prepared:
         """Return the keys and shares of a client; ValueError if they are none."""
-        sent = from_fields(PrepareReply, reply.content.get(RECORD))
-        return read_prepared(sent.key, sent.sealed, sent.digests, client, [*self.nodes])
+        return self._checked(client, from_fields(PrepareReply, reply.content.get(RECORD)))
+
+    def _checked(self, client: int, sent: PrepareReply) -> Prepared:
+        peer, context = Peer.from_bytes(self.nodes[client].peer), self._round_context
+        with phase("unmasking"):
+            return read_prepared(sent, peer, [*self.nodes], context, self.rules)
 
     def read_shares(self, client: int, reply: Message) -> dict[int, bytes]:
         """Return the shares that a client revealed, by owner; ValueError for wrong ones."""
         sent = from_fields(UnmaskReply, reply.content.get(RECORD))
-        survivors = dict.fromkeys(self.survivors or [])
-        return checked_shares(sent.shares, client, [*self.nodes], self.prepared, survivors)
+        with phase("unmasking"):
+            return checked_shares(sent.shares, client, self.prepared, {*(self.survivors or ())})
 
     def mean(
         self, masked: Mapping[int, Masked], revealed: Mapping[int, Mapping[int, bytes]]
@@ -109,17 +118,16 @@ class Bucket:
 
         Args:
             masked: of the survivors.
-            revealed: shares by holder and owner, of at least ``threshold`` holders.
+            revealed: shares by holder and owner.
 
         Raises:
-            ValueError: a client prepared garbage; no other sum is possible.
+            ValueError: too few shares of a client, or it prepared garbage; no other sum is
+                possible.
         """
-        enough = dict([*revealed.items()][: self.threshold])
+        shared = enough(self.prepared, revealed, self.rules.needed)
         experiment = self.run.experiment
         bits = sums.width(experiment, len(self.nodes), self.run.runtime.parameters.shared.size)
-        levels, facts = unmasked(
-            masked, self.prepared, enough, [*self.nodes], self._request_context, bits
-        )
+        levels, facts = unmasked(masked, self.prepared, shared, self._request_context, bits)
         shares = sum(self._weight(self.nodes[client]) for client in masked) / self._max_weight
         return sums.decoded(
             experiment, self.number, levels, facts, len(masked), self.clip_norm, shares
@@ -129,7 +137,9 @@ class Bucket:
         """Return what a process that continues the round needs."""
         prepared = {
             client: {
-                "key": made.key.hex(),
+                "key": made.member.key.hex(),
+                "holder_seed": made.member.holder_seed.hex(),
+                "signature": made.member.signature.hex(),
                 "sealed": b"".join(made.sealed.values()).hex(),
                 "digests": b"".join(b"".join(each) for each in made.digests.values()).hex(),
             }
@@ -143,12 +153,9 @@ class Bucket:
 
     def restore(self, state: Mapping[str, Any]) -> None:
         """Continue from a state, see ``state``."""
-        clients = [*self.nodes]
-        for client, made in state["prepared"].items():
-            key, sealed, digests = (
-                bytes.fromhex(made[part]) for part in ("key", "sealed", "digests")
-            )
-            self.prepared[int(client)] = read_prepared(key, sealed, digests, int(client), clients)
+        for client, parts in state["prepared"].items():
+            sent = PrepareReply(**{part: bytes.fromhex(text) for part, text in parts.items()})
+            self.prepared[int(client)] = self._checked(int(client), sent)
         self.survivors = state["survivors"]
 
     @property
@@ -163,15 +170,11 @@ class Bucket:
     def _label(self) -> bytes:
         return label(self.run.runtime.digest, self.run.name)
 
-    @property
+    @cached_property
     def _peers(self) -> bytes:
         return b"".join(node.peer for node in self.nodes.values())
 
-    def _members_for(self, client: int) -> bytes:
-        entries = (
-            Member(owner, made.key, made.sealed[client])
-            if owner != client
-            else Member(owner, made.key)
-            for owner, made in self.prepared.items()
-        )
-        return b"".join(entry.to_bytes() for entry in entries)
+    @cached_property
+    def _round_context(self) -> str:
+        run = run_context(self.run.runtime.digest, self.run.name)
+        return round_context(run, self.number, self._peers)

@@ -80,15 +80,17 @@ class SecureRound:
     def prepare(self) -> dict[int, Node]:
         """Let clients make their keys and shares; return the members, those of all sums.
 
-        None if a process before began the round with other clients: those that have masked an
-        update do not prepare it again, and the next round trains anew.
+        None if a process before began the round with other clients: those that prepared it do not
+        prepare it again, and the next round trains anew.
 
         Raises:
             RunFailed: no sum has enough. Nothing was trained.
         """
-        if not self._restored():
+        self._restore()
+        if not any(bucket.prepared for bucket in self._buckets):
+            self._save()
             replies, failed = self._exchange(
-                "prepare", lambda client: self._of(client).preparation(), self.nodes
+                "prepare", lambda client: self._of(client).preparation(), self._enough()
             )
             self.failed |= failed
             made = check_replies(
@@ -110,6 +112,11 @@ class SecureRound:
             if not bucket.members:
                 self._too_few(bucket, len(bucket.prepared), "prepared the round")
         return self.members
+
+    def _enough(self) -> dict[int, Node]:
+        """Return the clients of sums that have as many as the threshold."""
+        enough = [bucket for bucket in self._buckets if len(bucket.nodes) >= bucket.threshold]
+        return {client: node for bucket in enough for client, node in bucket.nodes.items()}
 
     @property
     def members(self) -> dict[int, Node]:
@@ -184,13 +191,10 @@ class SecureRound:
         if not bucket.survivors:
             return None
         shares = {client: revealed[client] for client in bucket.survivors if client in revealed}
-        if len(shares) < bucket.threshold:
-            self._too_few(bucket, len(shares), "revealed their shares")
-            return None
         try:
             with phase("unmasking"):
                 mean = bucket.mean({client: masked[client] for client in bucket.survivors}, shares)
-        except ValueError as error:  # a client that prepared garbage; no other sum is possible
+        except ValueError as error:  # too few shares, or of garbage; no other sum is possible
             self._without(bucket, str(error))
             return None
         return Sum(bucket.survivors, mean)
@@ -213,7 +217,9 @@ class SecureRound:
     ) -> tuple[dict[int, Message], dict[int, str]]:
         federation = self.run.experiment.federation
         # Keys and shares take no time: a node that hangs must not delay the round for long.
-        quick = Patience(min(federation.timeout, federation.node_wait))
+        # Simulated clients do not hang, but answer one after the other.
+        wait = federation.node_wait if self.run.name else federation.timeout
+        quick = Patience(min(federation.timeout, wait))
         patience = self.run.patience("train") if kind == "train" else quick
         return exchange(
             self.run.grid,
@@ -230,16 +236,14 @@ class SecureRound:
         state = {"round": self.number, "buckets": [bucket.state() for bucket in self._buckets]}
         write_json(self.run.folder.path / _FILE, state)
 
-    def _restored(self) -> bool:
+    def _restore(self) -> None:
         """Take the state of this round from the run's folder, if a process before began it."""
         path = self.run.folder.path / _FILE
         if not path.exists():
-            return False
+            return
         state = json.loads(path.read_text(encoding="utf-8"))
         self._begun = state["round"] == self.number
         pairs = [*zip(self._buckets, state["buckets"], strict=True)]
-        if not self._begun or not all(bucket.is_of(kept) for bucket, kept in pairs):
-            return False
-        for bucket, kept in pairs:
-            bucket.restore(kept)
-        return True
+        if self._begun and all(bucket.is_of(kept) for bucket, kept in pairs):
+            for bucket, kept in pairs:
+                bucket.restore(kept)

@@ -13,7 +13,7 @@ from fedpeft.experiment.federation import FederationSection
 from fedpeft.experiment.privacy import PrivacySection
 from fedpeft.experiment.settings import LocalSection, NestedSection, WireSection
 from fedpeft.methods.settings import MOST, Section
-from fedpeft.secure.sharing import MOST as MOST_CLIENTS
+from fedpeft.secure.thresholds import MOST as MOST_CLIENTS
 from fedpeft.secure.thresholds import threshold
 from fedpeft.wire.codecs import continues, rate_of
 
@@ -31,7 +31,8 @@ class SecureSection(Section):
         ge=0,
         le=MOST,
         description="clients that must stay to the end of a round; 0 = the smallest number at "
-        "which every sum contains half of the honest clients",
+        "which every sum contains half of the honest clients, or four fifths of the clients in "
+        "rounds of more than 128",
     )
     buckets: int = Field(
         1,
@@ -68,7 +69,7 @@ def in_secure(
         )
     if wire.head not in ("", wire.up):
         yield f"{here}: the head travels in the levels of wire.up; leave out wire.head"
-    yield from _in_sums(here, secure, federation, asked)
+    yield from _in_sums(here, secure, federation, asked, privacy.distributed)
     if federation.mode == "async":
         yield f"{here}: a sum needs clients that train together; expected federation.mode = 'sync'"
     if privacy.clients and not privacy.distributed:
@@ -85,7 +86,7 @@ def in_secure(
 
 
 def _in_sums(
-    here: str, secure: SecureSection, federation: FederationSection, asked: int
+    here: str, secure: SecureSection, federation: FederationSection, asked: int, noised: bool
 ) -> Iterator[str]:
     """Yield one line per contradiction in the sums of a round."""
     if asked % secure.buckets:
@@ -99,7 +100,7 @@ def _in_sums(
         yield f"{here}: {summed} clients in a sum; expected 3 to {MOST_CLIENTS}"
     else:
         try:
-            threshold(summed, secure.colluders, secure.threshold)
+            threshold(summed, secure.colluders, secure.threshold, noised)
         except UserError as error:
             yield str(error)
     averages = federation.strategy in MEAN_BASED

@@ -1,14 +1,18 @@
-"""Masks of an update: two streams for each seed, for the levels and for a few facts."""
+"""Masks of an update: a stream for each seed, for a few facts and for the levels."""
 
 from __future__ import annotations
 
 import hashlib
 import struct
-from collections.abc import Sequence
+from collections.abc import Iterable
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from fedpeft.secure import keys, ring
+
+if TYPE_CHECKING:
+    from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 FACTS = 2  # the norm of the update and the training loss, see ``fedpeft.sums``
 FACT_BITS = 48
@@ -22,7 +26,7 @@ def run_context(digest: str, run: str) -> str:
 def round_context(run: str, number: int, peers: bytes) -> str:
     """Return the HKDF context of a round and its clients, part of all keys and masks of the round.
 
-    Clients to whom the server names other clients of the round cannot open each other's shares.
+    Clients to whom the server names other clients of the round refuse each other's keys.
 
     Args:
         run: experiment and run, see ``run_context``.
@@ -49,10 +53,12 @@ def request_context(context: str, vector: bytes, clip_norm: float, max_weight: f
     return f"{context}|{total.hexdigest()}"
 
 
-def share_key(
-    private: bytes, public: bytes, context: str, owner: int, holder: int, key: bytes
+def shares_key(
+    private: X25519PrivateKey, public: bytes, context: str, owner: int, holder: int, key: bytes
 ) -> bytes:
-    """Return the key that seals an owner's shares for a holder.
+    """Return 32 bytes that an owner and a holder of its shares have in common.
+
+    They are the holder's shares, or hide them as a one-time pad.
 
     Args:
         private: X25519 key of the run, of one of the two.
@@ -65,7 +71,9 @@ def share_key(
     return keys.agreed(private, public, "shares", context, owner, holder, key)
 
 
-def pair_seed(private: bytes, public: bytes, context: str, one: int, other: int) -> bytes:
+def pair_seed(
+    private: X25519PrivateKey, public: bytes, context: str, one: int, other: int
+) -> bytes:
     """Return the seed that two clients share, from the private key of one for the round.
 
     ``context`` names the round, its clients and what they are asked to do, see ``request_context``.
@@ -75,27 +83,34 @@ def pair_seed(private: bytes, public: bytes, context: str, one: int, other: int)
     return keys.agreed(private, public, "pair", context, min(one, other), max(one, other))
 
 
+def self_seed(secret: bytes) -> bytes:
+    """Return the seed of a client's self-mask, from the secret that it shares."""
+    return keys.derived(secret, "self-mask")
+
+
 def masked(
     levels: np.ndarray,
     facts: np.ndarray,
     bits: int,
-    plus: Sequence[bytes],
-    minus: Sequence[bytes],
+    plus: Iterable[bytes],
+    minus: Iterable[bytes],
 ) -> bytes:
     """Return levels [n] and facts [FACTS] plus the masks of some seeds, less those of others."""
-    covered = [
-        ring.pack(numbers + masks(purpose, len(numbers), width, plus, minus), width)
-        for purpose, numbers, width in (("levels", levels, bits), ("facts", facts, FACT_BITS))
-    ]
-    return b"".join(covered)
+    masks_of_levels, masks_of_facts = masks(len(levels), bits, plus, minus)
+    covered = ring.pack(levels + masks_of_levels, bits)
+    return covered + ring.pack(facts + masks_of_facts, FACT_BITS)
 
 
 def masks(
-    purpose: str, size: int, bits: int, plus: Sequence[bytes], minus: Sequence[bytes]
-) -> np.ndarray:
-    """Return the sum [size] of the masks of the seeds ``plus``, less those of ``minus``."""
-    added, removed = ([keys.derived(seed, purpose) for seed in seeds] for seeds in (plus, minus))
-    return ring.total(size, bits, plus=added, minus=removed)
+    size: int, bits: int, plus: Iterable[bytes], minus: Iterable[bytes]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the sums of the masks of the seeds ``plus``, less those of ``minus``.
+
+    Returns:
+        For the levels [size] and for the facts [FACTS].
+    """
+    facts, levels = ring.total([(FACTS, FACT_BITS), (size, bits)], plus=plus, minus=minus)
+    return levels, facts
 
 
 def masked_size(size: int, bits: int) -> int:

@@ -3,52 +3,94 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from functools import lru_cache
+from itertools import accumulate, pairwise
+from types import MappingProxyType
 
 import numpy as np
 
-from fedpeft.secure.keys import KEY_BYTES, SEED_BYTES
+from fedpeft.secure.keys import (
+    KEY_BYTES,
+    ROUND_SIGNATURE_BYTES,
+    SEED_BYTES,
+    Peer,
+    round_signature,
+    round_signed,
+)
 
 SHARES_BYTES = 2 * SEED_BYTES  # of a client's key seed, and of its mask seed
-SEALED_BYTES = SHARES_BYTES + 16  # with Poly1305's tag
-DIGEST_BYTES = 8
+DIGEST_BYTES = 6
 
 
 @dataclass(frozen=True)
 class Member:
-    """A client that masks its update, as the server tells another one.
+    """A client that masks its update, as the server tells the others.
 
     Attributes:
         client: its number.
         key: its public X25519 key of the round.
-        sealed: its shares for the receiver; zeros in the receiver's own entry.
+        holder_seed: of the choice of its holders, see ``fedpeft.secure.holders``.
+        signature: of both, for the round, by its Ed25519 key of the run.
     """
 
     client: int
     key: bytes
-    sealed: bytes = bytes(SEALED_BYTES)
+    holder_seed: bytes
+    signature: bytes
 
-    SIZE = 4 + KEY_BYTES + SEALED_BYTES
+    SIZE = 4 + KEY_BYTES + SEED_BYTES + ROUND_SIGNATURE_BYTES
 
     def to_bytes(self) -> bytes:
         """Return SIZE bytes."""
-        return self.client.to_bytes(4, "little") + self.key + self.sealed
+        return self.client.to_bytes(4, "little") + self.key + self.holder_seed + self.signature
+
+    @classmethod
+    def signed(
+        cls, private: bytes, context: str, client: int, key: bytes, holder_seed: bytes
+    ) -> Member:
+        """Return a member whose key of the run signed the others for a round."""
+        signature = round_signature(private, context, client, key, holder_seed)
+        return cls(client, key, holder_seed, signature)
+
+    def is_signed(self, verifier: bytes, context: str) -> bool:
+        """Return whether the Ed25519 key of the run signed this for the round."""
+        about = context, self.client, self.key, self.holder_seed
+        return round_signed(verifier, self.signature, *about)
 
 
-def members(data: bytes) -> list[Member]:
+@lru_cache(maxsize=4)
+def members(data: bytes) -> tuple[Member, ...]:
     """Return the members of received bytes.
 
     Raises:
         ValueError: wrong length, or not in order.
     """
+    ends = [*accumulate((4, KEY_BYTES, SEED_BYTES, ROUND_SIGNATURE_BYTES))]
     found = []
     for entry in pieces(data, Member.SIZE):
-        client = int.from_bytes(entry[:4], "little")
-        found.append(Member(client, entry[4 : 4 + KEY_BYTES], entry[4 + KEY_BYTES :]))
+        client, *parts = (entry[start:end] for start, end in pairwise([0, *ends]))
+        found.append(Member(int.from_bytes(client, "little"), *parts))
     in_order([member.client for member in found])
-    return found
+    return tuple(found)
+
+
+@lru_cache(maxsize=4)  # clients of one process have one list in a round
+def peers_of(data: bytes) -> Mapping[int, Peer]:
+    """Return the peers of received bytes by number.
+
+    Raises:
+        ValueError: wrong length, or not in order.
+    """
+    entries = [Peer.from_bytes(entry) for entry in pieces(data, Peer.SIZE)]
+    in_order([peer.client for peer in entries])
+    return MappingProxyType({peer.client: peer for peer in entries})
+
+
+def xor(one: bytes, other: bytes) -> bytes:
+    """Return the bitwise sum of two texts of the same length."""
+    return np.bitwise_xor(*(np.frombuffer(each, np.uint8) for each in (one, other))).tobytes()
 
 
 def pieces(data: bytes, size: int, count: int | None = None) -> list[bytes]:

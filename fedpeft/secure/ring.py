@@ -1,12 +1,12 @@
 """Sums modulo 2^w: masks, packing, and the width that holds a sum.
 
-Numbers are uint64; a mask is w bits of each eight bytes of a ChaCha20 stream. The addition of a
-uniform mask modulo 2^w leaves a uniform number.
+Numbers are uint64; a mask is w bits of each number of a ChaCha20 stream, in the smallest type that
+holds w bits. The addition of a uniform mask modulo 2^w leaves a uniform number.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import numpy as np
 
@@ -19,24 +19,48 @@ def width(clients: int, levels: int) -> int:
     return max(1, (clients * (levels - 1)).bit_length())
 
 
-def stream(seed: bytes, size: int, bits: int) -> np.ndarray:
-    """Return the mask [size] of a seed of 32 bytes that is used for nothing else."""
+def octets(seed: bytes, size: int) -> bytes:
+    """Return ``size`` bytes of the stream of a seed of 32 bytes that is used for nothing else."""
     from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 
-    encryptor = Cipher(algorithms.ChaCha20(seed, _ZERO), mode=None).encryptor()
-    return np.frombuffer(encryptor.update(bytes(8 * size)), "<u8") & _ones(bits)
+    return Cipher(algorithms.ChaCha20(seed, _ZERO), mode=None).encryptor().update(bytes(size))
+
+
+def stream(seed: bytes, size: int, bits: int) -> np.ndarray:
+    """Return uniform numbers [size] of a seed, see ``octets``."""
+    kind = kind_of(bits)
+    numbers = np.frombuffer(octets(seed, size * kind.itemsize), kind)
+    return numbers.astype(np.uint64) & _ones(bits)
+
+
+def kind_of(bits: int) -> np.dtype[np.unsignedinteger]:
+    """Return the smallest type of numbers of ``bits``, in the byte order of all machines."""
+    return np.dtype(next(f"<u{size}" for size in (1, 2, 4, 8) if bits <= 8 * size))
 
 
 def total(
-    size: int, bits: int, *, plus: Iterable[bytes] = (), minus: Iterable[bytes] = ()
-) -> np.ndarray:
-    """Return the sum [size] of the masks of the seeds ``plus``, less those of ``minus``."""
-    result = np.zeros(size, np.uint64)
-    for seed in plus:
-        result += stream(seed, size, bits)
-    for seed in minus:
-        result -= stream(seed, size, bits)
-    return result & _ones(bits)
+    parts: Sequence[tuple[int, int]], *, plus: Iterable[bytes] = (), minus: Iterable[bytes] = ()
+) -> list[np.ndarray]:
+    """Return the sums of the masks of the seeds ``plus``, less those of ``minus``.
+
+    Args:
+        parts: size and bits of each part of a mask, which follow each other in a seed's stream.
+        plus: seeds, see ``octets``.
+        minus: others.
+
+    Returns:
+        The sum [size] of each part.
+    """
+    kinds = [kind_of(bits) for _, bits in parts]
+    sums = [np.zeros(size, kind) for (size, _), kind in zip(parts, kinds, strict=True)]
+    ends = np.cumsum([each.nbytes for each in sums]).tolist()
+    starts = [0, *ends[:-1]]
+    for change, seeds in ((np.add, plus), (np.subtract, minus)):
+        for seed in seeds:
+            data = octets(seed, ends[-1])
+            for each, kind, start in zip(sums, kinds, starts, strict=True):
+                change(each, np.frombuffer(data, kind, len(each), start), out=each)
+    return [reduced(each, bits) for each, (_, bits) in zip(sums, parts, strict=True)]
 
 
 def reduced(values: np.ndarray, bits: int) -> np.ndarray:

@@ -2,13 +2,14 @@
 
 A secret of L bytes is the constant term of L polynomials of degree t - 1 over the field of AES,
 x^8 + x^4 + x^3 + x + 1. Share x has their values at the point x, from 1 to 255. Any t shares give
-the secret, and fewer say nothing about it. All secrets that were shared among the same points are
-combined at once: their Lagrange weights are the same.
+the secret, and fewer say nothing about it. Many secrets are combined at once.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
+from itertools import chain
 
 import numpy as np
 
@@ -28,52 +29,65 @@ def _tables() -> tuple[np.ndarray, np.ndarray]:
 _POWERS, _LOGARITHMS = _tables()
 
 
-def split(secret: bytes, shares: int, threshold: int, random: bytes) -> list[bytes]:
-    """Return the shares at the points 1 to ``shares``.
+def split(secret: bytes, chosen: Sequence[bytes], shares: int) -> list[bytes]:
+    """Return the shares at the points t to ``shares``, given those at the points 1 to t - 1.
+
+    The polynomials through the secret at 0 and any t - 1 uniform shares are uniform ones, so shares
+    that both sides derive from a key need not be sent.
 
     Args:
         secret: L bytes.
-        shares: their number, at most MOST.
-        threshold: t, how many give the secret.
-        random: L (t - 1) uniform bytes, used for nothing else.
+        chosen: t - 1 shares of L uniform bytes, used for nothing else.
+        shares: number of all, at most MOST; any t of them give the secret.
 
     Raises:
         ValueError: the numbers do not fit.
     """
-    if not 1 <= threshold <= shares <= MOST:
+    threshold = len(chosen) + 1
+    if not threshold <= shares <= MOST:
         raise ValueError(f"{threshold} of {shares} shares: expected 1 to {MOST}")
-    coefficients = np.frombuffer(random, np.uint8).reshape(threshold - 1, len(secret))
-    points = np.arange(1, shares + 1, dtype=np.uint8)[:, None]
-    values = np.zeros((shares, len(secret)), np.uint8)
-    for row in coefficients[::-1]:  # Horner's rule
-        values = _times(values ^ row, points)
-    values ^= np.frombuffer(secret, np.uint8)
-    return [row.tobytes() for row in values]
+    values = np.frombuffer(secret + b"".join(chosen), np.uint8).reshape(threshold, len(secret))
+    weights = _extension(threshold, shares)[:, :, None]
+    return [row.tobytes() for row in np.bitwise_xor.reduce(_times(values, weights), axis=1)]
 
 
-def combine(points: Sequence[int], shares: Sequence[Sequence[bytes]]) -> list[bytes]:
-    """Return the secrets of which each row of ``shares`` has the values at ``points``.
+def combine(points: Sequence[Sequence[int]], shares: Sequence[Sequence[bytes]]) -> list[bytes]:
+    """Return the secrets of which each row of ``shares`` has the values at a row of ``points``.
 
     Args:
-        points: t different ones, from 1 to MOST.
-        shares: of each secret, in the order of the points.
+        points: of each secret t different ones, from 1 to MOST.
+        shares: of each secret, in the order of its points.
 
     Raises:
         ValueError: a point is repeated or outside of the field.
     """
-    if len({*points}) != len(points) or not all(1 <= point <= MOST for point in points):
+    x = np.array(points, np.int64)  # [secrets, t]
+    ordered = np.sort(x, axis=1)
+    if (ordered < 1).any() or (ordered > MOST).any() or (np.diff(ordered) == 0).any():
         raise ValueError(f"points of shares: expected different ones from 1 to {MOST}")
-    rows = np.array([[*map(list, row)] for row in shares], dtype=np.uint8)  # [secrets, t, L]
-    return [row.tobytes() for row in np.bitwise_xor.reduce(_times(rows, _weights(points)), axis=1)]
+    rows = np.frombuffer(b"".join(chain.from_iterable(shares)), np.uint8).reshape(*x.shape, -1)
+    weights = _weights(x)[:, :, None]
+    return [row.tobytes() for row in np.bitwise_xor.reduce(_times(rows, weights), axis=1)]
 
 
-def _weights(points: Sequence[int]) -> np.ndarray:
-    """Return the Lagrange weights at 0 [t, 1]: the product of x_m / (x_m - x_j) over m != j."""
-    x = np.array(points)
-    above, below = _LOGARITHMS[x], _LOGARITHMS[x[:, None] ^ x]
-    np.fill_diagonal(below, 0)
-    exponents = above.sum() - above - below.sum(axis=1)
-    return _POWERS[exponents % 255][:, None]
+def _weights(points: np.ndarray) -> np.ndarray:
+    """Return the Lagrange weights at 0 [..., t]: the product of x_m / (x_m - x_j) over m != j."""
+    above = _LOGARITHMS[points]
+    below = _LOGARITHMS[points[..., :, None] ^ points[..., None, :]]  # the logarithm of 0 is 0
+    exponents = above.sum(axis=-1, keepdims=True) - above - below.sum(axis=-1)
+    return _POWERS[exponents % 255]
+
+
+@lru_cache(maxsize=16)
+def _extension(threshold: int, shares: int) -> np.ndarray:
+    """Return the Lagrange weights [shares - t + 1, t] of the values at 0 to t - 1.
+
+    For each point x from t to ``shares``: the product of (x - x_m) / (x_j - x_m) over m != j.
+    """
+    known, x = np.arange(threshold), np.arange(threshold, shares + 1)
+    above = _LOGARITHMS[x[:, None] ^ known]
+    below = _LOGARITHMS[known[:, None] ^ known].sum(axis=1)
+    return _POWERS[(above.sum(axis=1, keepdims=True) - above - below) % 255]
 
 
 def _times(one: np.ndarray, other: np.ndarray) -> np.ndarray:

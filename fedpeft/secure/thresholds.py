@@ -1,62 +1,222 @@
-"""How many clients have to stay, so that no lie about who stayed reveals a small sum.
+"""How many clients have to stay, and hold shares, so that no lie about who stayed reveals much.
 
-A malicious server may name other survivors to each client. It has t of n clients as holders of a
-secret's shares, of which c collude with it. Honest holders reveal for each client either a share of
-its self-mask or one of its key, and call at most n - t clients lost.
+A round has n clients, of which c collude with the server. Each shares its two secrets, self-mask
+and key, among k holders, itself included; t shares reveal a secret. A malicious server may name
+other survivors to each client. A holder reveals one share for each member that chose it: of the key
+if the member is called lost, otherwise of the self-mask. It insists on q survivors of the n, and
+lets at most l of the members that chose it be called lost.
 
-- Self-mask and key of one client take 2 (t - c) honest holders, more than n - c if 2 t > n + c. So
-  the updates that the server can read are those of a set T whose keys stay secret.
-- Each client of T shares masks with t - c honest members, itself included, so at least t - c - |T|
-  of them are outside of T, and their keys must be revealed. That takes t - c honest holders each,
-  who together call clients lost at most (n - c) (n - t) times. Hence
-  |T| >= t - c - (n - c) (n - t) / (t - c).
+- *One client's two secrets* take 2 t shares. Honest holders reveal one, colluders both, so k + c_i
+  are all there are, with c_i colluders among the holders of client i. There are too few if
+  2 t > k + c_i.
+- *Other clients' keys.* Say the server reads the sum over a set T, whose keys stay secret. Each
+  client of T shares masks with at least q - c honest members, itself included, so the keys of at
+  least q - c - |T| honest clients outside of T must be revealed. That takes t - c_i honest holders
+  of each who are told that it is lost, and all honest clients together call clients lost at most
+  (n - c) l times. With the sum C of the c_i of these clients, t (q - c - |T|) <= (n - c) l + C.
+
+All are holders (k = n, t = q, c_i = c, l = n - q) in rounds of up to COMPLETE clients. Larger
+rounds have the fewest holders at which the following hold but for small probabilities, see
+``tails``. The holders are a random subset that no one chose, see ``fedpeft.secure.holders``.
+
+- With n - q random clients lost, and holders who refuse, each owner has t shares: DELIVERY.
+- No client has more than c_k colluders among its holders, and 2 t > k + c_k: SECRECY / 2.
+- The holders of all honest clients have at most C colluders, by Chernoff's bound: SECRECY / 2.
+- An honest holder refuses with probability REFUSAL at most.
+- The sum is over a tenth of the clients at least.
+
+The noise of clients is calibrated to |T|, so that a failure of secrecy would break its guarantee:
+with noise SECRECY is NOISED instead, far below any delta.
 """
 
 from __future__ import annotations
 
+from bisect import bisect_left
+from dataclasses import dataclass
+from functools import lru_cache
 from math import ceil
 
 from fedpeft.errors import UserError
+from fedpeft.secure import sharing, tails
+
+MOST = 4096  # clients of a round: the server agrees with (n - q) q pairs of them on a mask
+COMPLETE = 128  # up to here all clients hold shares; few holders prove less and save little
+DELIVERY = 5e-5  # probability that a round has no sum although n - q clients at most are lost
+SECRECY = 5e-5  # probability that a round has an unsafe choice of holders
+NOISED = 1e-12  # the same, of a round with noise
+REFUSAL = 0.01  # of an honest holder
+_LEAST_STAY = 0.8  # of the clients, by default, where few hold shares
+_FEWEST = 8  # holders
 
 
-def least_sum(clients: int, colluders: int, needed: int) -> int:
-    """Return how many honest clients are in every sum that a malicious server can read, at least.
+@dataclass(frozen=True)
+class Sharing:
+    """The numbers of a round.
 
-    Args:
-        clients: n, those asked in a round, and that all members know.
-        colluders: c, those of them that work together with the server.
-        needed: t, shares that reveal a secret, and survivors that a client insists on.
+    Attributes:
+        survivors: q, clients that each client insists on.
+        holders: k, clients that hold shares of one's secrets, itself included.
+        needed: t, shares that reveal a secret.
+        lost: l, members whose shares a client holds that may be called lost.
+        least: |T|, honest clients in every sum that a malicious server can read, at least.
     """
-    if 2 * needed <= clients + colluders:
-        return 1
-    honest = needed - colluders
-    return max(1, ceil(honest - (clients - colluders) * (clients - needed) / honest))
+
+    survivors: int
+    holders: int
+    needed: int
+    lost: int
+    least: int
 
 
-def threshold(clients: int, colluders: int, chosen: int = 0) -> int:
-    """Return t for a round of n ``clients``.
+def threshold(clients: int, colluders: int, chosen: int = 0, noised: bool = False) -> int:
+    """Return q for a round of n ``clients``.
 
     Args:
         clients: n, those asked.
-        colluders: c.
-        chosen: t, safe if each sum has two honest clients; 0 = the least at which each sum has half
-            of the honest clients.
+        colluders: c, those of them that work together with the server.
+        chosen: q, safe if ``Sharing.least`` is two, or a tenth of the clients if few hold shares;
+            0 = the least at which each sum has half of the honest clients, or four fifths.
+        noised: whether clients add noise.
 
     Raises:
-        UserError: no t is safe, or the chosen one is not.
+        UserError: no q is safe, or the chosen one is not.
     """
-    safe = [t for t in range(1, clients + 1) if least_sum(clients, colluders, t) > 1]
-    if clients - colluders < 2 or not safe:
+    if clients - colluders < 2 or _sharing(clients, colluders, clients, noised) is None:
         raise UserError(
             f"secure.colluders = {colluders}: of {clients} clients in a round; expected at most "
-            f"{max(0, clients - 2)}, so that two are honest"
+            f"{_most_colluders(clients, noised)}, so that a malicious server reads no single update"
         )
-    if chosen and not safe[0] <= chosen <= clients:
+    if not chosen:
+        return _usual(clients, colluders, noised)
+    if not (chosen <= clients and _sharing(clients, colluders, chosen, noised)):
         raise UserError(
-            f"secure.threshold = {chosen}: expected {safe[0]} to {clients}, because with "
-            f"{clients} clients a round and {colluders} colluders fewer would let a malicious "
-            f"server read single updates"
+            f"secure.threshold = {chosen}: expected {_first_safe(clients, colluders, noised)} to "
+            f"{clients}, because with {clients} clients a round and {colluders} colluders fewer "
+            f"would let a malicious server read single updates"
         )
+    return chosen
+
+
+def sharing_of(
+    asked: int, colluders: int, survivors: int, noised: bool = False, clients: int = 0
+) -> Sharing:
+    """Return who shares with how many in a round.
+
+    Args:
+        asked: clients of a round, as the experiment says.
+        colluders: c.
+        survivors: q, see ``threshold``.
+        noised: whether clients add noise.
+        clients: n, those that all members know; 0 = all that are asked. The sums of fewer have at
+            least as many clients.
+
+    Raises:
+        UserError: the numbers are not safe.
+    """
+    made = _sharing(asked, colluders, survivors, noised)
+    if made and 0 < clients < asked:
+        made = _at_least(made, clients, colluders, noised)
+    if made is None:
+        raise UserError(
+            f"secure.threshold = {survivors}: not safe with {clients or asked} of {asked} clients "
+            f"in a round and {colluders} colluders; expected more"
+        )
+    return made
+
+
+@lru_cache(maxsize=4096)
+def _sharing(clients: int, colluders: int, survivors: int, noised: bool) -> Sharing | None:
+    """Return the numbers of a round; None if they are not safe."""
+    if clients > COMPLETE:
+        few = _few(clients, colluders, survivors, noised, _FEWEST, clients // 10)
+        if few or clients > sharing.MOST:
+            return few
+    return _with_all(clients, colluders, survivors)
+
+
+@lru_cache(maxsize=4096)
+def _at_least(made: Sharing, clients: int, colluders: int, noised: bool) -> Sharing | None:
+    """Return the numbers for fewer clients, for sums of as many as those of ``made``; or None."""
+    if made.holders < clients:
+        few = _few(clients, colluders, made.survivors, noised, made.holders, made.least)
+        if few or clients > sharing.MOST:
+            return few
+    every = _with_all(clients, colluders, made.survivors)
+    return every if every and every.least >= made.least else None
+
+
+def _few(
+    clients: int, colluders: int, survivors: int, noised: bool, first: int, least: int
+) -> Sharing | None:
+    """Return the numbers with the fewest holders, from ``first``; None if none are safe."""
+    for holders in range(first, min(sharing.MOST + 1, clients)):
+        made = with_holders(clients, colluders, survivors, holders, noised)
+        if made and made.least >= least:
+            return made
+    return None
+
+
+def _with_all(clients: int, colluders: int, survivors: int) -> Sharing | None:
+    """Return the numbers if all hold shares; None if sums of one client can be read."""
+    if 2 * survivors <= clients + colluders:
+        return None
+    honest, lost = survivors - colluders, clients - survivors
+    least = ceil(honest - (clients - colluders) * lost / honest)
+    return Sharing(survivors, clients, survivors, lost, least) if least > 1 else None
+
+
+def with_holders(
+    clients: int, colluders: int, survivors: int, holders: int, noised: bool = False
+) -> Sharing | None:
+    """Return the numbers with k ``holders``; None if both secrets of a client may be revealed."""
+    others, lost, honest = holders - 1, clients - survivors, clients - colluders
+    failure = (NOISED if noised else SECRECY) / 2
+    needed, refused = _needed(clients, survivors, holders), _most_lost(clients, lost, holders)
+    colluding = tails.hypergeometric(clients - 1, colluders, others)
+    if 2 * needed <= holders + tails.exceeded(colluding, failure / clients):
+        return None
+    mean = honest * others * colluders / (clients - 1)
+    total = tails.sum_exceeded(mean, failure) if colluders else 0.0
+    least = ceil(survivors - colluders - (honest * refused + total) / needed)
+    return Sharing(survivors, holders, needed, refused, least)
+
+
+def _needed(clients: int, survivors: int, holders: int) -> int:
+    """Return t: the other holders of each client have as many shares, of those that stay."""
+    # Of a lost client; one that survived misses one of these, and has its own share.
+    stay = tails.hypergeometric(clients - 1, min(survivors, clients - 1), holders - 1)
+    if survivors < clients:  # nobody refuses if nobody is lost
+        stay = stay @ tails.thinning(sharing.MOST, 1 - REFUSAL)[:holders, :holders]
+    return tails.reached(stay, DELIVERY / clients)
+
+
+def _most_lost(clients: int, lost: int, holders: int) -> int:
+    """Return l: a holder of one lost client holds shares of other lost ones, too."""
+    if not lost:
+        return 0
+    others = tails.binomial(lost - 1, (holders - 1) / (clients - 1))
+    return 1 + tails.exceeded(others, REFUSAL)
+
+
+def _usual(clients: int, colluders: int, noised: bool) -> int:
+    if clients > COMPLETE:
+        return _first_safe(clients, colluders, noised, ceil(_LEAST_STAY * clients))
     half = max(2, (clients - colluders) / 2)
-    usual = next((t for t in safe if least_sum(clients, colluders, t) >= half), clients)
-    return chosen or usual
+    made = ((q, _with_all(clients, colluders, q)) for q in range(1, clients))
+    return next((q for q, each in made if each and each.least >= half), clients)
+
+
+def _first_safe(clients: int, colluders: int, noised: bool, first: int = 1) -> int:
+    """Return the least q from ``first`` that is safe, where all clients would be."""
+
+    def safe(survivors: int) -> bool:
+        return _sharing(clients, colluders, survivors, noised) is not None
+
+    return first + bisect_left(range(first, clients), True, key=safe)
+
+
+def _most_colluders(clients: int, noised: bool) -> int:
+    def unsafe(colluders: int) -> bool:
+        return _sharing(clients, colluders, clients, noised) is None
+
+    return max(0, min(bisect_left(range(clients), True, key=unsafe) - 1, clients - 2))

@@ -84,8 +84,9 @@ class Request:
         round: number of the round, from 1.
         label: names experiment and run, see ``label``.
         reference: name of the vector, where it continues from what the client holds.
-        members: for a sum under masks, one entry for each client that masks its update: its number,
-            its public key of the round, and what it sealed for the receiver.
+        members: for a sum under masks, each client that masks its update, see
+            ``fedpeft.secure.parts.Member``.
+        sealed: for a sum, shares that members sent the receiver, under one-time pads, in order.
         clip_norm: for a sum, the norm at which a client clips its update.
         max_weight: for a sum, the largest weight among the clients; each scales by its own over it.
     """
@@ -95,6 +96,7 @@ class Request:
     label: bytes = _field("x", bytes, b"")
     reference: bytes = _field("h", bytes, b"")
     members: bytes = _field("m", bytes, b"")
+    sealed: bytes = _field("s", bytes, b"")
     clip_norm: float = _field("b", float, 0.0)
     max_weight: float = _field("w", float, 1.0)
 
@@ -120,11 +122,16 @@ class PrepareReply:
 
     Attributes:
         key: public X25519 key.
-        sealed: for each other peer, in order, both of its shares, encrypted.
-        digests: for each peer, in order, digests of both of its shares.
+        holder_seed: of the choice of its holders, see ``fedpeft.secure.holders``.
+        signature: of both, see ``fedpeft.secure.parts.Member``.
+        sealed: for each holder that does not derive its shares, in order, both of them under a
+            one-time pad.
+        digests: for each holder, in order, digests of both of its shares.
     """
 
     key: bytes = _field("k", bytes, b"")
+    holder_seed: bytes = _field("h", bytes, b"")
+    signature: bytes = _field("g", bytes, b"")
     sealed: bytes = _field("s", bytes, b"")
     digests: bytes = _field("d", bytes, b"")
 
@@ -146,7 +153,7 @@ class UnmaskRequest:
 
 @dataclass(frozen=True, kw_only=True)
 class UnmaskReply:
-    """Client to server: its shares, one for each client that masked its update, in order."""
+    """Client to server: its shares, one for each member whose shares it holds, in order."""
 
     shares: bytes = _field("s", bytes, b"")
 

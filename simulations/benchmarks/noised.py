@@ -22,7 +22,6 @@ from fedpeft.privacy.accounting import calibrate
 from fedpeft.privacy.noise import SecureNoise
 from fedpeft.privacy.plan import client_plan, participations
 from fedpeft.secure.masks import FACTS
-from fedpeft.secure.thresholds import threshold
 from fedpeft.wire import steps, uniform
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 
@@ -69,7 +68,7 @@ def row_of(clients: int, colluders: int, chosen: int, bits: int, size: int, repe
     return {
         "clients": clients,
         "colluders": colluders,
-        "threshold": threshold(clients, colluders, chosen),
+        "threshold": sums.sharing_for(experiment).survivors,
         "honest": honest,
         "bits": bits,
         "participations": turns,

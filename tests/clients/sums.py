@@ -8,14 +8,18 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Context, RecordDict
 
-from clients import masking, secrets
+from clients import masking, preparation, secrets
 from clients.data import KEPT_FOLDER, LEDGER_FOLDER, LocalData, local_data
 from clients.masking import Masking, Work
 from fedpeft.experiment.config import Experiment
+from fedpeft.secure import keys
 from fedpeft.secure.keys import Peer
 from fedpeft.secure.masks import request_context, round_context, unpacked
-from fedpeft.secure.parts import Member, to_numbers
-from server.unmasking import Masked, Prepared, checked_shares, read_prepared, unmasked
+from fedpeft.secure.parts import to_numbers
+from fedpeft.secure.thresholds import Sharing
+from fedpeft.sums import sharing_for
+from fedpeft.wire.messages import PrepareReply
+from server.unmasking import Masked, Prepared, checked_shares, enough, read_prepared, unmasked
 
 BITS = 12
 WORK: Work = (b"vector", 1.0, 1.0)
@@ -26,9 +30,10 @@ class Federation:
 
     def __init__(self, experiment: Experiment, folder: Path):
         self.clients = [*range(experiment.federation.clients)]
+        self.experiment = experiment
         self.folder, toml = folder, experiment.to_toml()
         self.data = {client: self._data(toml, client) for client in self.clients}
-        self.peers = {c: masking.introduce(data) for c, data in self.data.items()}
+        self.peers = {c: preparation.introduce(data) for c, data in self.data.items()}
 
     def _data(self, toml: str, client: int) -> LocalData:
         config = {
@@ -46,16 +51,33 @@ class Federation:
         chosen = self.clients if clients is None else [*clients]
         made = {}
         for client in chosen:
-            reply = masking.prepare(self.data[client], number, self.listed(chosen))
-            parts = reply.key, reply.sealed, reply.digests
-            made[client] = read_prepared(*parts, client, chosen)
+            reply = preparation.prepare(self.data[client], number, self.listed(chosen))
+            made[client] = self.read(client, reply, number, chosen)
         return made
 
-    def members(self, prepared: dict[int, Prepared], receiver: int) -> bytes:
+    def read(self, client: int, reply: PrepareReply, number: int, clients: list[int]) -> Prepared:
+        peer, context = Peer.from_bytes(self.peers[client]), self.context(number, clients)
+        return read_prepared(reply, peer, clients, context, self.rules(len(clients)))
+
+    def context(self, number: int = 1, clients: Iterable[int] | None = None) -> str:
+        return round_context(self.data[self.clients[0]].context, number, self.listed(clients))
+
+    def rules(self, clients: int = 0) -> Sharing:
+        return sharing_for(self.experiment, clients)
+
+    def members(self, prepared: dict[int, Prepared]) -> bytes:
+        return b"".join(made.member.to_bytes() for made in prepared.values())
+
+    def sealed(self, prepared: dict[int, Prepared], receiver: int) -> bytes:
         return b"".join(
-            Member(c, made.key, *([made.sealed[receiver]] if c != receiver else [])).to_bytes()
-            for c, made in prepared.items()
+            made.sealed[receiver] for made in prepared.values() if receiver in made.sealed
         )
+
+    def masking(
+        self, prepared: dict[int, Prepared], client: int, number: int = 1, work: Work = WORK
+    ) -> Masking:
+        listed, sealed = self.members(prepared), self.sealed(prepared, client)
+        return Masking(self.data[client], number, listed, sealed, work)
 
     def mask(
         self,
@@ -66,8 +88,7 @@ class Federation:
         work: Work = WORK,
     ) -> Masked:
         facts = np.array([1, 2], np.uint64)
-        listed = self.members(prepared, client)
-        data = Masking(self.data[client], number, listed, work).mask(levels, facts, BITS)
+        data = self.masking(prepared, client, number, work).mask(levels, facts, BITS)
         return unpacked(data, len(levels), BITS)
 
     def reveal(self, client: int, survivors: Iterable[int], number: int = 1) -> bytes:
@@ -83,22 +104,15 @@ class Federation:
     ) -> Masked:
         chosen = self.clients if clients is None else clients
         revealed = {
-            holder: checked_shares(data, holder, chosen, prepared, masked)
+            holder: checked_shares(data, holder, prepared, masked)
             for holder, data in shares.items()
         }
-        context = self.data[chosen[0]].context
-        bound = request_context(round_context(context, number, self.listed(chosen)), *WORK)
-        return unmasked(masked, prepared, revealed, chosen, bound, BITS)
-
-    def needed(self, client: int) -> int:
-        latest = secrets.read(self.data[client]).latest
-        assert latest
-        return latest.threshold
+        bound = request_context(self.context(number, chosen), *WORK)
+        ready = enough(prepared, revealed, self.rules(len(chosen)).needed)
+        return unmasked(masked, prepared, ready, bound, BITS)
 
     def stranger(self, client: int, seed: int) -> bytes:
         """The introduction of a client whose registered key is in nobody's roster."""
-        from fedpeft.secure import keys
-
-        own = Peer.from_bytes(self.peers[client])
+        private = secrets.read(self.data[client]).private
         made = keys.simulated(seed, client)
-        return keys.introduced(made, self.data[client].context, client, own.key).to_bytes()
+        return keys.introduced(made, self.data[client].context, client, private).to_bytes()

@@ -16,13 +16,14 @@ from sums import BITS, WORK, Federation
 from clients import secrets
 from clients.assignment import Masked
 from clients.errors import ClientError
-from clients.masking import Masking, Work, prepare
+from clients.masking import Masking, Work
+from clients.preparation import prepare
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure import keys, ring
 from fedpeft.secure.keys import SEED_BYTES, Peer
-from fedpeft.secure.masks import masks, round_context, share_key, unpacked
+from fedpeft.secure.masks import masks, self_seed, unpacked
+from fedpeft.secure.parts import Member
 from fedpeft.wire.messages import Request
-from server.unmasking import read_prepared
 
 Quick = Callable[..., Experiment]
 SIZE = 40
@@ -52,8 +53,7 @@ def play(
     }
     holders = [client for client in masked if client not in lost_after]
     shares = {client: federation.reveal(client, masked, number) for client in holders}
-    enough = dict([*shares.items()][: federation.needed(holders[0])])
-    levels, facts = federation.total(prepared, masked, enough, number)
+    levels, facts = federation.total(prepared, masked, shares, number)
     assert facts.tolist() == [len(masked), 2 * len(masked)]
     return levels, sum(plain[client] for client in masked)
 
@@ -65,6 +65,25 @@ def test_the_sum_is_exact_with_clients_lost_before_and_after_masking(
     ten: Federation, before: list[int], after: list[int]
 ) -> None:
     found, expected = play(ten, before, after)
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_few_holders_of_shares_and_a_fifth_of_the_clients_lost(
+    quick: Quick, tmp_path: Path
+) -> None:
+    settings = ["federation.secure=true", "federation.clients=140", "secure.colluders=7"]
+    crowd = Federation(quick(*settings, "task.train_limit=1400"), tmp_path)
+    assert crowd.rules().holders < 80
+    found, expected = play(crowd, [*range(14)], [*range(60, 74)])
+    np.testing.assert_array_equal(found, expected)
+
+
+@pytest.mark.slow
+def test_three_hundred_clients_of_which_sixty_are_lost(quick: Quick, tmp_path: Path) -> None:
+    settings = ["federation.secure=true", "federation.clients=300", "secure.colluders=15"]
+    crowd = Federation(quick(*settings, "task.train_limit=3000"), tmp_path)
+    assert crowd.rules().holders < 120
+    found, expected = play(crowd, [*range(0, 300, 10)], [*range(5, 300, 10)])
     np.testing.assert_array_equal(found, expected)
 
 
@@ -98,12 +117,12 @@ def test_masked_updates_are_uniform(ten: Federation) -> None:
 
 def test_each_kind_of_mask_alone_makes_an_update_uniform(ten: Federation) -> None:
     prepared = ten.prepare()
-    masking = Masking(ten.data[3], 1, ten.members(prepared, 3), WORK)
+    masking = ten.masking(prepared, 3)
     zeros, facts = np.zeros(6400, np.uint64), np.zeros(2, np.uint64)
     whole, _ = unpacked(masking.mask(zeros, facts, BITS), 6400, BITS)
     latest = secrets.read(ten.data[3]).latest
     assert latest
-    own = masks("levels", 6400, BITS, [latest.mask_seed], [])
+    own, _ = masks(6400, BITS, [self_seed(latest.mask_seed)], [])
     pairs = ring.reduced(whole - own, BITS)
     for part in (own, pairs):
         counts = np.bincount(part.astype(int) * 64 >> BITS, minlength=64)
@@ -146,8 +165,8 @@ def test_survivors_below_the_number_that_noise_is_calibrated_for_are_refused(
 def test_the_noise_of_a_round_is_new_for_each_preparation(ten: Federation) -> None:
     """And follows from no secret of which the peers hold shares."""
     seeds = set()
-    for clients in (range(10), range(9)):
-        ten.prepare(1, clients)
+    for number in (1, 2):
+        ten.prepare(number)
         latest = secrets.read(ten.data[0]).latest
         assert latest
         shared = [keys.derived(seed, "noise") for seed in (latest.key_seed, latest.mask_seed)]
@@ -219,7 +238,7 @@ def test_one_update_is_not_masked_for_a_second_set_of_members(ten: Federation) -
         ten.mask({c: made for c, made in again.items() if c != 9}, 0, plain[0], 2)
 
 
-def test_a_round_in_which_an_update_was_masked_is_not_prepared_again(ten: Federation) -> None:
+def test_a_round_is_prepared_once(ten: Federation) -> None:
     """A client would receive the same shares again, and could reveal the other one of each."""
     first = ten.prepare()
     assert ten.prepare() == first  # a repeated request
@@ -229,33 +248,35 @@ def test_a_round_in_which_an_update_was_masked_is_not_prepared_again(ten: Federa
     assert ten.prepare() == first  # still the same secrets, and what was revealed is kept
     with pytest.raises(ClientError, match="other survivors"):
         ten.reveal(1, [1, *range(2, 10)])
-    with pytest.raises(ClientError, match="an update was masked in round 1"):
-        prepare(ten.data[1], 1, ten.listed(range(9)))
     ten.prepare(2)
-    with pytest.raises(ClientError, match="an update was masked in round 1"):
+    with pytest.raises(ClientError, match="round 2 was prepared"):
         prepare(ten.data[1], 1, ten.listed())
+
+
+def test_a_round_is_not_prepared_for_a_second_list(ten: Federation) -> None:
+    """Otherwise a server asks until the random holders of a client's shares suit it."""
+    ten.prepare()
+    for listed in (ten.listed(range(9)), ten.listed([0, *range(2, 10)])):
+        with pytest.raises(ClientError, match="round 1 was prepared, for its list of clients"):
+            prepare(ten.data[0], 1, listed)
 
 
 def test_a_colluder_with_anothers_key_cancels_no_mask(ten: Federation) -> None:
     """Client 0 announces the key of client 9 to client 4, between whose numbers it lies."""
     prepared = ten.prepare()
-    context = round_context(ten.data[0].context, 1, ten.listed())
-    run, victim = secrets.read(ten.data[0]), Peer.from_bytes(ten.peers[4])
-    seal = share_key(run.private, victim.key, context, 0, 4, prepared[9].key)
-    forged = replace(
-        prepared[0],
-        key=prepared[9].key,
-        sealed=prepared[0].sealed | {4: keys.sealed(seal, bytes(32))},
-    )
-    masking = Masking(ten.data[4], 1, ten.members({**prepared, 0: forged}, 4), WORK)
+    private, key = secrets.read(ten.data[0]).private, prepared[9].member.key
+    made = Member.signed(private, ten.context(), 0, key, prepared[0].member.holder_seed)
+    masking = ten.masking({**prepared, 0: replace(prepared[0], member=made)}, 4)
     assert len({*masking._seeds.values()}) == 9
 
 
 def test_a_short_list_of_clients_does_not_lower_the_threshold(ten: Federation) -> None:
     with pytest.raises(ClientError, match="3 clients in the round; expected 8 to 10"):
         ten.prepare(1, [0, 1, 2])
-    ten.prepare(1, range(9))
-    assert ten.needed(0) == 8
+    nine = ten.prepare(1, range(9))
+    few = {client: nine[client] for client in range(7)}
+    with pytest.raises(ClientError, match="7 members are fewer than the threshold of 8"):
+        ten.masking(few, 0)
 
 
 def test_keys_of_a_round_are_for_one_request(ten: Federation) -> None:
@@ -263,7 +284,7 @@ def test_keys_of_a_round_are_for_one_request(ten: Federation) -> None:
     prepared, plain = ten.prepare(), updates(ten.clients)
     ten.mask(prepared, 0, plain[0])
     with pytest.raises(ClientError, match="have masked an update for others"):
-        Masking(ten.data[0], 1, ten.members(prepared, 0), (b"another", 1.0, 1.0))
+        ten.masking(prepared, 0, work=(b"another", 1.0, 1.0))
 
 
 def test_keys_do_not_mask_a_second_update(ten: Federation) -> None:
@@ -282,32 +303,47 @@ def test_too_few_members_are_refused(ten: Federation) -> None:
         ten.mask(few, 0, updates([0])[0])
 
 
-def test_exchanged_keys_are_refused(ten: Federation) -> None:
-    """The server puts a key of its own in the place of a client's."""
+@pytest.mark.parametrize("part", ["key", "holder_seed", "signature"])
+def test_exchanged_keys_and_holders_are_refused(ten: Federation, part: str) -> None:
+    """The server puts a key of its own, or holders that suit it, in the place of a client's."""
     prepared = ten.prepare()
-    prepared[3] = replace(prepared[3], key=prepared[4].key)
-    with pytest.raises(ValueError, match="not made for this round and receiver"):
-        ten.mask(prepared, 0, updates([0])[0])
+    made, other = prepared[3].member, prepared[4].member
+    prepared[3] = replace(prepared[3], member=replace(made, **{part: getattr(other, part)}))
+    with pytest.raises(ClientError, match="1 keys of members are not signed for this round"):
+        ten.masking(prepared, 0)
 
 
-def test_a_round_for_which_clients_were_told_other_peers_is_refused(ten: Federation) -> None:
+def test_a_round_for_which_clients_were_told_other_peers_is_refused(
+    quick: Quick, tmp_path: Path
+) -> None:
     """A small list for one client would make its secrets cheap to reveal."""
-    prepared = ten.prepare()
+    ten = Federation(quick("federation.secure=true", "federation.clients=10"), tmp_path)
     few = [*range(8)]
-    own = prepare(ten.data[3], 1, ten.listed(few))
-    made = read_prepared(own.key, own.sealed, own.digests, 3, few)
-    prepared[3] = replace(made, sealed=prepared[3].sealed | made.sealed)
-    with pytest.raises(ValueError, match="not made for this round and receiver"):
-        ten.mask(prepared, 0, updates([0])[0])
+    made = ten.read(3, prepare(ten.data[3], 1, ten.listed(few)), 1, few)
+    prepared = {3: made}
+    for client in ten.clients:
+        if client != 3:
+            reply = prepare(ten.data[client], 1, ten.listed())
+            prepared[client] = ten.read(client, reply, 1, ten.clients)
+    with pytest.raises(ClientError, match="1 keys of members are not signed for this round"):
+        ten.masking(dict(sorted(prepared.items())), 0)
 
 
 def test_shares_of_another_round_are_refused(ten: Federation) -> None:
     old, new = ten.prepare(1), ten.prepare(2)
     new[5] = old[5]
-    with pytest.raises(ValueError, match="not made for this round and receiver"):
-        ten.mask(new, 0, updates([0])[0], 2)
+    with pytest.raises(ClientError, match="1 keys of members are not signed for this round"):
+        ten.masking(new, 0, 2)
     with pytest.raises(ClientError, match="round 1 was not prepared"):
-        Masking(ten.data[0], 1, ten.members(old, 0), WORK)
+        ten.masking(old, 0)
+
+
+def test_a_wrong_number_of_sealed_shares_is_refused(ten: Federation) -> None:
+    prepared = ten.prepare()
+    listed, sealed = ten.members(prepared), ten.sealed(prepared, 0)
+    for wrong in (sealed + bytes(1), sealed + bytes(32)):
+        with pytest.raises(ValueError, match="a list has"):
+            Masking(ten.data[0], 1, listed, wrong, WORK)
 
 
 @pytest.mark.parametrize(
@@ -365,8 +401,9 @@ def test_repeated_clients_and_lists_without_the_client_are_refused(
 
 
 def test_one_registered_key_is_not_two_clients(ten: Federation) -> None:
-    context, key = ten.data[0].context, Peer.from_bytes(ten.peers[4]).key
-    ten.peers[4] = keys.introduced(keys.simulated(0, 5), context, 4, key).to_bytes()
+    private = secrets.read(ten.data[4]).private
+    made = keys.introduced(keys.simulated(0, 5), ten.data[0].context, 4, private)
+    ten.peers[4] = made.to_bytes()
     with pytest.raises(ClientError, match="a registered key stands for two clients"):
         prepare(ten.data[0], 1, ten.listed())
 

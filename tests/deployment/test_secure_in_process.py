@@ -207,6 +207,22 @@ def took_part(server: Path) -> list[tuple[int, list[int]]]:
     ]
 
 
+def test_a_resumed_round_with_other_clients_has_no_sum_and_the_next_one_has(
+    tmp_path: Path, node_states: NodeStates, server: Path
+) -> None:
+    """Nodes prepare a round for one list of clients, also if the server lost their replies."""
+    experiment, states = Experiment.load("", [*SECURE, "federation.rounds=3"]), node_states()
+    with pytest.raises(KeyboardInterrupt):
+        deploy(experiment, states, app=Killed("query.prepare", 4, 2))
+    (tmp_path / "keys" / "roster4").unlink()
+    deploy(experiment, states, resume=True)
+    _, second, third = rounds(server)
+    assert (second["clients"], third["clients"]) == (0, 4)
+    reasons = [each["reason"] for each in second["failed"]]
+    assert [reason for reason in reasons if "round 2 was prepared, for its list" in reason]
+    assert [reason for reason in reasons if "1 of 4 clients prepared the round, the" in reason]
+
+
 def noted(server: Path) -> list[str]:
     lines = (server / "runs" / "trial" / "refused.jsonl").read_text().splitlines()
     return [json.loads(line)["message"] for line in lines]

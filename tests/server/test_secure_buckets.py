@@ -95,7 +95,7 @@ def test_fewer_sums_than_the_strategy_needs_leave_the_vector(
     ("settings", "expected"),
     [
         (["secure.buckets=4"], "15 clients of a round cannot be divided into sums of equal size"),
-        (["secure.buckets=15"], "1 clients in a sum; expected 3 to 255"),
+        (["secure.buckets=15"], "1 clients in a sum; expected 3 to 4096"),
         (["federation.strategy=fedavg"], "strategy 'fedavg' does not compare sums; leave it out"),
         (
             ["federation.strategy=krum", "federation.byzantine=2"],

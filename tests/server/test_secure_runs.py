@@ -215,8 +215,12 @@ def test_personal_parameters_stay_at_the_clients(quick: Quick, federate: Federat
         (["federation.strategy=krum"], "strategy 'krum' compares updates, and there is one sum"),
         (["federation.strategy=fedmedian"], "strategy 'fedmedian' compares updates, and there"),
         (["federation.mode=async", "federation.buffer=2"], "expected federation.mode = 'sync'"),
-        (["federation.clients=2"], "2 clients in a sum; expected 3 to 255"),
+        (["federation.clients=2"], "2 clients in a sum; expected 3 to 4096"),
         (["secure.threshold=3"], "secure.threshold = 3: expected 4 to 5"),
+        (
+            ["federation.clients=300", "secure.colluders=15", "secure.threshold=200"],
+            "secure.threshold = 200: expected 2[0-9][0-9] to 300, because with 300 clients a round",
+        ),
         (["secure.colluders=4"], "secure.colluders = 4: of 5 clients in a round"),
         (
             ["federation.partial=true", "federation.deadline=9"],

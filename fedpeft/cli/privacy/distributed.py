@@ -7,7 +7,7 @@ from typing import Any
 
 from fedpeft.cli.printing import print_json
 from fedpeft.privacy.accounting import Mechanism, Spent, calibrate, spent
-from fedpeft.secure.thresholds import least_sum, threshold
+from fedpeft.secure.thresholds import sharing_of, threshold
 
 
 def show_distributed(
@@ -33,8 +33,8 @@ def show_distributed(
     Raises:
         UserError: no threshold is safe, or a value is out of its range.
     """
-    needed = threshold(per_round, colluders, chosen)
-    honest = least_sum(per_round, colluders, needed)
+    needed = threshold(per_round, colluders, chosen, noised=True)
+    honest = sharing_of(per_round, colluders, needed, noised=True).least
     turns = -(-rounds * per_round // clients)
     sigma = calibrate(epsilon, delta, 1.0, turns, noise="skellam")
     trusted = calibrate(epsilon, delta, 1.0, turns)

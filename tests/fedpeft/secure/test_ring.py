@@ -39,19 +39,33 @@ def test_the_width_holds_the_largest_sum_and_no_more(clients: int, bits: int) ->
 
 def test_masks_cancel_and_differ_by_seed() -> None:
     seeds = [DRAW.bytes(32) for _ in range(3)]
-    assert not ring.total(50, 11, plus=seeds, minus=seeds).any()
+    [nothing] = ring.total([(50, 11)], plus=seeds, minus=seeds)
+    assert not nothing.any()
     streams = [ring.stream(seed, 50, 11) for seed in seeds]
     assert len({each.tobytes() for each in streams}) == 3
     expected = (streams[0] + streams[1] - streams[2]) % (1 << 11)
-    found = ring.total(50, 11, plus=seeds[:2], minus=seeds[2:])
+    [found] = ring.total([(50, 11)], plus=seeds[:2], minus=seeds[2:])
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_mask_is_the_stream_of_chacha20() -> None:
+@pytest.mark.parametrize(("bits", "size"), [(8, 1), (11, 2), (20, 4), (48, 8)])
+def test_a_mask_is_the_stream_of_chacha20_in_the_smallest_numbers(bits: int, size: int) -> None:
     seed = DRAW.bytes(32)
-    stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), None).encryptor().update(bytes(24))
-    words = [int.from_bytes(stream[i : i + 8], "little") % (1 << 20) for i in (0, 8, 16)]
-    assert ring.stream(seed, 3, 20).tolist() == words
+    stream = Cipher(algorithms.ChaCha20(seed, bytes(16)), None).encryptor().update(bytes(3 * size))
+    words = [int.from_bytes(stream[i * size : (i + 1) * size], "little") for i in range(3)]
+    assert ring.stream(seed, 3, bits).tolist() == [word % (1 << bits) for word in words]
+
+
+def test_parts_of_a_mask_share_no_bytes_of_the_stream() -> None:
+    seed = DRAW.bytes(32)
+    facts, levels = ring.total([(2, 48), (5, 11)], plus=[seed])
+    stream = ring.octets(seed, 16 + 10)
+    assert facts.tolist() == [
+        int.from_bytes(stream[i : i + 8], "little") % (1 << 48) for i in (0, 8)
+    ]
+    assert levels.tolist() == [
+        int.from_bytes(stream[i : i + 2], "little") % (1 << 11) for i in range(16, 26, 2)
+    ]
 
 
 @pytest.mark.parametrize("bits", [1, 2, 11, 48])

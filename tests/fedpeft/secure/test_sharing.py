@@ -40,46 +40,62 @@ def literal(points: list[int], values: list[int]) -> int:
     return total
 
 
+def shared(secret: bytes, shares: int, threshold: int) -> list[bytes]:
+    chosen = [DRAW.bytes(len(secret)) for _ in range(threshold - 1)]
+    return chosen + split(secret, chosen, shares)
+
+
 @pytest.mark.parametrize(("shares", "threshold"), [(1, 1), (5, 3), (10, 10), (255, 60)])
 def test_any_threshold_of_shares_gives_the_secret(shares: int, threshold: int) -> None:
     secret = DRAW.bytes(16)
-    made = split(secret, shares, threshold, DRAW.bytes(16 * (threshold - 1)))
-    for _ in range(5):
-        points = DRAW.choice(shares, threshold, replace=False) + 1
-        rows = [[made[point - 1] for point in points]]
-        assert combine(points.tolist(), rows) == [secret]
+    made = shared(secret, shares, threshold)
+    assert len(made) == shares
+    rows = [DRAW.choice(shares, threshold, replace=False) + 1 for _ in range(5)]
+    found = combine([row.tolist() for row in rows], [[made[x - 1] for x in row] for row in rows])
+    assert found == [secret] * 5
 
 
 def test_combination_is_that_of_the_literal_field() -> None:
     for points in combinations([1, 2, 77, 200, 255], 3):
         shares = [DRAW.bytes(4) for _ in points]
-        [found] = combine(points, [shares])
+        [found] = combine([points], [shares])
         for place in range(4):
             assert found[place] == literal([*points], [share[place] for share in shares])
 
 
+def test_shares_are_values_of_the_polynomial_through_the_secret_and_the_chosen_ones() -> None:
+    """The literal field finds a chosen share from the secret and other shares."""
+    secret, chosen = b"\x2a", [b"\x07", b"\x91"]
+    made = split(secret, chosen, 5)
+    assert literal([1, 2, 3], [7, 0x91, made[0][0]]) == 0x2A
+    assert literal([2, 4, 5], [0x91, made[1][0], made[2][0]]) == 0x2A
+
+
 def test_fewer_shares_say_nothing() -> None:
     """Every secret leads to the same share, for some polynomial: all bytes occur equally often."""
-    counts = np.zeros(256, int)
-    for first in range(256):
-        counts[split(b"\x2a", 2, 2, bytes([first]))[0][0]] += 1
-    assert set(counts.tolist()) == {1}
+    for share in (0, 1):
+        counts = np.zeros(256, int)
+        for first in range(256):
+            chosen = [bytes([first])]
+            counts[[*chosen, *split(b"\x2a", chosen, 2)][share][0]] += 1
+        assert set(counts.tolist()) == {1}
 
 
-def test_many_secrets_are_combined_at_once() -> None:
+def test_many_secrets_are_combined_at_once_each_at_its_points() -> None:
     secrets = [DRAW.bytes(16) for _ in range(50)]
-    made = [split(secret, 20, 12, DRAW.bytes(16 * 11)) for secret in secrets]
-    points = [3, 5, *range(11, 21)]
-    assert combine(points, [[row[point - 1] for point in points] for row in made]) == secrets
+    made = [shared(secret, 20, 12) for secret in secrets]
+    points = [(DRAW.permutation(20)[:12] + 1).tolist() for _ in secrets]
+    rows = [[row[x - 1] for x in place] for row, place in zip(made, points, strict=True)]
+    assert combine(points, rows) == secrets
 
 
 @pytest.mark.parametrize("points", [[1, 1, 2], [0, 1, 2], [1, 2, 256]])
 def test_repeated_and_impossible_points_are_refused(points: list[int]) -> None:
     with pytest.raises(ValueError, match="different ones from 1 to 255"):
-        combine(points, [[b"a"] * 3])
+        combine([[1, 2, 3], points], [[b"a"] * 3] * 2)
 
 
 def test_numbers_that_do_not_fit_are_refused() -> None:
-    for shares, threshold in ((3, 4), (256, 2), (3, 0)):
+    for shares, chosen in ((3, 3), (256, 1)):
         with pytest.raises(ValueError, match="expected 1 to 255"):
-            split(b"a", shares, threshold, bytes(max(0, threshold - 1)))
+            split(b"a", [b"b"] * chosen, shares)

@@ -7,7 +7,23 @@ import pytest
 from scipy.optimize import linprog
 
 from fedpeft.errors import UserError
-from fedpeft.secure.thresholds import least_sum, threshold
+from fedpeft.secure import tails
+from fedpeft.secure.thresholds import (
+    COMPLETE,
+    NOISED,
+    SECRECY,
+    sharing_of,
+    threshold,
+    with_holders,
+)
+
+
+def least_sum(clients: int, colluders: int, survivors: int) -> int:
+    """The bound if all hold shares; 1 if it is too small to be used."""
+    try:
+        return sharing_of(clients, colluders, survivors).least
+    except UserError:
+        return 1
 
 
 def readable(clients: int, colluders: int, needed: int, size: int) -> bool:
@@ -66,7 +82,7 @@ def test_half_of_the_clients_are_not_enough() -> None:
 
 
 def test_the_usual_threshold_sums_half_of_the_honest_clients() -> None:
-    for clients in range(3, 256):
+    for clients in range(3, COMPLETE + 1):
         for colluders in {0, 1, clients // 10} - {clients - 1}:
             needed = threshold(clients, colluders)
             assert 2 * least_sum(clients, colluders, needed) >= clients - colluders
@@ -86,6 +102,8 @@ def test_a_fifth_of_a_hundred_clients_may_be_lost() -> None:
         (10, 1, 6, "secure.threshold = 6: expected 7 to 10"),
         (10, 1, 11, "secure.threshold = 11: expected 7 to 10"),
         (5, 4, 0, "secure.colluders = 4: of 5 clients in a round; expected at most 3"),
+        (1000, 900, 0, "secure.colluders = 900: of 1000 clients in a round; expected at most"),
+        (1000, 50, 700, "secure.threshold = 700: expected 7[0-9][0-9] to 1000"),
     ],
 )
 def test_unsafe_thresholds_are_refused(
@@ -94,3 +112,110 @@ def test_unsafe_thresholds_are_refused(
     with pytest.raises(UserError, match=expected):
         threshold(clients, colluders, chosen)
     assert threshold(10, 1, 7) == 7
+
+
+def test_known_failures_of_a_hundred_other_holders() -> None:
+    """1,000 clients, 20 % lost, 5 % colluders, 100 other holders, t = 60.
+
+    In 2e-4 of the rounds a client lacks shares, in 6e-6 one has colluders enough for 2 t <= k + c,
+    and in 5e-5 if it holds a share itself (2 t <= k + 1 + c).
+    """
+    missing = tails.hypergeometric(999, 800, 100)[:60].sum()
+    colluding = tails.hypergeometric(999, 50, 100)
+    found = [1000 * each for each in (missing, colluding[20:].sum(), colluding[19:].sum())]
+    assert [f"{each:.0e}" for each in found] == ["2e-04", "6e-06", "5e-05"]
+
+
+def test_few_holders_are_the_fewest_that_are_safe() -> None:
+    made = sharing_of(1000, 50, threshold(1000, 50))
+    assert (made.survivors, made.holders, made.needed) == (800, 119, 70)
+    assert 2 * made.needed > made.holders and made.least >= 100
+    for fewer in (made.holders - 1, made.holders - 2):
+        other = with_holders(1000, 50, 800, fewer)
+        assert other is None or other.least < 100
+
+
+def test_simulated_rounds_fail_as_rarely_as_stated() -> None:
+    """Counts of revealed shares and of colluders for random holders, at a failure of 5 %.
+
+    A failure of 1e-4 would take a million simulated rounds, so the tails are compared at larger
+    ones.
+    """
+    draw, clients, lost, holders, colluders = np.random.default_rng(0), 200, 40, 60, 10
+    lacking, colluding = [], []
+    for _ in range(20_000):
+        chosen = draw.permutation(clients - 1)[: holders - 1]
+        lacking.append((chosen >= lost).sum())
+        colluding.append((chosen < colluders).sum())
+    stay = tails.hypergeometric(clients - 1, clients - 1 - lost, holders - 1)
+    needed = tails.reached(stay, 0.05)
+    assert (np.array(lacking) < needed).mean() == pytest.approx(stay[:needed].sum(), abs=0.006)
+    assert stay[:needed].sum() <= 0.05 < stay[: needed + 1].sum()
+    bad = tails.hypergeometric(clients - 1, colluders, holders - 1)
+    most = tails.exceeded(bad, 0.05)
+    assert (np.array(colluding) > most).mean() == pytest.approx(bad[most + 1 :].sum(), abs=0.006)
+    assert bad[most + 1 :].sum() <= 0.05 < bad[most:].sum()
+
+
+def test_honest_holders_seldom_refuse() -> None:
+    made = sharing_of(300, 15, 240)
+    draw, refused = np.random.default_rng(0), 0.0
+    for _ in range(300):
+        counts = np.ones(300)  # each holds shares of one lost client already
+        for _ in range(59):
+            counts[draw.permutation(300)[: made.holders - 1]] += 1
+        refused += (counts > made.lost).mean() / 300
+    assert 0 < refused <= 0.01
+
+
+def test_the_greedy_lies_of_a_server_stay_above_the_bound() -> None:
+    """Honest holders call the owners lost that need the fewest more, up to their limit of lost."""
+    clients, colluders = 200, 10
+    made = sharing_of(clients, colluders, threshold(clients, colluders))
+    draw, honest = np.random.default_rng(0), clients - colluders
+    holds = np.zeros((clients, clients), bool)
+    for owner in range(clients):
+        others = draw.permutation([c for c in range(clients) if c != owner])
+        holds[others[: made.holders - 1], owner] = True
+    left = np.full(honest, made.lost)  # calls of each honest holder
+    need = made.needed - holds[honest:, :honest].sum(axis=0)
+    revealed = 0
+    for owner in np.argsort(need):
+        able = np.flatnonzero(holds[:honest, owner] & (left > 0))
+        if len(able) >= need[owner]:
+            left[able[np.argsort(-left[able])][: need[owner]]] -= 1
+            revealed += 1
+    readable = made.survivors - colluders - revealed
+    assert made.least <= readable < honest
+
+
+def test_a_threshold_that_loses_too_many_is_refused_and_large_rounds_are_possible() -> None:
+    assert threshold(4096, 200) == 3277
+    made = sharing_of(4096, 200, 3277)
+    assert made.holders <= 255 and made.least >= 409
+    with pytest.raises(UserError, match="not safe with 1000 of 1000 clients"):
+        sharing_of(1000, 50, 600)
+
+
+@pytest.mark.parametrize("noised", [False, True])
+@pytest.mark.parametrize(("asked", "colluders", "survivors"), [(300, 15, 240), (600, 60, 540)])
+def test_short_lists_of_clients_are_safe_too(
+    asked: int, colluders: int, survivors: int, noised: bool
+) -> None:
+    """A server may name any number of clients from the survivors on."""
+    least = sharing_of(asked, colluders, survivors, noised).least
+    for clients in range(survivors, asked + 1):
+        made = sharing_of(asked, colluders, survivors, noised, clients)
+        assert made.survivors == survivors and made.least >= least
+        colluding = tails.hypergeometric(clients - 1, colluders, made.holders - 1)
+        most = tails.exceeded(colluding, (NOISED if noised else SECRECY) / 2 / clients)
+        assert 2 * made.needed > made.holders + most
+
+
+def test_noise_needs_an_almost_certain_bound() -> None:
+    """A bound that failed more often than delta would break the guarantee of the noise."""
+    plain, noised = (sharing_of(1000, 50, 900, noised) for noised in (False, True))
+    assert noised.holders > plain.holders
+    colluding = tails.hypergeometric(999, 50, noised.holders - 1)
+    most = 2 * noised.needed - noised.holders - 1
+    assert 1000 * colluding[most + 1 :].sum() <= 1e-12

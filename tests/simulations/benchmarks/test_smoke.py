@@ -46,7 +46,7 @@ SLOW = {
     "orchestration": [*TINY, "--rounds", "1", "--examples", "40"],
     "peers": [*TINY, *FEW],
     "projections": [*TINY, "--d", "48", "--groups", "2", "--batch", "2", "--tokens", "8"],
-    "secure": ["--clients", "5", "--rounds", "1"],
+    "secure": ["--clients", "5", "--rounds", "1", "--lost"],
     "serving_load": [
         *(*TINY, "--task", "synthetic/sentiment", "--d", "12", "--vectors", "20"),
         *("--seconds", "3", "--rates", "20", "--clients", "4", "--threads", "1"),
@@ -56,8 +56,9 @@ SLOW = {
         *("--sizes", "tiny", "--methods", "slash"),
         *("--batch", "2", "--tokens", "8", "--threads", "1"),
     ],
+    "unmasking": ["--clients", "20", "--size", "10"],
 }
-ONCE = ("crowd", "noised", "secure", "serving_load")  # measure nothing twice
+ONCE = ("crowd", "noised", "secure", "serving_load", "unmasking")  # measure nothing twice
 #: These have tests of their own, or need a task's files, a deployment or hours.
 NOT_RUN = "bits", "constant", "deployment", "fleet", "private_scores", "reach", "upper_half"
 CASES = [
