@@ -163,6 +163,7 @@ def read_statement(
     """
     privacy, composition = experiment.privacy, Composition.from_bytes(data)
     clipping: str
+    detail = ""
     sampling: Literal["Poisson", "none"]
     try:
         if unit == "example":
@@ -172,6 +173,8 @@ def read_statement(
                 example_delta(experiment, examples),
             )
             clip, clipping, sampling = privacy.clip, privacy.clipping, "Poisson"
+            if privacy.rank:
+                detail = f"; RGP (Yu et al. 2021): gradients of carriers of rank {privacy.rank}"
         else:
             epsilon, sigma, given = privacy.of_clients()
             rate, delta = 1.0, client_delta(experiment.federation.clients, given)
@@ -181,7 +184,7 @@ def read_statement(
     last, budget = composition.mechanisms[-1], privacy.budget or epsilon
     if last.sampling_rate != rate or sigma not in (None, last.noise_multiplier):
         raise ValueError("the privacy statement is of another mechanism than the experiment's")
-    made = statement(unit, composition, delta, clip, clipping, sampling)
+    made = statement(unit, composition, delta, clip, clipping, sampling, detail)
     spent = math.inf if made["epsilon"] is None else made["epsilon"]
     if budget and spent > budget * (1 + _ROUNDING):
         raise ValueError(f"the privacy statement exceeds the budget of epsilon {budget:g}")
