@@ -50,7 +50,7 @@ SLOW = {
 }
 ONCE = ("crowd", "secure")  # measure nothing twice
 #: These have tests of their own, or need a task's files, a deployment or hours.
-NOT_RUN = "bits", "constant", "deployment", "fleet", "private_scores", "reach", "upper_half"
+NOT_RUN = "bits", "constant", "d90", "deployment", "fleet", "private_scores", "reach", "upper_half"
 CASES = [
     *FAST.items(),
     *(pytest.param(*case, marks=pytest.mark.long, id=case[0]) for case in SLOW.items()),
