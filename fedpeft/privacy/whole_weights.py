@@ -138,9 +138,7 @@ def backward(
     """
     backbone = model.backbone.model
     named = {f"backbone.{name}": weight for name, weight in weights.items()}
-    work = partial(
-        _backward, model, realised, set(weights.values()), batch, receive, receive_call
-    )
+    work = partial(_backward, model, realised, set(weights.values()), batch, receive, receive_call)
     losses: Tensor = functional_call(_Within(backbone), named, (work,))
     return losses
 
@@ -204,9 +202,7 @@ class Call:
 
 
 @contextmanager
-def _recorded(
-    backbone: nn.Module, weights: AbstractSet[Tensor], rows: int
-) -> Iterator[list[Call]]:
+def _recorded(backbone: nn.Module, weights: AbstractSet[Tensor], rows: int) -> Iterator[list[Call]]:
     """Record the calls of the modules that hold any of ``weights``."""
     calls: list[Call] = []
 

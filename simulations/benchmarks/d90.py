@@ -20,13 +20,11 @@ from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
-from typing import Any
 
 from fedpeft.cli.printing import plain_console
 from fedpeft.errors import UserError
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.parts.ladder import Ladder, draw, first_passing, ladders_of
-from simulations.study.cells import Cell
 from simulations.study.display import StudyDisplay
 from simulations.study.execution import Pool, Watch, finished_of, run_cells
 from simulations.study.file import read

@@ -70,10 +70,7 @@ def literal(model: TaskModel, vectors: Tensor, batch: Batch, carriers: Carriers)
     pieces = []
     for name, _ in carriers.layout.entries:
         matrix, _, side = name.rpartition(".")
-        if side in ("left", "right"):
-            leaf = leaves[matrix][side == "right"]
-        else:
-            leaf = parts[name]
+        leaf = leaves[matrix][side == "right"] if side in ("left", "right") else parts[name]
         assert leaf.grad is not None
         pieces.append(leaf.grad.flatten())
     return torch.cat(pieces)
@@ -97,9 +94,7 @@ def test_gradients_equal_those_of_a_literal_reparametrization_one_by_one(
     weights = torch.tensor([1, 0, 1, 1], dtype=torch.float64)
     vectors = random_vectors(model, 1)
     carriers = carriers_of(model, vectors, rank, noise())
-    gradients, losses = carriers.example_gradients(
-        model, vectors, replace(batch, weights=weights)
-    )
+    gradients, losses = carriers.example_gradients(model, vectors, replace(batch, weights=weights))
     assert gradients.shape == (4, carriers.layout.size) and not gradients.requires_grad
     for row, weight in enumerate(weights):
         alone = part_of(batch, row, row + 1)
@@ -126,8 +121,8 @@ def test_the_update_is_the_gradient_projected_on_the_carriers(small: Backbone) -
             expected = left @ gradient + rest @ right
             assert (expected - gradient).norm() > 0.1 * gradient.norm() or "key" in name
         else:
-            expected = torch.zeros_like(gradient) if name.endswith("embeddings.weight") else (
-                gradient
+            expected = (
+                torch.zeros_like(gradient) if name.endswith("embeddings.weight") else (gradient)
             )
         torch.testing.assert_close(update[0], expected, rtol=1e-9, atol=1e-9)
 

@@ -57,9 +57,7 @@ def study(tmp_path: Path) -> Path:
 def counted(names: list[str]) -> Callable[..., Iterator[tuple[Job, Outcome]]]:
     """A pool in this process that notes the names of its jobs."""
 
-    def pool(
-        jobs: Sequence[Job], started: Callable[[Job], None]
-    ) -> Iterator[tuple[Job, Outcome]]:
+    def pool(jobs: Sequence[Job], started: Callable[[Job], None]) -> Iterator[tuple[Job, Outcome]]:
         names.extend(job.name for job in jobs)
         return here(jobs, started)
 

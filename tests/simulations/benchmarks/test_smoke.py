@@ -16,6 +16,10 @@ FAST = {
     "overhead": [*TINY, *FEW, "--threads", "1"],
     "privacy": [*TINY, "--batch", "6", "--parts", "time", "--methods", "linear"],
     "robust": ["--clients", "30", "--size", "20"],
+    "robust_prefix": [
+        *(*TINY, "--task", "synthetic/sentiment", "--examples", "60", "--held-out", "10"),
+        *("--texts", "12", "--steps", "1", "--seeds", "2", "--epochs", "1"),
+    ],
     "scaling": ["--sizes", "3", "--vectors", "16"],
 }
 #: Each measures in processes of its own.
@@ -48,7 +52,7 @@ SLOW = {
         *("--batch", "2", "--tokens", "8", "--threads", "1"),
     ],
 }
-ONCE = ("crowd", "secure")  # measure nothing twice
+ONCE = ("crowd", "robust_prefix", "secure")  # measure nothing twice
 #: These have tests of their own, or need a task's files, a deployment or hours.
 NOT_RUN = "bits", "constant", "d90", "deployment", "fleet", "private_scores", "reach", "upper_half"
 CASES = [
