@@ -2,9 +2,9 @@
 
 For each seed a prefix is trained in one place on examples that the seed draws. Then the texts of
 the dev set are perturbed, and classified with the trained prefix, and with an extra prefix for each
-batch (``fedpeft.robust_prefix``). The attack reads the probabilities of the trained prefix. Learning
-rate and number of blocks of the extra prefix are those that score best on held-out training
-examples with typos, of the first seed; the dev set chooses nothing.
+batch (``fedpeft.robust_prefix``). The attack reads the probabilities of the trained prefix.
+Learning rate and number of blocks of the extra prefix are those that score best on held-out
+training examples with typos, of the first seed; the dev set chooses nothing.
 
 Finished seeds are kept in --work and not repeated.
 
@@ -44,9 +44,10 @@ SETTINGS = [
     "task.max_length=64",
     "local.warmup=0.06",
     "engine.threads=1",
+    "engine.autocast=bfloat16",
     "output.plots=false",
 ]
-LRS, BLOCKS = (0.01, 0.05, 0.15), (0, 3)  # tried for the extra prefix; the authors use 0.05, 0.15
+LRS, BLOCKS = (0.05, 0.15), (0, 3)  # tried for the extra prefix; the authors use 0.05, 0.15
 
 
 @dataclass(frozen=True)
