@@ -87,7 +87,7 @@ def trained(options: argparse.Namespace, seed: int) -> Subject:
     runtime = runtime_of(experiment)
     rows = generator(seed, "held-out").permutation(len(runtime.task.train))
     texts = runtime.task.train.select(rows[: options.examples])
-    data, when = runtime.encode(texts), When(seed, 0, 1)
+    data, when = runtime.encode(texts), When(seed, 1, 1)
     start = runtime.parameters.initial(seed)
     result = train_cohort(runtime.model, start, [data], [0], experiment.local, when)
     standard = standard_of(runtime.model, result.vectors[0], data, options.share)
