@@ -22,7 +22,14 @@ def rgp() -> str:
         spread = f"{of.mean():.3f} ({of.std():.3f})"
         to_rgp = differences(of, scores.loc[own])
         rows.append([name, f"{size:,.0f}", f"{sent:,.0f}", f"{epsilon:.2f}", spread, to_rgp])
-    heads = ["method", "numbers that travel", "bytes a round", "epsilon", "accuracy", "points to RGP"]
+    heads = [
+        "method",
+        "numbers that travel",
+        "bytes a round",
+        "epsilon",
+        "accuracy",
+        "points to RGP",
+    ]
     return table(heads, rows)
 
 

@@ -21,7 +21,8 @@ from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
 
-from fedpeft.cli.printing import plain_console
+from rich.console import Console
+
 from fedpeft.errors import UserError
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.parts.ladder import Ladder, draw, first_passing, ladders_of
@@ -171,7 +172,10 @@ def main(arguments: Sequence[str] | None = None, pool: Pool | None = None) -> Re
     def save() -> None:
         write_table(folder.path, finished_of(folder, plan.first_cells))
 
-    with folder.locked(), StudyDisplay(folder, options.jobs, plain_console()) as display:
+    with (
+        folder.locked(),
+        StudyDisplay(folder, options.jobs, Console(markup=False, highlight=False)) as display,
+    ):
         made = report(plan, Bisection(folder, pool, display), options, save)
     case = options.study.stem
     record("d90", case, made, arguments, options.results)

@@ -47,7 +47,7 @@ SETTINGS = [
     "engine.autocast=bfloat16",
     "output.plots=false",
 ]
-LRS, BLOCKS = (0.05, 0.15), (0, 3)  # tried for the extra prefix; the authors use 0.05, 0.15
+LRS, BLOCKS = (0.003, 0.01, 0.05), (0,)  # tried for the extra prefix; the authors: 0.05, 0.15
 
 
 @dataclass(frozen=True)
