@@ -4,7 +4,8 @@ Reads a study file whose cells have the labels ``method`` and ``size``, the size
 ascending order, and runs only some of its cells: all of the reference, then for each method a
 bisection over its sizes. A size counts if the mean score over the seeds is at least the share of
 the reference's. The bisection takes for granted that a larger size never scores less by more than
-the spread of the seeds; the table shows every size that was run.
+the spread of the seeds; the table shows every size that was run. With a [search] in the file, each
+size that is run is searched first, as by ``fedpeft study run``.
 
 Runs are cells of a study folder (--out): finished ones are not repeated, unfinished ones resume,
 and ``fedpeft study run FILE --out FOLDER --resume`` would run the others.
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
 from statistics import mean, stdev
@@ -25,87 +26,53 @@ from rich.console import Console
 
 from fedpeft.errors import UserError
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
-from simulations.benchmarks.parts.ladder import Ladder, draw, first_passing, ladders_of
+from simulations.benchmarks.parts.bisection import Bisection, Runs, scores
+from simulations.benchmarks.parts.ladder import Ladder, draw, ladders_of
 from simulations.study.display import StudyDisplay
-from simulations.study.execution import Pool, Watch, finished_of, run_cells
+from simulations.study.execution import Pool
 from simulations.study.file import read
 from simulations.study.folder import LOG, STUDY, StudyFolder
 from simulations.study.plan import Plan
 from simulations.study.pool import run_jobs
-from simulations.study.table import Finished, write_table
-
-Results = dict[str, list[Finished]]  # label of a size -> results of its seeds
-
-
-class Bisection:
-    """Runs the cells of a study that a bisection asks for.
-
-    Attributes:
-        results: method -> size -> results of its seeds, in the order in which they ran.
-    """
-
-    def __init__(self, folder: StudyFolder, pool: Pool, watch: Watch):
-        self._folder, self._pool, self._watch = folder, pool, watch
-        self.results: dict[str, Results] = {}
-
-    def score(self, ladder: Ladder, size: str) -> float:
-        """Run the seeds of one size of a method, and return their mean score.
-
-        Raises:
-            UserError: a run failed.
-        """
-        cells = ladder.sizes[size]
-        outcomes = run_cells(
-            self._folder, cells, self._pool, self._watch, f"{ladder.method} {size}"
-        )
-        if outcomes.failed:
-            name, reason = next(iter(outcomes.failed.items()))
-            raise UserError(f"{name}: {reason}")
-        results = [outcomes.finished[cell.name] for cell in cells]
-        self.results.setdefault(ladder.method, {})[size] = results
-        return mean(scores(results))
-
-    def smallest(self, ladder: Ladder, target: float) -> str | None:
-        """Return the smallest size of a method that reaches a score; None if none does."""
-        sizes = list(ladder.sizes)
-        found = first_passing(len(sizes), lambda at: self.score(ladder, sizes[at]) >= target)
-        return None if found is None else sizes[found]
-
-
-def scores(results: Sequence[Finished]) -> list[float]:
-    """Return the score of each run."""
-    return [float(one.result["score"]) for one in results]
 
 
 def rows_of(
-    results: Mapping[str, Results], found: Mapping[str, str | None], target: float
+    results: Mapping[str, Mapping[str, Runs]], found: Mapping[str, str | None], target: float
 ) -> list[Row]:
     """Return a row for each method and size that was run, ordered by size.
 
     Args:
-        results: method -> size -> results of its seeds.
+        results: method -> size -> the runs of its seeds.
         found: method -> the smallest size that reaches the target.
         target: the score to reach.
     """
+    ordered = [
+        (method, size, runs)
+        for method, sizes in results.items()
+        for size, runs in sorted(sizes.items(), key=lambda item: _numbers(item[1]))
+    ]
     return [
         {
             "method": method,
             "size": size,
-            "numbers": one[0].result["vector_size"] - one[0].result["head_size"],
-            "with head": one[0].result["vector_size"],
-            "score": round(mean(scores(one)), 4),
-            "deviation": round(stdev(scores(one)), 4) if len(one) > 1 else None,
-            "seeds at target": f"{sum(score >= target for score in scores(one))} of {len(one)}",
+            "numbers": _numbers(runs),
+            "lr": runs[0][0].experiment.local.lr,
+            "score": round(mean(scores(runs)), 4),
+            "deviation": round(stdev(scores(runs)), 4) if len(runs) > 1 else None,
+            "seeds at target": f"{sum(score >= target for score in scores(runs))} of {len(runs)}",
             "d90": "yes" if found.get(method) == size else "",
         }
-        for method, sizes in results.items()
-        for size, one in sorted(sizes.items(), key=lambda item: item[1][0].result["vector_size"])
+        for method, size, runs in ordered
     ]
 
 
-def report(
-    plan: Plan, bisection: Bisection, options: argparse.Namespace, save: Callable[[], None]
-) -> Report:
+def _numbers(runs: Runs) -> int:
+    """Return the number of trained numbers without the head."""
+    result = runs[0][1].result
+    return int(result["vector_size"]) - int(result["head_size"])
+
+
+def report(plan: Plan, bisection: Bisection, options: argparse.Namespace) -> Report:
     """Run the bisections of the chosen methods, and build the table."""
     ladders = ladders_of(plan.first_cells)
     if options.reference not in ladders:
@@ -119,10 +86,7 @@ def report(
         raise UserError(f"--methods '{unknown[0]}': expected some of {', '.join(ladders)}")
     full = bisection.score(reference, next(iter(reference.sizes)))
     target = options.share * full
-    found = {}
-    for name in names:
-        found[name] = bisection.smallest(ladders[name], target)
-        save()
+    found = {name: bisection.smallest(ladders[name], target) for name in names}
     table = rows_of(bisection.results, found, target)
     experiment = plan.first_cells[0].experiment
     facts = {
@@ -168,15 +132,9 @@ def main(arguments: Sequence[str] | None = None, pool: Pool | None = None) -> Re
     resume = (options.out / STUDY).is_file()
     folder = StudyFolder.create(options.out, text, resume, str(options.study), options.set)
     pool = pool or partial(run_jobs, count=options.jobs, log=folder.path / LOG)
-
-    def save() -> None:
-        write_table(folder.path, finished_of(folder, plan.first_cells))
-
-    with (
-        folder.locked(),
-        StudyDisplay(folder, options.jobs, Console(markup=False, highlight=False)) as display,
-    ):
-        made = report(plan, Bisection(folder, pool, display), options, save)
+    console = Console(markup=False, highlight=False)
+    with folder.locked(), StudyDisplay(folder, options.jobs, console) as display:
+        made = report(plan, Bisection(folder, plan, pool, display), options)
     case = options.study.stem
     record("d90", case, made, arguments, options.results)
     draw(made.table, made.facts["target"], options.results / f"d90-{case}.svg")

@@ -109,3 +109,24 @@ def test_wrong_names_are_refused(study: Path, tmp_path: Path) -> None:
     study.write_text(unlabelled)
     with pytest.raises(UserError, match="expected labels 'method' and 'size', got seed, method"):
         main([str(study), "--results", str(tmp_path), "--out", str(tmp_path / "other")], here)
+
+
+def test_a_searched_study_takes_the_best_trial_of_each_size(study: Path, tmp_path: Path) -> None:
+    """Only the sizes that the bisection asks for are searched."""
+    study.write_text(f"{STUDY}\n[search]\nover.local.lr = [1e-9, 0.05]\n")
+    options = [str(study), "--share", "0.01", "--methods", "SLaSh", "--results", str(tmp_path)]
+    names: list[str] = []
+    report = main([*options, "--out", str(tmp_path / "study")], counted(names))
+    best = json.loads((tmp_path / "study" / "best.json").read_text())
+    assert len(best) == len(report.table) == 4
+    assert len(names) == 4 * 2 + 4 * 2  # two trials and two seeds of four sizes
+    chosen = {row["size"]: row["lr"] for row in report.table}
+    for one in best:
+        size = one["axes"]["run"].split(" · ")[1]
+        assert chosen[size] == one["values"]["local.lr"]
+    highest: dict[int, float] = {}  # of the trials of each size
+    for path in (tmp_path / "study" / "trials").glob("*/result.json"):
+        trial = json.loads(path.read_text())
+        size, score = trial["vector_size"], trial["score"]
+        highest[size] = max(score, highest.get(size, 0))
+    assert sorted(highest.values()) == sorted(one["score"] for one in best)
