@@ -68,6 +68,7 @@ def _charged(assignment: Assignment, ledger: PrivacyLedger) -> Protection:
         dpsgd = DPSGD(
             *(plan.mechanism, privacy.clip, privacy.clipping, privacy.physical_batch, noise),
             examples=data.examples,
+            rank=privacy.rank,
         )
         protection = Protection(dpsgd=dpsgd, statements=(spent,))
     if privacy.charges_clients:

@@ -20,12 +20,22 @@ ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "docs"
 sys.path[:0] = [str(ROOT), str(SOURCE)]
 
-from parts import families, fleet, malicious, reference, results, small_messages, strangers  # noqa: E402  (the path is set above)
+from parts import (  # noqa: E402  (the path is set above)
+    families,
+    fleet,
+    malicious,
+    open_rows,
+    reference,
+    results,
+    small_messages,
+    strangers,
+)
 
 PARTS: dict[str, Callable[..., str]] = {
     **families.PARTS,
     **fleet.PARTS,
     **malicious.PARTS,
+    **open_rows.PARTS,
     **reference.PARTS,
     **results.PARTS,
     **small_messages.PARTS,
@@ -36,10 +46,13 @@ COMMITTED = [
     SOURCE / "results" / name
     for name in (
         "communication.md",
+        "d90.md",
         "late.md",
         "malicious.md",
         "reach.md",
         "record.md",
+        "rgp.md",
+        "robust-prefix.md",
         "small-messages.md",
     )
 ]

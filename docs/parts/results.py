@@ -145,7 +145,10 @@ def benchmark(name: str) -> str:
 def all_benchmarks() -> str:
     """Return all committed benchmarks that have no page of their own."""
     names = sorted(path.stem for path in BENCHMARKS.glob("*.md"))
-    own = "attacks", "bits", "clipping", "crowd", "methods", "private_scores"
+    own = (
+        *("attacks", "bits", "clipping", "crowd", "d90"),
+        *("methods", "private_scores", "robust_prefix"),
+    )
     return "\n\n".join(benchmark(name) for name in names if name not in own)
 
 

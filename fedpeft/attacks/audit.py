@@ -73,7 +73,7 @@ class Subject:
             return DPSGD(plain, 0.0, "flat", privacy.physical_batch, SecureNoise())
         noise = noise_of(privacy.reproducible, self.runtime.experiment.seed, purpose, index)
         mechanism, size = self.plan.mechanism, privacy.physical_batch
-        return DPSGD(mechanism, privacy.clip, privacy.clipping, size, noise)
+        return DPSGD(mechanism, privacy.clip, privacy.clipping, size, noise, rank=privacy.rank)
 
 
 def subject_of(

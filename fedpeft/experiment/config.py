@@ -26,6 +26,7 @@ from fedpeft.experiment.contradictions import (
     in_federation,
     in_head,
     in_privacy,
+    in_rank,
     in_task,
 )
 from fedpeft.experiment.devices import DevicesSection, in_devices
@@ -117,6 +118,7 @@ class Experiment(Section):
             *in_head(self.head),
             *in_engine(self.engine, self.method),
             *in_privacy(self.privacy, self.federation, self.clients_per_round),
+            *in_rank(self.privacy, self.method),
             *in_zeroth_order(self.local, self.wire, self.federation, self.privacy, self.method),
             *in_wire(self.wire, self.method),
             *in_devices(

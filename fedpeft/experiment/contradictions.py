@@ -82,7 +82,7 @@ def in_privacy(
                     f"privacy.unit = 'client' or 'both', not '{privacy.unit}'"
                 )
     if privacy.unit == "client":
-        unused = ["clip", "clipping", "physical_batch"]
+        unused = ["clip", "clipping", "physical_batch", "rank"]
         if privacy.client_epsilon is not None or privacy.client_noise_multiplier is not None:
             unused += ["epsilon", "noise_multiplier"]
         for key in (key for key in unused if key in changed):
@@ -109,6 +109,15 @@ def in_privacy(
         yield (
             f"privacy.client_quantile = {privacy.client_quantile}: only the server sees the norms "
             f"of several clients; with client_noise = 'clients' leave it out"
+        )
+
+
+def in_rank(privacy: PrivacySection, method: MethodSettings) -> Iterator[str]:
+    """Yield one line if the method has no matrices that RGP could reparametrize."""
+    if privacy.rank and method.name != "full":
+        yield (
+            f"privacy.rank = {privacy.rank}: RGP is for full fine-tuning; expected method.name = "
+            f"'full', not '{method.name}', or privacy.rank = 0"
         )
 
 

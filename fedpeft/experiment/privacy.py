@@ -41,6 +41,13 @@ class PrivacySection(Section):
         "flat",
         description="flat: shorten gradients longer than clip | automatic: scale all to about clip",
     )
+    rank: int = Field(
+        0,
+        ge=0,
+        le=MOST,
+        description="method full: rank of the gradient carriers of RGP, whose gradients are "
+        "clipped and noised instead of those of whole matrices; 0 = DP-SGD",
+    )
     physical_batch: int = Field(
         64, ge=1, le=MOST, description="examples in memory at once; local.batch_size may be larger"
     )

@@ -3,7 +3,8 @@
 A step samples each of the n examples with probability q, clips each gradient to an L2 norm of at
 most C, adds N(0, sigma^2 C^2) to every coordinate of their sum and divides by the expected batch
 size q n, which does not depend on the data (n may be a public number instead). Gradients are exact
-and cover the whole task vector.
+and cover the whole task vector. With a rank, they are those of gradient carriers of this rank, and
+the noisy mean is turned into an update of the task vector (``fedpeft.privacy.rgp``).
 
 Guarantee: with sigma > 0 and a secure noise source, a step is one run of the Poisson-subsampled
 Gaussian mechanism with (sigma, q) for adding or removing one example. The number of the client's
@@ -25,6 +26,7 @@ from fedpeft.batches.passes import parts_by_length
 from fedpeft.norms import row_norms
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.noise import Noise, poisson
+from fedpeft.privacy.rgp import carriers_of
 from fedpeft.privacy.whole_weights import example_gradients
 from fedpeft.profiling import phase
 
@@ -49,6 +51,7 @@ class DPSGD:
         physical_batch: examples in memory at once, over all clients of a cohort.
         noise: the random numbers of this client in this round.
         examples: the number n that others may know; None = the client's number of examples.
+        rank: rank of the gradient carriers (RGP), for full fine-tuning; 0 = whole gradients.
 
     Raises:
         ValueError: there is noise but no clip.
@@ -60,6 +63,7 @@ class DPSGD:
     physical_batch: int
     noise: Noise
     examples: int | None = None
+    rank: int = 0
 
     def __post_init__(self) -> None:
         if self.mechanism.noise_multiplier and not self.clip > 0:
@@ -85,13 +89,19 @@ def private_gradients(
     Batches may have any size, including 0; they are processed in physical batches. Gradients of
     numbers that are ``fixed``, bool [K or more, P], are zero before they are clipped.
     """
-    total = torch.zeros_like(vectors)
+    rank, noise = private[0].rank, private[0].noise
+    carriers = carriers_of(model, vectors, rank, noise) if rank else None
+    size = carriers.layout.size if carriers else vectors.shape[1]
+    total = vectors.new_zeros(len(vectors), size)
     rows = max(1, private[0].physical_batch // len(private))
     # Sorted by length to reduce padding; the order does not matter in a sum.
     for chosen in parts_by_length(data, batches, model.costs.per_pass, rows):
         with phase("data"):
             part = model.collate(data, chosen)
-        gradients = example_gradients(model, vectors, part)[0]
+        if carriers:
+            gradients = carriers.example_gradients(model, vectors, part)[0]
+        else:
+            gradients = example_gradients(model, vectors, part)[0]
         if fixed is not None:
             rows_of = gradients.view(len(vectors), -1, gradients.shape[1])
             rows_of.masked_fill_(fixed[: len(vectors), None], 0)
@@ -103,7 +113,8 @@ def private_gradients(
         p.mechanism.sampling_rate * (p.examples or len(d))
         for p, d in zip(private, data, strict=True)
     ]
-    return total / total.new_tensor(expected)[:, None]
+    mean = total / total.new_tensor(expected)[:, None]
+    return carriers.lift(model.layout, mean) if carriers else mean
 
 
 def clipped_sums(gradients: Tensor, groups: int, private: DPSGD) -> Tensor:

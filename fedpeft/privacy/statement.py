@@ -173,6 +173,7 @@ def read_statement(
     """
     privacy, composition = experiment.privacy, Composition.from_bytes(data)
     clipping: str
+    detail = ""
     sampling: Literal["Poisson", "none"]
     noise, detail = "gaussian", ""
     try:
@@ -183,6 +184,8 @@ def read_statement(
                 example_delta(experiment, examples),
             )
             clip, clipping, sampling = privacy.clip, privacy.clipping, "Poisson"
+            if privacy.rank:
+                detail = f"; RGP (Yu et al. 2021): gradients of carriers of rank {privacy.rank}"
         else:
             epsilon, sigma, given = privacy.of_clients()
             rate, delta = 1.0, client_delta(experiment.federation.clients, given)

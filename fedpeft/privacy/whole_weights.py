@@ -11,6 +11,7 @@ position embeddings, which a batch shares, as those of one example.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Set as AbstractSet
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import partial
@@ -64,11 +65,44 @@ def weight_gradients(model: TaskModel, vectors: Tensor, batch: Batch) -> tuple[T
     if not model.method.shape.sites.example_weights:
         family = model.method.shape.family
         raise ValueError(f"{family} backbones have weights without gradients of single examples")
-    parts = model.layout.unpack(vectors.detach())
-    parameters = {name: part.requires_grad_() for name, part in parts.items()}
+    parameters = trainable(model, vectors)
     realised = model.realise_parameters(parameters)
     gradients = vectors.new_zeros(len(batch.read), model.layout.size)
-    leaves, outputs = list(parameters.values()), list(model.layout.unpack(gradients).values())
+    receive = pulled_back(parameters, model.layout.unpack(gradients))
+    changes = {m.name: m.value for m in realised.modifications if isinstance(m, WeightChange)}
+    weights = current_weights(model, changes)
+    origin = dict(zip(weights.values(), changes.values(), strict=True))
+
+    def receive_call(call: Call, gradient: Tensor) -> None:
+        for tensor, samples in call.samples(gradient).items():
+            receive(origin[tensor], samples)
+
+    return gradients, backward(model, realised, weights, batch, receive, receive_call)
+
+
+def trainable(model: TaskModel, vectors: Tensor) -> dict[str, Tensor]:
+    """Return the parameters of task vectors [1, P] as leaves, ``name -> [1, *shape]``."""
+    parts = model.layout.unpack(vectors.detach())
+    return {name: part.requires_grad_() for name, part in parts.items()}
+
+
+def current_weights(model: TaskModel, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the backbone's weights with the changes [1, *shape] added, as leaves, by name."""
+    backbone = model.backbone.model
+    return {
+        name: (backbone.get_parameter(name) + change[0]).detach().requires_grad_()
+        for name, change in changes.items()
+    }
+
+
+def pulled_back(parameters: Mapping[str, Tensor], outputs: Mapping[str, Tensor]) -> Receiver:
+    """Return a receiver that adds each example's gradient of the parameters to ``outputs``.
+
+    Args:
+        parameters: name -> [1, *shape], from which the received tensors are made.
+        outputs: name -> [N, *shape], of the same names in the same order.
+    """
+    leaves = list(parameters.values())
 
     def receive(tensor: Tensor, samples: Tensor) -> None:
         # The vector-Jacobian product of ``realise`` for one tensor. Row by row: SAID takes twice
@@ -78,19 +112,38 @@ def weight_gradients(model: TaskModel, vectors: Tensor, batch: Batch) -> tuple[T
             products = torch.autograd.grad(
                 tensor, leaves, cotangent[None], retain_graph=True, allow_unused=True
             )
-            for part, gradient in zip(outputs, products, strict=True):
+            for part, gradient in zip(outputs.values(), products, strict=True):
                 if gradient is not None:
                     part[row] += gradient[0]
 
+    return receive
+
+
+def backward(
+    model: TaskModel,
+    realised: Realised,
+    weights: Mapping[str, Tensor],
+    batch: Batch,
+    receive: Receiver,
+    receive_call: Callable[[Call, Tensor], None],
+) -> Tensor:
+    """Pass on each example's gradients of the head and of the modules' outputs; return losses [N].
+
+    Args:
+        model: the task model; its backbone does not change.
+        realised: its head is used.
+        weights: current weights of the backbone, by name; calls of the modules that hold any of
+            them are recorded.
+        batch: N examples in one group; gradients are multiplied by their weights.
+        receive: gets the head's tensors.
+        receive_call: gets each call of a module and the gradient of its output, while the weights
+            are in the backbone.
+    """
     backbone = model.backbone.model
-    changes = {m.name: m.value for m in realised.modifications if isinstance(m, WeightChange)}
-    weights = {
-        f"backbone.{name}": (backbone.get_parameter(name) + change[0]).detach().requires_grad_()
-        for name, change in changes.items()
-    }
-    origin = dict(zip(weights.values(), changes.values(), strict=True))
-    work = partial(_backward, model, realised, origin, batch, receive)
-    return gradients, functional_call(_Within(backbone), weights, (work,))
+    named = {f"backbone.{name}": weight for name, weight in weights.items()}
+    work = partial(_backward, model, realised, set(weights.values()), batch, receive, receive_call)
+    losses: Tensor = functional_call(_Within(backbone), named, (work,))
+    return losses
 
 
 class _Within(nn.Module):
@@ -107,18 +160,16 @@ class _Within(nn.Module):
 def _backward(
     model: TaskModel,
     realised: Realised,
-    origin: Mapping[Tensor, Tensor],
+    weights: AbstractSet[Tensor],
     batch: Batch,
     receive: Receiver,
+    receive_call: Callable[[Call, Tensor], None],
 ) -> Tensor:
-    """Pass each example's gradients to ``receive``, one tensor at a time; return losses [N].
-
-    ``origin`` maps the backbone's current weights to their realised changes [1, *shape].
-    """
+    """See ``backward``; one tensor at a time."""
     rows = len(batch.read)
     heads = (realised.head_weight, realised.head_bias)
     copies = [head.detach().repeat_interleave(rows, 0).requires_grad_() for head in heads]
-    with _recorded(model.backbone.model, origin, rows) as calls:
+    with _recorded(model.backbone.model, weights, rows) as calls:
         copied = replace(realised, modifications=[], head_weight=copies[0], head_bias=copies[1])
         losses = model.losses(model.outputs(copied, batch), batch)
     wanted = [*copies, *(call.output for call in calls)]
@@ -126,46 +177,42 @@ def _backward(
     for head, gradient in zip(heads, gradients[:2], strict=True):
         receive(head, gradient)
     for call, gradient in zip(calls, gradients[2:], strict=True):
-        for tensor, samples in _samples(call, gradient).items():
-            receive(origin[tensor], samples)
+        receive_call(call, gradient)
     return losses.detach()
 
 
 @dataclass(frozen=True)
-class _Call:
+class Call:
     """One call of a module, with its input and output, [N, ...]."""
 
     module: nn.Module
     inputs: Tensor
     output: Tensor
 
+    def samples(self, gradient: Tensor) -> dict[Tensor, Tensor]:
+        """Return each example's gradient [N, *shape] of the module's weights.
 
-def _samples(call: _Call, gradient: Tensor) -> dict[Tensor, Tensor]:
-    """Return each example's gradient [N, *shape] of the module's weights.
+        ``gradient`` is the gradient of the call's output, [N, ...].
+        """
+        from opacus import GradSampleModule
 
-    ``gradient`` is the gradient of the call's output, [N, ...].
-    """
-    from opacus import GradSampleModule
-
-    sampler = GradSampleModule.GRAD_SAMPLERS[type(call.module)]
-    samples = sampler(call.module, [call.inputs], gradient)
-    padding = getattr(call.module, "padding_idx", None)
-    if padding is not None:  # as in torch, but not in Opacus
-        samples[call.module.weight][:, padding] = 0
-    return samples
+        sampler = GradSampleModule.GRAD_SAMPLERS[type(self.module)]
+        samples: dict[Tensor, Tensor] = sampler(self.module, [self.inputs], gradient)
+        padding = getattr(self.module, "padding_idx", None)
+        if padding is not None:  # as in torch, but not in Opacus
+            samples[self.module.weight][:, padding] = 0  # type: ignore[index]
+        return samples
 
 
 @contextmanager
-def _recorded(
-    backbone: nn.Module, weights: Mapping[Tensor, Tensor], rows: int
-) -> Iterator[list[_Call]]:
+def _recorded(backbone: nn.Module, weights: AbstractSet[Tensor], rows: int) -> Iterator[list[Call]]:
     """Record the calls of the modules that hold any of ``weights``."""
-    calls: list[_Call] = []
+    calls: list[Call] = []
 
     def record(module: nn.Module, inputs: tuple[Tensor, ...], output: Tensor) -> Tensor:
         # BERT looks up positions once for all examples, [1, T]; every example needs a gradient.
         first, output = (tensor.expand(rows, *tensor.shape[1:]) for tensor in (inputs[0], output))
-        calls.append(_Call(module, first.detach(), output))
+        calls.append(Call(module, first.detach(), output))
         return output
 
     owners = [

@@ -359,3 +359,20 @@ def test_a_round_without_sampled_clients_still_adds_noise(quick: Quick, federate
     counts = [line["clients"] for line in rounds]
     assert 0 in counts, "no round of nobody among these; another seed would have one"
     assert len(rounds) == 6
+
+
+def test_rgp_trains_with_the_epsilon_of_dpsgd_and_says_so(federate: Federate) -> None:
+    """The task vector holds all weights, of which the embeddings stay as they were."""
+    sizes = ["task.train_limit=60", "task.eval_limit=20", "federation.rounds=2"]
+    quick = ["backbone=tiny", "engine.threads=1", "federation.clients=2", "output.plots=false"]
+    whole = [*quick, *sizes, *EXAMPLE, "method.name=full", "privacy.physical_batch=4"]
+    plain = result_of(federate(Experiment.load("", whole), out="plain"))
+    experiment = Experiment.load("", [*whole, "privacy.rank=2"])
+    folder = federate(experiment, out="rgp")
+    result, vector = result_of(folder), vector_of(folder)
+    assert result["vector_size"] == plain["vector_size"]
+    said, other = (each["privacy"]["example"] for each in (result, plain))
+    assert said["mechanism"].endswith("; RGP (Yu et al. 2021): gradients of carriers of rank 2")
+    assert {**said, "mechanism": ""} == {**other, "mechanism": ""}
+    assert 0.1 < np.mean(vector == 0) < 0.9  # embeddings
+    assert vector_of(federate(experiment, out="again")).tobytes() == vector.tobytes()

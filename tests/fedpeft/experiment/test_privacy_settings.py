@@ -24,6 +24,14 @@ REFUSED = {
         "is not used with privacy.unit = 'client'",
     ),
     "unused clip": ([*CLIENT, "privacy.clip=5"], "is not used"),
+    "carriers of another method": (
+        [*EXAMPLE, "privacy.rank=2", "method.name=lora"],
+        "RGP is for full fine-tuning; expected method.name = 'full', not 'lora'",
+    ),
+    "carriers without privacy of examples": (
+        [*CLIENT, "privacy.rank=2", "method.name=full"],
+        "is not used with privacy.unit = 'client'",
+    ),
     "client key with unit example": (
         [*EXAMPLE, "privacy.client_epsilon=2"],
         "is about whole clients",
@@ -115,6 +123,7 @@ def test_settings_that_protect_less_than_they_claim_are_refused(case: str) -> No
         [],
         EXAMPLE,
         CLIENT,
+        [*EXAMPLE, "privacy.rank=2", "method.name=full"],
         ["privacy.unit=both", "privacy.epsilon=3", "privacy.client_noise_multiplier=0.7"],
         ["privacy.unit=example", "privacy.noise_multiplier=0", "privacy.clip=0"],
         [*BANDED, "federation.per_round=10", "privacy.separation=10"],

@@ -16,6 +16,10 @@ FAST = {
     "overhead": [*TINY, *FEW, "--threads", "1"],
     "privacy": [*TINY, "--batch", "6", "--parts", "time", "--methods", "linear"],
     "robust": ["--clients", "30", "--size", "20"],
+    "robust_prefix": [
+        *(*TINY, "--task", "synthetic/sentiment", "--examples", "60", "--held-out", "10"),
+        *("--texts", "12", "--steps", "1", "--seeds", "2", "--epochs", "1"),
+    ],
     "scaling": ["--sizes", "3", "--vectors", "16"],
     "serving": [
         *(*TINY, "--task", "synthetic/sentiment", "--d", "12", "--vectors", "20"),
@@ -58,9 +62,10 @@ SLOW = {
     ],
     "unmasking": ["--clients", "20", "--size", "10"],
 }
-ONCE = ("crowd", "noised", "secure", "serving_load", "unmasking")  # measure nothing twice
+#: These measure nothing twice.
+ONCE = ("crowd", "noised", "robust_prefix", "secure", "serving_load", "unmasking")
 #: These have tests of their own, or need a task's files, a deployment or hours.
-NOT_RUN = "bits", "constant", "deployment", "fleet", "private_scores", "reach", "upper_half"
+NOT_RUN = "bits", "constant", "d90", "deployment", "fleet", "private_scores", "reach", "upper_half"
 CASES = [
     *FAST.items(),
     *(pytest.param(*case, marks=pytest.mark.long, id=case[0]) for case in SLOW.items()),
