@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
@@ -33,14 +34,35 @@ def test_study_tutorial_draws_a_report_without_texts(tmp_path: Path) -> None:
     assert "They called it" not in page
 
 
-@pytest.mark.long
-def test_deployment_tutorial_ends_with_two_online_nodes(tmp_path: Path) -> None:
+@pytest.fixture
+def port_is_free() -> None:
+    """Skip a test of a deployment if something else uses its port."""
     with socket.socket() as server:
         if server.connect_ex(("127.0.0.1", 9092)) == 0:
-            pytest.skip("port 9092, which the deployment tutorial uses, is taken")
+            pytest.skip("port 9092, which the tutorials of deployments use, is taken")
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("port_is_free")
+def test_deployment_tutorial_ends_with_two_online_nodes(tmp_path: Path) -> None:
     status = read("deployment", tmp_path)[-1]
     assert "north" in status and "south" in status and status.count("online") == 2
     assert (tmp_path / "runs" / "first" / "result.json").exists()
+
+
+@pytest.mark.long
+@pytest.mark.usefixtures("port_is_free")
+def test_secure_tutorial_loses_a_node_and_ends_with_its_privacy(tmp_path: Path) -> None:
+    spent = read("secure", tmp_path)[-1]
+    assert "epsilon" in spent and "client" in spent
+    rounds = {}
+    for name in ("sums", "lost", "noise"):
+        lines = (tmp_path / "runs" / name / "rounds.jsonl").read_text("utf-8").splitlines()
+        rounds[name] = [json.loads(line) for line in lines]
+    assert [len(lines) for lines in rounds.values()] == [3, 3, 3]
+    assert [line["clients"] for line in rounds["lost"]] in ([5, 4, 4], [5, 5, 4])
+    assert [line["clients"] for line in rounds["sums"] + rounds["noise"]] == [5] * 6
+    assert rounds["sums"][-1]["score"] > 0.8 and 7 < rounds["noise"][-1]["epsilon"] < 8
 
 
 def test_study_of_the_readme_is_that_of_the_tutorial() -> None:
