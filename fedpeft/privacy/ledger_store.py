@@ -27,6 +27,8 @@ Unit = Literal["example", "client"]
 
 NOISE = "noise"  # key of a charge's note, with the distribution of noise that is not Gaussian
 _FORMAT = 1
+#: Of ledgers with noise that is not Gaussian: readers of format 1 would take it for Gaussian noise.
+_WITH_NOISE = 2
 _BUSY_SECONDS = 120.0  # another process holds the lock while it composes mechanisms
 _TABLES = """
 CREATE TABLE charges (id INTEGER PRIMARY KEY, time TEXT, unit TEXT, noise_multiplier REAL,
@@ -218,6 +220,8 @@ def append(connection: sqlite3.Connection, contents: Contents, charge: Charge) -
     digest = _digest(contents.digest, row)
     connection.execute(f"INSERT INTO charges VALUES ({', '.join('?' * 12)})", (*row, digest))
     connection.execute("UPDATE seal SET count = ?, digest = ?", (charge.id, digest))
+    if mechanism.noise != "gaussian":
+        connection.execute("UPDATE seal SET format = ?", (_WITH_NOISE,))
 
 
 def read_chain(connection: sqlite3.Connection, path: Path) -> Contents:
@@ -230,8 +234,9 @@ def read_chain(connection: sqlite3.Connection, path: Path) -> Contents:
     if len(seals) != 1:
         raise LedgerDamaged(path, f"it has {len(seals)} seals instead of one")
     version, owner, data, count, sealed = seals[0]
-    if version != _FORMAT:
-        raise LedgerDamaged(path, f"its format is {version}, this fedpeft reads {_FORMAT}")
+    if version not in (_FORMAT, _WITH_NOISE):
+        expected = f"{_FORMAT} and {_WITH_NOISE}"
+        raise LedgerDamaged(path, f"its format is {version}, this fedpeft reads {expected}")
     digest, charges = _first_digest(owner, data), []
     for *row, stored in connection.execute("SELECT * FROM charges ORDER BY id"):
         digest = _digest(digest, row)

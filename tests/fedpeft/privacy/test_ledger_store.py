@@ -6,12 +6,14 @@ import itertools
 import random
 import shutil
 import sqlite3
+from contextlib import closing
 from pathlib import Path
 
 import pytest
 from ledgers import charged, opened
 
 from fedpeft.errors import UserError
+from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.ledger import LedgerDamaged, read_ledger
 
 PAGE = 4096  # bytes that SQLite writes at once
@@ -79,7 +81,7 @@ def test_a_flipped_bit_is_detected_or_harmless(full: Path) -> None:
         ("UPDATE seal SET count = 3", "4 charges do not match the seal of 3"),
         ("UPDATE seal SET owner = 'client 4'", "charge 1"),
         ("UPDATE seal SET data = 'cd'", "charge 1"),
-        ("UPDATE seal SET format = 2", "format is 2, this fedpeft reads 1"),
+        ("UPDATE seal SET format = 3", "format is 3, this fedpeft reads 1 and 2"),
         ("DELETE FROM seal", "0 seals"),
         ("DROP TABLE charges", "no such table"),
     ],
@@ -95,6 +97,22 @@ def test_an_edited_ledger_is_refused(full: Path, edit: str, words: str) -> None:
         ledger.charges("example")
     with pytest.raises(LedgerDamaged, match=words):
         charged(ledger)
+
+
+def test_noise_that_older_versions_misread_changes_the_format(path: Path) -> None:
+    """They read format 1 only, and would take the noise for Gaussian noise."""
+
+    def version() -> int:
+        with closing(sqlite3.connect(path)) as connection:
+            return int(connection.execute("SELECT format FROM seal").fetchone()[0])
+
+    mechanisms = [Mechanism(2.0, 1.0, 1), Mechanism(2.0, 1.0, 1, "skellam"), Mechanism(2.0, 1.0, 1)]
+    ledger, versions = opened(path), []
+    for number, mechanism in enumerate(mechanisms, 1):
+        charged(ledger, mechanism, round_number=number)
+        versions.append(version())
+    assert versions == [1, 2, 2]
+    assert read_ledger(path).mechanisms("example") == mechanisms
 
 
 def test_an_edited_empty_ledger_is_refused(path: Path) -> None:
