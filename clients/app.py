@@ -92,14 +92,14 @@ def handshake(message: Message, context: Context) -> Message:
         for name, value in data.runtime.identity.items()
         if name != "version"
     }
-    client, examples = data.client, data.examples
+    client, examples, peer = data.client, data.examples, introduce(data)
     remember(context, toml, data, request.run)
     reply = HandshakeReply(
         version=__version__,
         client=client,
         examples=examples,
         reference=held(data),
-        peer=introduce(data),
+        peer=peer,
         **digests,
     )
     return _reply(reply, message)

@@ -75,7 +75,8 @@ def _key(request: Request) -> str:
     """
     total = hashlib.sha256(f"{request.label.hex()}|{request.round}|".encode())
     total.update(request.reference or request.vector)
-    total.update(request.members + request.sealed)
+    for part in (request.members, request.sealed):
+        total.update(hashlib.sha256(part).digest())
     return total.hexdigest()
 
 

@@ -60,9 +60,9 @@ def charge(assignment: Assignment) -> Protection:
 def _charged(assignment: Assignment, ledger: PrivacyLedger) -> Protection:
     experiment, data = assignment.experiment, assignment.data
     privacy, protection = experiment.privacy, Protection()
+    limit = None if data.max_epsilon is None else (data.max_epsilon, data.delta)
     if privacy.examples:
         plan = example_plan(experiment, data.examples)
-        limit = None if data.max_epsilon is None else (data.max_epsilon, data.delta)
         spent = _charge(ledger, "example", plan, assignment, limit)
         noise = _noise(assignment, "example-noise")
         dpsgd = DPSGD(
@@ -73,7 +73,7 @@ def _charged(assignment: Assignment, ledger: PrivacyLedger) -> Protection:
         protection = Protection(dpsgd=dpsgd, statements=(spent,))
     if privacy.charges_clients:
         plan = client_plan(experiment)
-        spent = _charge(ledger, "client", plan, assignment)
+        spent = _charge(ledger, "client", plan, assignment, limit)
         statements = (*protection.statements, spent)
         # Noise for a sum is added to the levels of the update, see ``fedpeft.sums``.
         hiding = plan if privacy.local else None
@@ -97,7 +97,7 @@ def _charge(
     unit: Unit,
     plan: Plan,
     assignment: Assignment,
-    limit: tuple[float, float] | None = None,
+    limit: tuple[float, float] | None,
 ) -> tuple[Unit, Composition]:
     """Charge one unit's mechanism and return all its charges; see PrivacyLedger.charge."""
     experiment, privacy = assignment.experiment, assignment.experiment.privacy

@@ -67,7 +67,7 @@ class Masking:
         if unsigned := _unsigned(context, latest.peers, listed):
             raise ClientError(f"{unsigned} keys of members are not signed for this round")
         self._context = request_context(context, *work)
-        asked = hashlib.sha256(self._context.encode() + listed + sealed).digest()
+        asked = _digest(self._context.encode(), listed, sealed)
         if latest.asked not in (b"", asked):
             raise ClientError("the keys of this round have masked an update for others")
         held = _held(data, run.private, latest, by_client, sealed, rules)
@@ -101,7 +101,7 @@ class Masking:
             bits: of a sum of levels.
 
         Raises:
-            ClientError: this update was masked before, or another one with these keys.
+            ClientError: another update was masked with these keys.
         """
         self._record(hashlib.sha256(levels.tobytes() + facts.tobytes()).digest())
         own = self._data.client
@@ -119,18 +119,23 @@ class Masking:
                 if (run.latest.asked, run.latest.masked) != (self._secrets.asked, update):
                     raise ClientError("the keys of this round have masked another update")
                 return
-            if update in run.updates:
-                raise ClientError("this update was masked before, in another round")
             self._secrets = replace(self._secrets, masked=update)
-            secrets.write(self._data, run.with_masked(update, self._secrets))
+            secrets.write(self._data, replace(run, latest=self._secrets))
+
+
+def _digest(*parts: bytes) -> bytes:
+    return hashlib.sha256(b"".join(hashlib.sha256(part).digest() for part in parts)).digest()
 
 
 def _check_members(
     latest: RoundSecrets, listed: Mapping[int, Member], own: int, rules: Sharing
 ) -> None:
     """Check the members of a round; raise ClientError."""
-    if own not in listed or listed[own].key != keys.public_key(latest.private):
+    key = keys.public_key(latest.private)
+    if own not in listed or (listed[own].key, listed[own].holder_seed) != (key, latest.holder_seed):
         raise ClientError("this client is not among the members of the round")
+    if len({member.key for member in listed.values()}) < len(listed):
+        raise ClientError("one key of the round stands for two members")
     if unknown := listed.keys() - peers_of(latest.peers).keys():
         raise ClientError(f"{len(unknown)} members were not among the clients prepared for")
     if len(listed) < rules.survivors:

@@ -27,12 +27,15 @@ def introduce(data: LocalData) -> bytes:
     """Return how the client introduces itself to its peers in a run; empty without secure sums.
 
     Raises:
+        ClientError: the client had another number in this run.
         Refusal: the node has no roster.
     """
     if not data.runtime.experiment.federation.secure:
         return b""
     secrets.roster(data)
-    registered, private = secrets.registered_key(data), secrets.read(data).private
+    with secrets.exclusive(data):
+        private = secrets.read(data).private
+    registered = secrets.registered_key(data)
     return keys.introduced(registered, data.context, data.client, private).to_bytes()
 
 
@@ -57,7 +60,7 @@ def prepare(data: LocalData, number: int, listed: bytes) -> PrepareReply:
         raise ClientError(f"round {number}: expected 1 to {rounds}")
     with secrets.exclusive(data):
         run = secrets.read(data)
-        _check_peers(data, listed, keys.public_key(run.private))
+        _check_peers(data, listed, run.private)
         latest = run.latest
         if latest is None or (latest.number, latest.peers) != (number, listed):
             if latest and number <= latest.number:
@@ -129,13 +132,15 @@ def _reply(
     )
 
 
-def _check_peers(data: LocalData, listed: bytes, own: bytes) -> None:
+def _check_peers(data: LocalData, listed: bytes, private: bytes) -> None:
     """Check the clients of a round, this one included; raise ClientError."""
-    peers = peers_of(listed)
-    if data.client not in peers or peers[data.client].key != own:
+    peers, registered = peers_of(listed), secrets.registered_key(data)
+    # Also its registered key: another client could sign this one's keys of the run as its own.
+    if peers.get(data.client) != keys.introduced(registered, data.context, data.client, private):
         raise ClientError("this client is not among the clients of the round")
-    if len({peer.name for peer in peers.values()}) < len(peers):
-        raise ClientError("a registered key stands for two clients of the round")
+    for part in ("name", "key", "verifier"):
+        if len({getattr(peer, part) for peer in peers.values()}) < len(peers):
+            raise ClientError("one key stands for two clients of the round")
     strangers = _strangers(secrets.roster(data), data.context, listed)
     if strangers:
         raise ClientError(

@@ -5,7 +5,7 @@ from __future__ import annotations
 from clients.data import LocalData
 from clients.errors import Refusal
 from fedpeft.privacy.accounting import spent
-from fedpeft.privacy.plan import example_plan
+from fedpeft.privacy.plan import client_plan, example_plan
 from fedpeft.runtime import Runtime
 
 #: Numbers of stored projections, and of the gradients of a physical batch, that are allowed for
@@ -15,11 +15,15 @@ _PER_NUMBER = 20
 
 
 def require_open(data: LocalData) -> None:
-    """Refuse an evaluation where epsilon is limited, because its exact counts are not private.
+    """Refuse an evaluation that the experiment does not need, or that is not private enough.
+
+    Exact counts are not private, and the server chooses the vector.
 
     Raises:
-        Refusal: the owner of the data has set a limit.
+        Refusal: the server evaluates, or the owner of the data has set a limit.
     """
+    if data.runtime.experiment.federation.evaluation != "clients":
+        raise Refusal("federation.evaluation = 'server': clients evaluate nothing in this run")
     if data.max_epsilon is not None:
         raise Refusal(
             "this node limits its epsilon, and evaluation is not private; it trains only "
@@ -58,10 +62,10 @@ def require_rules(data: LocalData) -> None:
         return
     experiment = data.runtime.experiment
     privacy, task = experiment.privacy, experiment.task
-    if not privacy.examples:
+    if not (privacy.examples or privacy.charges_clients):
         raise Refusal(
-            f"privacy.unit = '{privacy.unit}': this node takes part only with privacy for "
-            f"examples, of an epsilon up to {limit:g}"
+            f"privacy.unit = '{privacy.unit}': this node takes part only with noise of its own, "
+            f"for examples or for all of its data, of an epsilon up to {limit:g}"
         )
     if privacy.reproducible:  # the server chose the seed
         raise Refusal(
@@ -74,12 +78,16 @@ def require_rules(data: LocalData) -> None:
                 f"task.{key} = {count}: this node limits its epsilon, and trains on all of its "
                 f"examples"
             )
-    once = spent([example_plan(experiment, data.examples).mechanism], data.delta).epsilon
-    if once > limit:
-        raise Refusal(
-            f"one round spends epsilon {once:.4g} (delta {data.delta:g}), and this node's limit is "
-            f"{limit:g}; expected a larger privacy.noise_multiplier, or a smaller privacy.epsilon"
-        )
+    plans = [example_plan(experiment, data.examples)] if privacy.examples else []
+    plans += [client_plan(experiment)] if privacy.charges_clients else []
+    for plan in plans:
+        once = spent([plan.mechanism], data.delta).epsilon
+        if once > limit:
+            raise Refusal(
+                f"one round spends epsilon {once:.4g} (delta {data.delta:g}), and this node's "
+                f"limit is {limit:g}; expected a larger privacy.noise_multiplier, or a smaller "
+                f"privacy.epsilon"
+            )
 
 
 def _require_size(runtime: Runtime, most: int) -> None:

@@ -10,12 +10,12 @@ import json
 import secrets
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from clients.data import LocalData
-from clients.errors import Refusal
+from clients.errors import ClientError, Refusal
 from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, keep_newest, write_together
 from fedpeft.hosting.locks import locked
@@ -28,7 +28,6 @@ if TYPE_CHECKING:
 NOISE_BYTES = 32  # of a seed of noise
 _RUNS = 100  # files of one folder: a server could otherwise fill a node's disk with runs
 _PATIENCE = 60.0  # seconds that a process waits for another one of the node
-_UPDATES = 1000  # digests of updates kept of a run
 
 
 @dataclass(frozen=True)
@@ -75,19 +74,15 @@ class RunSecrets:
     """The secrets of a run.
 
     Attributes:
+        client: number of the client, the same in the whole run: under two numbers it would share
+            its secrets twice, and holders would reveal both of them.
         private: X25519 key of the run.
-        updates: SHA-256 of each update that was masked.
         latest: of the last round that was prepared.
     """
 
+    client: int
     private: bytes
-    updates: tuple[bytes, ...] = ()
     latest: RoundSecrets | None = None
-
-    def with_masked(self, update: bytes, latest: RoundSecrets) -> RunSecrets:
-        """Return the secrets after the masking of an update with this digest."""
-        updates = (*self.updates, update)[-_UPDATES:]
-        return replace(self, updates=updates, latest=latest)
 
 
 @contextmanager
@@ -106,17 +101,21 @@ def read(data: LocalData) -> RunSecrets:
     """Return the client's secrets of a run; new ones at its first use.
 
     Raises:
+        ClientError: the client had another number in this run.
         UserError: the file is damaged.
     """
     path = _path(data)
     if not path.exists():
-        made = RunSecrets(secrets.token_bytes(keys.KEY_BYTES))
+        made = RunSecrets(data.client, secrets.token_bytes(keys.KEY_BYTES))
         write(data, made)
         return made
     try:
-        return _run(json.loads(path.read_text(encoding="utf-8")))
+        run = _run(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
         raise UserError("the file of this client's secrets is damaged; start a new run") from None
+    if run.client != data.client:
+        raise ClientError(f"client {data.client}: this client is {run.client} in this run")
+    return run
 
 
 def write(data: LocalData, run: RunSecrets) -> None:
@@ -177,9 +176,8 @@ def _plain(value: Any) -> Any:
 
 
 def _run(values: Mapping[str, Any]) -> RunSecrets:
-    latest = values["latest"]
-    updates = tuple(bytes.fromhex(each) for each in values["updates"])
-    return RunSecrets(bytes.fromhex(values["private"]), updates, latest and _round(latest))
+    latest, private = values["latest"], bytes.fromhex(values["private"])
+    return RunSecrets(int(values["client"]), private, latest and _round(latest))
 
 
 def _round(values: Mapping[str, Any]) -> RoundSecrets:

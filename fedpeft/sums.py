@@ -175,9 +175,8 @@ def sharing_for(experiment: Experiment, clients: int = 0) -> Sharing:
         UserError: the numbers are not safe.
     """
     asked, secure = experiment.clients_summed, experiment.secure
-    noised = experiment.privacy.distributed
-    survivors = threshold(asked, secure.colluders, secure.threshold, noised)
-    return sharing_of(asked, secure.colluders, survivors, noised, clients)
+    survivors = threshold(asked, secure.colluders, secure.threshold)
+    return sharing_of(asked, secure.colluders, survivors, clients)
 
 
 def honest(experiment: Experiment) -> int:

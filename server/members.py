@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpeft.errors import RunFailed, printable
 from fedpeft.experiment.config import Experiment
-from fedpeft.secure.keys import Peer
+from fedpeft.secure.masks import run_context
 from fedpeft.tasks.metrics import MAX_EXAMPLES
 from server.byte_ledger import ByteLedger
 from server.exchange import LONGEST
@@ -27,6 +27,7 @@ from server.handshake import (
     send_handshakes,
     with_backbone,
 )
+from server.introduction import check_introduction
 from server.nodes import Node, Nodes
 from server.silence import Silence
 
@@ -228,12 +229,22 @@ class Members:
                 f"{name}: client {client} with {examples} examples does not belong here; expected "
                 f"client 0 to {count - 1} with 1 to {MAX_EXAMPLES} examples"
             )
-        if self.experiment.federation.secure and len(report.peer) != Peer.SIZE:
-            raise Refused(f"{name}: has not introduced itself to its peers")
+        if self.experiment.federation.secure:
+            self._check_introduction(node_id, client, report.peer)
         shown = name if deployed else ""
         self.clients[client] = Node(node_id, examples, shown, report.reference, report.peer)
         self.numbers[node_id] = client
         return client
+
+    def _check_introduction(self, node_id: int, client: int, peer: bytes) -> None:
+        public = {node.node_id: node.public_key for node in self.nodes.registered}
+        others = (node.peer for node in self.clients.values())
+        context = run_context(self.experiment.digest, self.run)
+        try:
+            check_introduction(peer, client, others, context, public.get(node_id, ""))
+        except ValueError as error:
+            name = self.nodes.name(node_id)
+            raise Refused(f"{name}: how it introduces itself to its peers: {error}") from None
 
     def _is_taken(self, client: int, node_id: int) -> bool:
         """Return whether the client has another node, or the node another client, in this run."""

@@ -26,12 +26,14 @@ class Registered:
         node_id: Flower's id, 64 bits.
         public_key_sha256: SHA-256 of the key's OpenSSH bytes, as in ``ssh-keygen -l``, in hex.
         added: time of registration, ISO 8601 in UTC.
+        public_key: in OpenSSH format; "" if an earlier version registered it.
     """
 
     name: str
     node_id: int
     public_key_sha256: str
     added: str
+    public_key: str = ""
 
 
 def state_folder() -> Path | None:

@@ -78,8 +78,9 @@ MaxEpsilon = Annotated[
     float | None,
     typer.Option(
         rich_help_panel=_LIMITS,
-        help="Privacy limit for every example, over all runs: refuse rounds that exceed this "
-        "epsilon, runs without privacy.unit = 'example', and every evaluation.",
+        help="Privacy limit for every example, or for all data where noise protects whole clients, "
+        "over all runs: refuse rounds that exceed this epsilon, runs without noise of this node, "
+        "and every evaluation.",
     ),
 ]
 Delta = Annotated[

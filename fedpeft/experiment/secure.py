@@ -69,7 +69,7 @@ def in_secure(
         )
     if wire.head not in ("", wire.up):
         yield f"{here}: the head travels in the levels of wire.up; leave out wire.head"
-    yield from _in_sums(here, secure, federation, asked, privacy.distributed)
+    yield from _in_sums(here, secure, federation, asked)
     if federation.mode == "async":
         yield f"{here}: a sum needs clients that train together; expected federation.mode = 'sync'"
     if privacy.clients and not privacy.distributed:
@@ -86,7 +86,7 @@ def in_secure(
 
 
 def _in_sums(
-    here: str, secure: SecureSection, federation: FederationSection, asked: int, noised: bool
+    here: str, secure: SecureSection, federation: FederationSection, asked: int
 ) -> Iterator[str]:
     """Yield one line per contradiction in the sums of a round."""
     if asked % secure.buckets:
@@ -100,7 +100,7 @@ def _in_sums(
         yield f"{here}: {summed} clients in a sum; expected 3 to {MOST_CLIENTS}"
     else:
         try:
-            threshold(summed, secure.colluders, secure.threshold, noised)
+            threshold(summed, secure.colluders, secure.threshold)
         except UserError as error:
             yield str(error)
     averages = federation.strategy in MEAN_BASED

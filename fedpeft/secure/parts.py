@@ -21,7 +21,7 @@ from fedpeft.secure.keys import (
 )
 
 SHARES_BYTES = 2 * SEED_BYTES  # of a client's key seed, and of its mask seed
-DIGEST_BYTES = 6
+DIGEST_BYTES = 4
 
 
 @dataclass(frozen=True)

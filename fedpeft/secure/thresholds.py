@@ -25,8 +25,9 @@ rounds have the fewest holders at which the following hold but for small probabi
 - An honest holder refuses with probability REFUSAL at most.
 - The sum is over a tenth of the clients at least.
 
-The noise of clients is calibrated to |T|, so that a failure of secrecy would break its guarantee:
-with noise SECRECY is NOISED instead, far below any delta.
+SECRECY is that small because a server may prepare rounds again and again, under new numbers and in
+new runs, until their holders suit it; and because the noise of clients is calibrated to |T|, so
+that its delta has to cover the failures.
 """
 
 from __future__ import annotations
@@ -42,8 +43,7 @@ from fedpeft.secure import sharing, tails
 MOST = 4096  # clients of a round: the server agrees with (n - q) q pairs of them on a mask
 COMPLETE = 128  # up to here all clients hold shares; few holders prove less and save little
 DELIVERY = 5e-5  # probability that a round has no sum although n - q clients at most are lost
-SECRECY = 5e-5  # probability that a round has an unsafe choice of holders
-NOISED = 1e-12  # the same, of a round with noise
+SECRECY = 1e-10  # probability that a round has an unsafe choice of holders
 REFUSAL = 0.01  # of an honest holder
 _LEAST_STAY = 0.8  # of the clients, by default, where few hold shares
 _FEWEST = 8  # holders
@@ -68,7 +68,7 @@ class Sharing:
     least: int
 
 
-def threshold(clients: int, colluders: int, chosen: int = 0, noised: bool = False) -> int:
+def threshold(clients: int, colluders: int, chosen: int = 0) -> int:
     """Return q for a round of n ``clients``.
 
     Args:
@@ -76,46 +76,42 @@ def threshold(clients: int, colluders: int, chosen: int = 0, noised: bool = Fals
         colluders: c, those of them that work together with the server.
         chosen: q, safe if ``Sharing.least`` is two, or a tenth of the clients if few hold shares;
             0 = the least at which each sum has half of the honest clients, or four fifths.
-        noised: whether clients add noise.
 
     Raises:
         UserError: no q is safe, or the chosen one is not.
     """
-    if clients - colluders < 2 or _sharing(clients, colluders, clients, noised) is None:
+    if clients - colluders < 2 or _sharing(clients, colluders, clients) is None:
         raise UserError(
             f"secure.colluders = {colluders}: of {clients} clients in a round; expected at most "
-            f"{_most_colluders(clients, noised)}, so that a malicious server reads no single update"
+            f"{_most_colluders(clients)}, so that a malicious server reads no single update"
         )
     if not chosen:
-        return _usual(clients, colluders, noised)
-    if not (chosen <= clients and _sharing(clients, colluders, chosen, noised)):
+        return _usual(clients, colluders)
+    if not (chosen <= clients and _sharing(clients, colluders, chosen)):
         raise UserError(
-            f"secure.threshold = {chosen}: expected {_first_safe(clients, colluders, noised)} to "
+            f"secure.threshold = {chosen}: expected {_first_safe(clients, colluders)} to "
             f"{clients}, because with {clients} clients a round and {colluders} colluders fewer "
             f"would let a malicious server read single updates"
         )
     return chosen
 
 
-def sharing_of(
-    asked: int, colluders: int, survivors: int, noised: bool = False, clients: int = 0
-) -> Sharing:
+def sharing_of(asked: int, colluders: int, survivors: int, clients: int = 0) -> Sharing:
     """Return who shares with how many in a round.
 
     Args:
         asked: clients of a round, as the experiment says.
         colluders: c.
         survivors: q, see ``threshold``.
-        noised: whether clients add noise.
         clients: n, those that all members know; 0 = all that are asked. The sums of fewer have at
             least as many clients.
 
     Raises:
         UserError: the numbers are not safe.
     """
-    made = _sharing(asked, colluders, survivors, noised)
+    made = _sharing(asked, colluders, survivors)
     if made and 0 < clients < asked:
-        made = _at_least(made, clients, colluders, noised)
+        made = _at_least(made, clients, colluders)
     if made is None:
         raise UserError(
             f"secure.threshold = {survivors}: not safe with {clients or asked} of {asked} clients "
@@ -125,52 +121,45 @@ def sharing_of(
 
 
 @lru_cache(maxsize=4096)
-def _sharing(clients: int, colluders: int, survivors: int, noised: bool) -> Sharing | None:
+def _sharing(clients: int, colluders: int, survivors: int) -> Sharing | None:
     """Return the numbers of a round; None if they are not safe."""
-    if clients > COMPLETE:
-        few = _few(clients, colluders, survivors, noised, _FEWEST, clients // 10)
-        if few or clients > sharing.MOST:
-            return few
-    return _with_all(clients, colluders, survivors)
+    if clients <= COMPLETE:
+        return _with_all(clients, colluders, survivors, 2)
+    least = clients // 10
+    return _few(clients, colluders, survivors, _FEWEST, least) or _with_all(
+        clients, colluders, survivors, least
+    )
 
 
 @lru_cache(maxsize=4096)
-def _at_least(made: Sharing, clients: int, colluders: int, noised: bool) -> Sharing | None:
+def _at_least(made: Sharing, clients: int, colluders: int) -> Sharing | None:
     """Return the numbers for fewer clients, for sums of as many as those of ``made``; or None."""
-    if made.holders < clients:
-        few = _few(clients, colluders, made.survivors, noised, made.holders, made.least)
-        if few or clients > sharing.MOST:
-            return few
-    every = _with_all(clients, colluders, made.survivors)
-    return every if every and every.least >= made.least else None
+    few = _few(clients, colluders, made.survivors, made.holders, made.least)
+    return few or _with_all(clients, colluders, made.survivors, made.least)
 
 
-def _few(
-    clients: int, colluders: int, survivors: int, noised: bool, first: int, least: int
-) -> Sharing | None:
+def _few(clients: int, colluders: int, survivors: int, first: int, least: int) -> Sharing | None:
     """Return the numbers with the fewest holders, from ``first``; None if none are safe."""
     for holders in range(first, min(sharing.MOST + 1, clients)):
-        made = with_holders(clients, colluders, survivors, holders, noised)
+        made = with_holders(clients, colluders, survivors, holders)
         if made and made.least >= least:
             return made
     return None
 
 
-def _with_all(clients: int, colluders: int, survivors: int) -> Sharing | None:
-    """Return the numbers if all hold shares; None if sums of one client can be read."""
-    if 2 * survivors <= clients + colluders:
+def _with_all(clients: int, colluders: int, survivors: int, least: int) -> Sharing | None:
+    """Return the numbers if all hold shares; None if sums of fewer than ``least`` can be read."""
+    if clients > sharing.MOST or 2 * survivors <= clients + colluders:
         return None
     honest, lost = survivors - colluders, clients - survivors
-    least = ceil(honest - (clients - colluders) * lost / honest)
-    return Sharing(survivors, clients, survivors, lost, least) if least > 1 else None
+    read = ceil(honest - (clients - colluders) * lost / honest)
+    return Sharing(survivors, clients, survivors, lost, read) if read >= least else None
 
 
-def with_holders(
-    clients: int, colluders: int, survivors: int, holders: int, noised: bool = False
-) -> Sharing | None:
+def with_holders(clients: int, colluders: int, survivors: int, holders: int) -> Sharing | None:
     """Return the numbers with k ``holders``; None if both secrets of a client may be revealed."""
     others, lost, honest = holders - 1, clients - survivors, clients - colluders
-    failure = (NOISED if noised else SECRECY) / 2
+    failure = SECRECY / 2
     needed, refused = _needed(clients, survivors, holders), _most_lost(clients, lost, holders)
     colluding = tails.hypergeometric(clients - 1, colluders, others)
     if 2 * needed <= holders + tails.exceeded(colluding, failure / clients):
@@ -198,25 +187,25 @@ def _most_lost(clients: int, lost: int, holders: int) -> int:
     return 1 + tails.exceeded(others, REFUSAL)
 
 
-def _usual(clients: int, colluders: int, noised: bool) -> int:
+def _usual(clients: int, colluders: int) -> int:
     if clients > COMPLETE:
-        return _first_safe(clients, colluders, noised, ceil(_LEAST_STAY * clients))
+        return _first_safe(clients, colluders, ceil(_LEAST_STAY * clients))
     half = max(2, (clients - colluders) / 2)
-    made = ((q, _with_all(clients, colluders, q)) for q in range(1, clients))
-    return next((q for q, each in made if each and each.least >= half), clients)
+    stay = range(1, clients)
+    return next((q for q in stay if _with_all(clients, colluders, q, ceil(half))), clients)
 
 
-def _first_safe(clients: int, colluders: int, noised: bool, first: int = 1) -> int:
+def _first_safe(clients: int, colluders: int, first: int = 1) -> int:
     """Return the least q from ``first`` that is safe, where all clients would be."""
 
     def safe(survivors: int) -> bool:
-        return _sharing(clients, colluders, survivors, noised) is not None
+        return _sharing(clients, colluders, survivors) is not None
 
     return first + bisect_left(range(first, clients), True, key=safe)
 
 
-def _most_colluders(clients: int, noised: bool) -> int:
+def _most_colluders(clients: int) -> int:
     def unsafe(colluders: int) -> bool:
-        return _sharing(clients, colluders, clients, noised) is None
+        return _sharing(clients, colluders, clients) is None
 
     return max(0, min(bisect_left(range(clients), True, key=unsafe) - 1, clients - 2))

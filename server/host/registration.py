@@ -51,7 +51,7 @@ def add_node(state: Path, key: Path, name: str | None = None) -> Registered:
                 raise UserError(f"a node '{name}' is registered already; choose another --name")
         answer = _register(key, name, connection)
         added = datetime.now(UTC).isoformat(timespec="seconds")
-        node = Registered(name, int(answer["node-id"]), digest, added)
+        node = Registered(name, int(answer["node-id"]), digest, added, public_line(key))
         _write(state, [*nodes, node])
     return node
 
@@ -105,7 +105,12 @@ def _find(nodes: list[Registered], which: str) -> Registered | None:
 
 
 def fingerprint(key: Path) -> str:
-    """Return the SHA-256 of a node's public key in hex.
+    """Return the SHA-256 of a node's public key in hex; see ``public_line``."""
+    return hashlib.sha256(base64.b64decode(public_line(key).split()[1])).hexdigest()
+
+
+def public_line(key: Path) -> str:
+    """Return a node's public key in OpenSSH format, without a comment.
 
     Raises:
         UserError: the file is not readable, or not an OpenSSH public key on a NIST curve.
@@ -139,8 +144,7 @@ def fingerprint(key: Path) -> str:
             f"'{key}' is not an elliptic-curve key; expected the .pub file of 'fedpeft keys node "
             f"NAME'"
         )
-    blob = public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).split()[1]
-    return hashlib.sha256(base64.b64decode(blob)).hexdigest()
+    return public.public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH).decode()
 
 
 def _register(key: Path, name: str, connection: Connection) -> dict[str, Any]:

@@ -108,7 +108,7 @@ def test_a_client_has_its_own_examples_and_randomness(
 
 
 def test_evaluation_returns_statistics_of_its_share(quick: Quick, contexts: list[Context]) -> None:
-    experiment = quick()
+    experiment = quick("federation.evaluation=clients")
     runtime, start = runtime_of(experiment), initial(experiment)
     total = np.zeros(4)
     for context in contexts:

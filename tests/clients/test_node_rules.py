@@ -36,7 +36,10 @@ def state(tmp_path: Path) -> Path:
 @pytest.mark.parametrize(
     ("settings", "expected"),
     [
-        ([], "privacy.unit = 'none': this node takes part only with privacy for examples, of an "),
+        (
+            [],
+            "privacy.unit = 'none': this node takes part only with noise of its own, for examples ",
+        ),
         ([*PRIVATE, "privacy.reproducible=true"], "privacy.reproducible = true: this node takes "),
         ([*PRIVATE, "task.train_limit=10"], "task.train_limit = 10: this node limits its epsilon"),
         ([*PRIVATE, "privacy.noise_multiplier=0.2"], "one round spends epsilon "),
@@ -49,6 +52,53 @@ def test_a_run_against_the_rules_is_refused_before_its_first_round(
     assert reply.error.reason.startswith(f"Refusal: {expected}")
     assert reply.error.reason in caplog.messages  # whole, for the node's operator, too
     assert not (state / "privacy.sqlite").exists()
+
+
+WHOLE = ["privacy.unit=client", "federation.clients=5", "federation.secure=true"]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (
+            ["privacy.reproducible=true", "privacy.noise_multiplier=2"],
+            "privacy.reproducible = true",
+        ),
+        (["privacy.noise_multiplier=0.2"], "one round spends epsilon "),
+        (["privacy.epsilon=100"], "one round spends epsilon "),
+        (
+            ["privacy.noise_multiplier=4"],
+            "federation.secure = true: this node knows no other nodes",
+        ),
+    ],
+)
+def test_a_limit_covers_the_noise_of_whole_clients(
+    state: Path, quick: Quick, settings: list[str], expected: str
+) -> None:
+    """The server chooses the noise, so without a limit of its own a node has no bound."""
+    experiment = quick(*TASK, *WHOLE, "privacy.client_noise=secure", *settings)
+    reply = relay.app(handshake(experiment), node_context(state))
+    assert reply.error.reason.startswith(f"Refusal: {expected}")
+    central = quick(*TASK, "privacy.unit=client", "federation.clients=5", "privacy.epsilon=2")
+    reply = relay.app(handshake(central), node_context(state))
+    assert reply.error.reason.startswith("Refusal: privacy.unit = 'client': this node takes part ")
+
+
+def test_clients_evaluate_only_where_the_experiment_says_so(tmp_path: Path, quick: Quick) -> None:
+    """Exact counts for any vector would otherwise leave a client whose update is hidden."""
+    new_run()
+    state = state_folder(tmp_path / "state")
+    for where, error in (("server", True), ("clients", False)):
+        experiment = quick(f"federation.evaluation={where}")
+        context = node_context(state)
+        assert not relay.app(handshake(experiment), context).has_error()
+        start = runtime_of(experiment).parameters.initial(0)
+        reply = relay.app(task_vector("evaluate", experiment, start), context)
+        assert reply.has_error() == error
+        if error:
+            assert (
+                "federation.evaluation = 'server': clients evaluate nothing" in reply.error.reason
+            )
 
 
 def test_a_delta_is_below_one_over_the_examples_whatever_is_held_out(

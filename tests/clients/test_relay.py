@@ -47,7 +47,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
 
 @pytest.fixture
 def experiment(quick: Quick) -> Experiment:
-    return quick()
+    return quick("federation.evaluation=clients")
 
 
 @pytest.fixture

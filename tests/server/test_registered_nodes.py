@@ -128,7 +128,9 @@ def test_nodes_are_stored_in_order_of_registration(server: ServerFolder, tmp_pat
     assert [known[node.node_id] for node in added] == ["registered", "registered"]
     file = server.path / "nodes.json"
     assert stat.S_IMODE(file.stat().st_mode) == 0o600
-    assert set(json.loads(file.read_text())[0]) == {"name", "node_id", "public_key_sha256", "added"}
+    entry = json.loads(file.read_text())[before]
+    assert {*entry} == {"name", "node_id", "public_key_sha256", "added", "public_key"}
+    assert entry["public_key"] == " ".join(keys[0].read_text().split()[:2])
 
 
 @pytest.mark.long

@@ -33,8 +33,8 @@ def show_distributed(
     Raises:
         UserError: no threshold is safe, or a value is out of its range.
     """
-    needed = threshold(per_round, colluders, chosen, noised=True)
-    honest = sharing_of(per_round, colluders, needed, noised=True).least
+    needed = threshold(per_round, colluders, chosen)
+    honest = sharing_of(per_round, colluders, needed).least
     turns = -(-rounds * per_round // clients)
     sigma = calibrate(epsilon, delta, 1.0, turns, noise="skellam")
     trusted = calibrate(epsilon, delta, 1.0, turns)
