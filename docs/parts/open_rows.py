@@ -11,7 +11,7 @@ from parts.small_messages import differences, read
 
 def rgp() -> str:
     """Return the scores of RGP and DP-SGD at equal epsilon, and the differences to RGP."""
-    last = read("rgp")
+    last = read("rgp-small")
     last = last[last["last"]]
     scores = last.pivot_table(index="axis.method", columns="seed", values="score", sort=False)
     sizes = last.groupby("axis.method")[["vector_size", "client_up_payload", "epsilon"]].max()

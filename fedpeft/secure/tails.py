@@ -6,7 +6,6 @@ from functools import lru_cache
 from math import log, sqrt
 
 import numpy as np
-from scipy.special import gammaln, xlog1py, xlogy
 
 
 def hypergeometric(clients: int, marked: int, drawn: int) -> np.ndarray:
@@ -18,6 +17,8 @@ def hypergeometric(clients: int, marked: int, drawn: int) -> np.ndarray:
 
 def binomial(trials: int, probability: float) -> np.ndarray:
     """Return the probabilities [trials + 1] of 0, 1, ... successes."""
+    from scipy.special import xlog1py, xlogy
+
     counts = np.arange(trials + 1)
     logs = xlogy(counts, probability) + xlog1py(trials - counts, -probability)
     return np.exp(_log_binomial(trials, counts) + logs)
@@ -54,6 +55,8 @@ def sum_exceeded(mean: float, failure: float) -> float:
 
 def _log_binomial(total: int, chosen: np.ndarray) -> np.ndarray:
     """Return the logarithms of binomial coefficients; -inf where they are 0."""
+    from scipy.special import gammaln  # takes a tenth of a second to import
+
     inside = np.clip(chosen, 0, total)
     logs = gammaln(total + 1) - gammaln(inside + 1) - gammaln(total - inside + 1)
     return np.where(inside == chosen, logs, -np.inf)

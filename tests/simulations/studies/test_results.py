@@ -17,6 +17,10 @@ RESULTS = sorted(path for path in (STUDIES / "results").iterdir() if path.is_dir
 SEARCHED = [path for path in RESULTS if Plan(read(STUDIES / f"{path.name}.toml")[0]).trials]
 
 
+#: Its bisection runs only the cells that it needs.
+BISECTED = "d90"
+
+
 @pytest.mark.parametrize("folder", RESULTS, ids=lambda path: path.name)
 def test_results_belong_to_the_current_study_file(folder: Path) -> None:
     study, text = read(STUDIES / f"{folder.name}.toml")
@@ -30,18 +34,21 @@ def test_results_belong_to_the_current_study_file(folder: Path) -> None:
     }
     axes = [name for axis in plan.axes for name in axis.choices[0].labels]
     last = table[table["last"]]
-    assert {*last[[f"axis.{name}" for name in axes]].itertuples(index=False, name=None)} == asked
-    assert len(last) == len(asked) and (last["round"] == last["rounds"]).all()
+    ran = {*last[[f"axis.{name}" for name in axes]].itertuples(index=False, name=None)}
+    assert ran == asked or (folder.name == BISECTED and ran < asked)
+    assert len(last) == len(ran) and (last["round"] == last["rounds"]).all()
     assert last["score"].notna().all()
 
 
 @pytest.mark.parametrize("folder", SEARCHED, ids=lambda path: path.name)
 def test_cells_have_the_settings_that_the_search_chose(folder: Path) -> None:
     table = pd.read_parquet(folder / "table.parquet")
+    axes = {axis.name: axis for axis in Plan(read(STUDIES / f"{folder.name}.toml")[0]).axes}
     for best in json.loads((folder / "best.json").read_text()):
         rows = table
         for axis, label in best["axes"].items():
-            rows = rows[rows[f"axis.{axis}"] == label]
+            columns = [f"axis.{name}" for name in axes[axis].choices[0].labels]
+            rows = rows[rows[columns].astype(str).agg(" · ".join, axis=1) == label]
         # The table has no column for other settings, as the server's learning rate.
         rate = best["values"].get("local.lr")
         assert len(rows) and (rate is None or (rows["lr"] == rate).all())
