@@ -13,7 +13,6 @@ from server.host.health import superlink_answers
 from server.host.presence import flower_nodes, last_seen
 from server.host.runs import Run, read_run, run_folders, sent_by_client
 from server.registry import registered_nodes
-from server.remote.connection import Connection
 from server.runfolder import RunFolder
 
 _UNREGISTERED = "unregistered"  # Flower's word for a node that was removed

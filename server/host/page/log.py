@@ -14,6 +14,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from fedpeft.hosting.hosts import is_address
+
 WITHHELD = "(text only in server.log: it may quote a client)"
 REFUSED = "refused "  # the gateway's lines begin with it
 _READ = 1 << 16  # bytes of the log's end
@@ -79,7 +81,8 @@ def shown_text(line: Mapping[str, Any]) -> str:
 
 
 def _of_gateway(text: str) -> str:
-    if request := _REQUEST.fullmatch(text):
+    request = _REQUEST.fullmatch(text)
+    if request and is_address(request[2]):
         return f"{request[1] or ''}a request of {request[2]}: {_known(request[3])}"
     if handshake := _HANDSHAKE.match(text):
         return handshake[1]
