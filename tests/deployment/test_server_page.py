@@ -162,8 +162,9 @@ def test_bytes_at_a_node_are_those_that_the_server_counted(deployed: Deployment)
             and line["run"] == run_id(deployed)
         ]
         assert kept["payload"] == sent["up"]["payload"]
-        assert kept["up"] == pytest.approx(sent["up"]["message"], abs=100)
-        assert kept["down"] == pytest.approx(sent["down"]["message"], abs=100)
+        assert kept["down"] == sent["down"]["message"]
+        # Flower adds the reply's id, 64 letters, when it sends it.
+        assert 64 <= sent["up"]["message"] - kept["up"] <= 70
 
 
 def run_id(deployed: Deployment) -> str:

@@ -35,9 +35,9 @@ function contentText(message) {
 }
 
 function messagesTable(messages) {
-  const columns = [{ title: "time" }, { title: "run" }, { title: "message" }, ...["round", "sent", "received"].map((title) => ({ title, number: true })), { title: "what left this site" }];
-  const rows = messages.map((message) => [momentCell(message.time), message.run, message.kind, numberCell(message.round, countText),
-    numberCell(message.up, bytesText), numberCell(message.down, bytesText), contentText(message)]);
+  const columns = [{ title: "time" }, { title: "message" }, ...["round", "sent", "received"].map((title) => ({ title, number: true })), { title: "what left this site" }, { title: "run" }];
+  const rows = messages.map((message) => [momentCell(message.time), message.kind.replace("query.", ""), numberCell(message.round, countText),
+    numberCell(message.up, bytesText), numberCell(message.down, bytesText), contentText(message), message.run]);
   return table(columns, rows, "messages");
 }
 

@@ -14,7 +14,7 @@ function table(columns, rows, label) {
 
 function fill(cell, value, column) {
   const [content, key] = Array.isArray(value) ? value : [value, undefined];
-  const short = typeof content === "string" && content.length < 30;
+  const short = typeof content === "string" ? content.length < 30 : content.matches(".badge, .action");
   cell.className = column.number ? "number" : short ? "short" : "";
   if (known(key)) cell.dataset.value = key;
   else delete cell.dataset.value;

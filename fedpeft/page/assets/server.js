@@ -49,7 +49,7 @@ function serverView(main, first) {
     section("runs", "Runs", soft("A new run needs an experiment: fedpeft run."), places.runs),
     section("refused", "Refused", places.refused),
     section("health", "Processes", places.children),
-    section("log", "End of the log", soft("Text that a client may have chosen is left out; server.log has all of it."), places.log));
+    section("log", "End of the log", soft("Text that a client may have chosen is left out, and so is information of other programs; server.log has all of it."), places.log));
 
   async function act(action, name, button) {
     if (action === "stop" && !confirm(`Stop run ${name}? It can be resumed after its last finished round.`)) return;
@@ -87,7 +87,7 @@ function serverView(main, first) {
       ["health", server.healthy ? "all runs" : "NOT healthy", server.superlink ? "the SuperLink answers" : "the SuperLink does not answer"],
       ["nodes online", `${countText(online)} of ${countText(nodes.length)}`, "connected to the gateway"],
       ["version", server.version, "fedpeft"],
-      ["nodes connect to", server.address, "address and port"],
+      ["port for nodes", server.port, `at ${server.host}`],
     ]));
   }
 

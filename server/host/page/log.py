@@ -2,7 +2,8 @@
 
 The log also holds reasons that nodes gave, paths that strangers asked for, and the output of other
 programs. Only lines whose whole text is the server's appear in full. Of a known line with a foreign
-part, the part is cut off; of all others, only time, level and source are shown.
+part, the part is cut off. Of all others, information is left out, and of warnings and errors only
+time, level and source are shown.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ from fedpeft.hosting.hosts import is_address
 
 WITHHELD = "(text only in server.log: it may quote a client)"
 REFUSED = "refused "  # the gateway's lines begin with it
-_READ = 1 << 16  # bytes of the log's end
+_READ = 1 << 18  # bytes of the log's end; most of them are information of other programs
 _SUPERVISOR = "server"
 #: Lines of the supervisor about its processes, which have the source of the process.
 _OF_PROCESSES = (
@@ -47,7 +48,7 @@ def log_tail(path: Path, count: int) -> list[dict[str, Any]]:
 
     Args:
         path: of the log.
-        count: number of lines, at most those in its last 64 KiB.
+        count: number of lines, at most those in its last 256 KiB.
     """
     try:
         with open(path, "rb") as file:
@@ -61,7 +62,9 @@ def log_tail(path: Path, count: int) -> list[dict[str, Any]]:
         try:
             entry = json.loads(line)
             about = {name: str(entry[name] or "") for name in ("time", "level", "source", "run")}
-            shown.append({**about, "text": shown_text(entry)})
+            text = shown_text(entry)
+            if text != WITHHELD or about["level"] != "info":
+                shown.append({**about, "text": text})
         except (ValueError, KeyError, TypeError):
             continue  # not a line of the log, or cut off by a full disk
     return shown[-count:]

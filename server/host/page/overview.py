@@ -66,7 +66,8 @@ class Overview:
             "superlink": up,
             "healthy": up and all(child["pid"] for child in children),
             "version": __version__,
-            "address": f"{self._state.host}:{self._state.ports['public']}",
+            "host": self._state.host,
+            "port": str(self._state.ports["public"]),
         }
 
     def _children(self) -> list[dict[str, Any]]:

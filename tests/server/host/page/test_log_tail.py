@@ -73,4 +73,14 @@ def test_the_last_whole_lines_are_read(tmp_path: Path) -> None:
     shown = log_tail(path, 3)
     assert [entry["text"] for entry in shown] == ["line 1997", "line 1998", "line 1999"]
     assert shown[0]["run"] == "" and shown[0]["level"] == "warning"
-    assert 100 < len(log_tail(path, 5000)) < 1000  # those of the last 64 KiB
+    lines *= 3
+    path.write_text("\n".join(lines) + "\n")
+    assert 1000 < len(log_tail(path, 9999)) < 3000  # those of the last 256 KiB
+
+
+def test_information_of_other_programs_is_left_out(tmp_path: Path) -> None:
+    path = tmp_path / "server.log"
+    entries = [line("Activated node_id", "superlink"), line("odd", "superlink"), line("the end")]
+    entries[0]["level"] = "info"
+    path.write_text("".join(f"{json.dumps(entry)}\n" for entry in entries))
+    assert [entry["text"] for entry in log_tail(path, 9)] == [WITHHELD, "the end"]
