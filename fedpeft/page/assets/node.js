@@ -59,7 +59,7 @@ function nodeView(main, first) {
     section("health", "Processes", places.children));
 
   const apply = drawer({
-    problems: (problems) => redraw(places.problems, ...(problems.length ? [el("ul", { class: "problem", role: "alert" }, ...problems.map((line) => el("li", {}, line)))] : [])),
+    problems: (problems) => redraw(places.problems, ...problemList(problems)),
     node: (node) => {
       const since = node.since ? `since ${momentText(node.since)}` : "fedpeft node up starts it";
       const line = !node.tunnel ? ["no", "the node does not run"]

@@ -42,9 +42,9 @@ function actionOf(run, act) {
 function serverView(main, first) {
   const note = el("p", { id: "note", role: "status" });
   const head = el("dl", { class: "facts" });
-  const places = Object.fromEntries(["children", "nodes", "runs", "refused", "log"].map((name) => [name, el("div")]));
+  const places = Object.fromEntries(["problems", "children", "nodes", "runs", "refused", "log"].map((name) => [name, el("div")]));
   const soft = (text) => el("p", { class: "soft" }, text);
-  main.replaceChildren(head, note,
+  main.replaceChildren(places.problems, head, note,
     section("nodes", "Nodes", soft("Rounds, bytes of messages, and the epsilon that the server knows of belong to a node's latest run; bytes on the wire count since its registration."), places.nodes),
     section("runs", "Runs", soft("A new run needs an experiment: fedpeft run."), places.runs),
     section("refused", "Refused", places.refused),
@@ -67,6 +67,7 @@ function serverView(main, first) {
 
   const apply = drawer({
     server: (server, { nodes }) => drawFacts(server, nodes),
+    problems: (problems) => redraw(places.problems, ...problemList(problems)),
     children: (children) => redraw(places.children, childrenTable(children)),
     nodes: (nodes, { server }) => {
       drawFacts(server, nodes);

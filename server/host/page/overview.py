@@ -50,11 +50,13 @@ class Overview:
         """Return the entries of the page, see ``fedpeft.page.snapshots``."""
         up = superlink_answers(self._connection)
         runs, log = self._runs(), log_tail(self._state.log, _LINES)
+        nodes, problem = self._nodes(runs, up)
         return {
             "title": f"Server {(self._state.hosts or ('localhost',))[0]}",
             "server": self._server(up),
             "children": self._children(),
-            "nodes": self._nodes(runs, up),
+            "nodes": nodes,
+            "problems": [problem] if problem else [],
             "runs": [_described(folder, run) for folder, run in reversed(runs.items())],
             "refused": [*_refused_nodes(runs), *_refused_requests(log)],
             "log": log,
@@ -84,6 +86,7 @@ class Overview:
             before, run = self._read.get(folder, (None, None))
             current[folder] = (now, run if run and before == now else read_run(folder))
         self._read = current
+        self._sent = {folder: sent for folder, sent in self._sent.items() if folder in current}
         return {folder: run for folder, (_, run) in current.items()}
 
     def _sent_by_client(self, folder: Path) -> dict[int, dict[str, int]]:
@@ -92,7 +95,8 @@ class Overview:
             self._sent[folder] = now, sent_by_client(folder)
         return self._sent[folder][1]
 
-    def _nodes(self, runs: dict[Path, Run], up: bool) -> list[dict[str, Any]]:
+    def _nodes(self, runs: dict[Path, Run], up: bool) -> tuple[list[dict[str, Any]], str]:
+        """Return the nodes, and why there are none: a file is damaged; otherwise ""."""
         flower = self._presence.known() if up else {}
         lines, wire = connected_nodes(self._state.path), read_wire(self._state.path)
         if "gateway" in self._supervisor.restarts and "gateway" not in self._supervisor.pids:
@@ -100,9 +104,9 @@ class Overview:
         versions = {run.name: _version(folder) for folder, run in runs.items()}
         try:
             nodes = describe_nodes(self._state.path, flower, runs, self._sent_by_client)
-        except UserError:  # nodes.json is damaged: `fedpeft server status` says more
-            return []
-        return [
+        except UserError as error:
+            return [], str(error)
+        described = [
             {
                 **node,
                 "node_id": str(node["node_id"]),  # 64 bits, which JavaScript would round
@@ -112,6 +116,7 @@ class Overview:
             }
             for node in nodes
         ]
+        return described, ""
 
 
 def _presence(node: Mapping[str, Any], line: Line | None) -> dict[str, Any]:

@@ -94,6 +94,20 @@ def test_a_node_that_leaves_is_away_and_was_seen_then(visitor: Visitor) -> None:
         path.write_text(before)
 
 
+def test_a_damaged_file_is_named(visitor: Visitor) -> None:
+    path = visitor.state.path / "nodes.json"
+    before = path.read_text()
+    try:
+        path.write_text("{")
+        threading.Event().wait(1.1)
+        data = visitor.data()
+        assert data["nodes"] == [] and "nodes.json' is damaged" in data["problems"][0]
+        assert [run["name"] for run in data["runs"]] == ["first"]
+    finally:
+        path.write_text(before)
+        threading.Event().wait(1.1)
+
+
 def test_a_run_has_its_page(visitor: Visitor) -> None:
     [run] = visitor.data("runs?name=first")["runs"]
     assert run["name"] == "first" and run["columns"]["round"] == [1]
