@@ -1,4 +1,5 @@
 // A deployed server: health, nodes, runs with their buttons, refusals, and the end of the log.
+const REASON = 80; // characters of a reason in the table
 const RESUMABLE = ["stopped", "unfinished", "failed"];
 
 function epsilonOf(spent) {
@@ -26,8 +27,14 @@ function runsTable(runs, act) {
     el("a", { href: addressOf("runs", [run.name]) }, run.name), badge(run.state), actionOf(run, act),
     [`${countText(run.round)} / ${countText(run.rounds)}`, run.round], numberCell(run.clients, countText), numberCell(run.score, scoreText),
     numberCell(run.sent.up, bytesText), numberCell(run.sent.down, bytesText),
-    run.private ? [epsilonText(run.epsilon), run.epsilon ?? Infinity] : NONE, numberCell(run.changed, timeText), run.reason || NONE]);
+    run.private ? [epsilonText(run.epsilon), run.epsilon ?? Infinity] : NONE, numberCell(run.changed, timeText), reasonOf(run)]);
   return table(columns, rows, "runs");
+}
+
+// The run's own page has all of a long reason.
+function reasonOf({ state, reason }) {
+  if (state !== "failed" || !reason) return NONE;
+  return reason.length > REASON ? `${reason.slice(0, REASON)} …` : reason;
 }
 
 function actionOf(run, act) {
