@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 from finished import finished_run
-from pages import Visitor
 from servers import operations, server_folder
+from visitors import Visitor
 
 from fedpeft.cli import main
 from fedpeft.hosting.child import Child
