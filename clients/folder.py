@@ -149,6 +149,16 @@ class NodeFolder:
         return self.path / "last-message.json"
 
     @property
+    def messages(self) -> Path:
+        """The record of the node's messages, see :mod:`clients.traffic`."""
+        return self.path / "messages.jsonl"
+
+    @property
+    def old_messages(self) -> Path:
+        """Earlier messages, from before ``messages`` became too large."""
+        return self.path / "messages.old.jsonl"
+
+    @property
     def tunnel(self) -> Path:
         """The state of the connection to the server, written by the tunnel."""
         return self.path / "tunnel.json"

@@ -133,6 +133,34 @@ def status(
         sys.exit(1)
 
 
+@app.command()
+def watch(
+    state: Annotated[Path, typer.Option(help="The node's state folder.")],
+    port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free port.")] = 8322,
+    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+) -> None:
+    """Show the privacy that is left, and all that left this site, on a page of this machine.
+
+    Prints the page's address, with a token; Ctrl-C ends it. The page only reads the files of the
+    node, which may be up or down, as the same user.
+
+    Example: fedpeft node watch --state /var/lib/fedpeft
+    """
+    from clients.page import NodePages
+    from fedpeft.page.serve import LOOPBACK, serve_pages
+    from simulations.watch.browser import open_page
+
+    def ready(address: str) -> None:
+        print(address, flush=True)
+        if open_:
+            open_page(address)
+
+    try:
+        serve_pages(NodePages(state), LOOPBACK, port, True, "fedpeft node watch", ready)
+    except KeyboardInterrupt:  # how it ends
+        print()
+
+
 def _spent(state: Path) -> dict[str, Any]:
     """Return the privacy loss of each unit in the node's ledger."""
     from clients.folder import NodeFolder

@@ -15,10 +15,12 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
+from fedpeft.errors import UserError
 from fedpeft.page.guard import Access, Guard
 from fedpeft.page.render import live_policy, page
 
-VIEWS = ("list", "runs", "study")
+VIEWS = ("list", "runs", "study", "server", "node")
+_NAMED = ("runs", "study")  # views of something that the address names
 MOST = 12  # runs that one page compares: as many as there are colors
 _PATIENCE = 0.5  # seconds until a stream ends when the server does
 _SILENCE = 15.0  # seconds after which a comment is sent: it finds readers that are gone
@@ -54,21 +56,31 @@ class Source(Protocol):
         """
 
 
+#: Does what a button says, ``(action, name) -> a line for the reader``. Called in a thread. Raises
+#: KeyError if there is no such action or name, and UserError if it cannot be done.
+Act = Callable[[str, str], str]
+
+
 def page_app(
-    source: Source, access: Access, stopping: Callable[[], bool] = lambda: False
+    source: Source,
+    access: Access,
+    stopping: Callable[[], bool] = lambda: False,
+    act: Act | None = None,
 ) -> Starlette:
     """Return the ASGI application of the pages of a source.
 
     Args:
         source: of the data.
-        access: who may read.
+        access: who may read, and act.
         stopping: whether the server ends, which then waits for streams that are open.
+        act: see ``Act``; None = the pages have no buttons.
     """
-    pages = _Pages(source, stopping)
+    pages = _Pages(source, stopping, act, access.act if act else "")
     app = Starlette(
         routes=[
             Route("/", pages.home),
             Route("/events", pages.events),
+            Route("/act/{action}", pages.act, methods=["POST"]),
             Route("/{view}", pages.view),
         ],
         middleware=[Middleware(Guard, access=access, policy=live_policy())],
@@ -79,8 +91,8 @@ def page_app(
 
 
 class _Pages:
-    def __init__(self, source: Source, stopping: Callable[[], bool]):
-        self._source, self._stopping = source, stopping
+    def __init__(self, source: Source, stopping: Callable[[], bool], act: Act | None, token: str):
+        self._source, self._stopping, self._act, self._token = source, stopping, act, token
 
     def home(self, request: Request) -> Response:
         """Return the first page."""
@@ -90,6 +102,18 @@ class _Pages:
     def view(self, request: Request) -> Response:
         """Return the page of ``/VIEW?name=...&name=...``."""
         return self._page(request.path_params["view"], request.query_params.getlist("name"))
+
+    def act(self, request: Request) -> Response:
+        """Do what a button says: ``POST /act/ACTION?name=...``."""
+        if self._act is None:
+            raise HTTPException(404, "no such page")
+        action, name = request.path_params["action"], request.query_params.get("name", "")
+        try:
+            return PlainTextResponse(f"{self._act(action, name)}\n")
+        except KeyError as error:
+            raise HTTPException(404, f"no action or run {error}") from None
+        except UserError as error:
+            raise HTTPException(409, str(error)) from None
 
     async def events(self, request: Request) -> Response:
         """Return the changes of ``?view=...&name=...&cursor=...`` as they happen."""
@@ -121,12 +145,13 @@ class _Pages:
     def _page(self, view: str, names: list[str], alone: bool = False) -> Response:
         data = self._feed(view, names).whole()
         about = {"view": view, "names": names, "live": True, "alone": alone}
+        about |= {"home": self._source.home()[0], "act": self._token}
         return HTMLResponse(page({**data, **about}))
 
     def _feed(self, view: str, names: list[str]) -> Feed:
         if view not in VIEWS:
             raise HTTPException(404, "no such page")
-        if view != "list" and not 1 <= len(names) <= MOST:
+        if view in _NAMED and not 1 <= len(names) <= MOST:
             raise HTTPException(400, f"{len(names)} runs: expected 1 to {MOST}")
         try:
             return self._source.feed(view, names)

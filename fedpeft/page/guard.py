@@ -4,7 +4,9 @@
 - Origin and Sec-Fetch-Site: requests that a page of another site makes are refused.
 - Token: whoever does not know it is refused. The first request carries it in the address; then a
   cookie does, and the address has none.
-- Method: only GET and HEAD.
+- Method: only GET and HEAD. A page that can act also sends POST, from its own origin alone, with a
+  second token in a header: neither a form nor a script of another site can send that header, and
+  the cookie by itself permits nothing.
 """
 
 from __future__ import annotations
@@ -22,6 +24,7 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 from fedpeft.hosting.hosts import host_name, is_address, is_loopback
 
 TOKEN = "token"  # name in the address
+ACT = "X-Fedpeft-Act"  # header of requests that act
 
 
 @dataclass(frozen=True)
@@ -33,11 +36,17 @@ class Access:
         names: host names of the machine; without any, only loopback is served. IP addresses are
             allowed with any name: no foreign name resolves to an address without being sent.
         cookie: name of the cookie, different for each server of a machine.
+        path: of the pages below which the cookie is sent.
+        command: what prints the address with the token.
+        act: needed in the header ``ACT`` of a POST; "" = the page is read-only.
     """
 
     token: str = ""
     names: Collection[str] = ()
     cookie: str = "fedpeft"
+    path: str = "/"
+    command: str = "fedpeft watch"
+    act: str = ""
 
     def allows_host(self, header: str) -> bool:
         """Return whether a Host header names this machine."""
@@ -48,7 +57,11 @@ class Access:
 
     def knows(self, given: str) -> bool:
         """Return whether a token is right, in constant time."""
-        return hmac.compare_digest(given.encode(), self.token.encode())
+        return _equal(given, self.token)
+
+    def may_act(self, headers: Headers) -> bool:
+        """Return whether a request comes from the page itself and has the token for acting."""
+        return "origin" in headers and bool(self.act) and _equal(headers.get(ACT, ""), self.act)
 
 
 class Guard:
@@ -80,7 +93,8 @@ class Guard:
     def _refusal(self, scope: Scope) -> Response | None:
         headers = Headers(scope=scope)
         host = headers.get("host", "")
-        if scope["method"] not in ("GET", "HEAD"):
+        reads = scope["method"] in ("GET", "HEAD")
+        if not reads and (scope["method"] != "POST" or not self._access.act):
             return _refuse(405, "this page is read-only")
         if not self._access.allows_host(host):
             return _refuse(403, "the Host header does not name this machine")
@@ -89,7 +103,10 @@ class Guard:
         elsewhere = headers.get("sec-fetch-site") in ("cross-site", "same-site")
         if elsewhere and headers.get("sec-fetch-mode") != "navigate":  # a link may lead here
             return _refuse(403, "the request comes from a page of another site")
-        return self._without_token(scope, headers) if self._access.token else None
+        refusal = self._without_token(scope, headers) if self._access.token else None
+        if not (refusal or reads or self._access.may_act(headers)):
+            return _refuse(403, "only the page itself may act; reload it")
+        return refusal
 
     def _without_token(self, scope: Scope, headers: Headers) -> Response | None:
         """Return the answer to a request whose cookie has no right token; None if it has one."""
@@ -97,15 +114,25 @@ class Guard:
             return None
         query = parse_qsl(scope["query_string"].decode("latin-1"), keep_blank_values=True)
         if not any(key == TOKEN and self._access.knows(value) for key, value in query):
-            return _refuse(401, "open the address with the token that `fedpeft watch` printed")
+            return _refuse(401, f"open the address that `{self._access.command}` prints")
         rest = urlencode([pair for pair in query if pair[0] != TOKEN])
         # A path that begins with "//" would lead to another host.
         path = f"/{scope['path'].lstrip('/')}"
         answer = RedirectResponse(f"{path}?{rest}" if rest else path, 303)
         answer.set_cookie(
-            self._access.cookie, self._access.token, httponly=True, samesite="lax", path="/"
+            self._access.cookie,
+            self._access.token,
+            path=self._access.path,
+            secure=scope["scheme"] == "https",
+            httponly=True,
+            samesite="lax",
         )
         return answer
+
+
+def _equal(given: str, expected: str) -> bool:
+    """Compare two tokens in constant time."""
+    return hmac.compare_digest(given.encode(), expected.encode())
 
 
 def _cookie(headers: Headers, name: str) -> str:

@@ -17,7 +17,8 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).parent / "assets"
 TABLES = ("page.js",)  # scripts of a page without data: tooltips, legends and sortable tables
 _PARTS = ("text.js", "chart.js", "parts.js", "details.js")
-VIEWS = (*TABLES, *_PARTS, "runs.js", "list.js", "study.js", "live.js")
+_VIEWS = ("runs.js", "list.js", "study.js", "places.js", "server.js", "node.js", "live.js")
+VIEWS = (*TABLES, *_PARTS, *_VIEWS)
 
 
 @cache
@@ -57,8 +58,9 @@ def page(data: Mapping[str, Any]) -> str:
     """Return the page that shows ``data`` as text of HTML.
 
     Args:
-        data: JSON values, without NaN: ``view`` ("runs", "list" or "study"), ``title``, ``live``
-            (whether a server sends updates) and the entries of the view, see the scripts.
+        data: JSON values, without NaN: ``view`` ("runs", "list", "study", "server" or "node"),
+            ``title``, ``live`` (whether a server sends updates) and the entries of the view, see
+            the scripts.
     """
     values = {**data, "colours": len(COLOURS)}
     return environment().get_template("view.html").render(data=values, **frame(VIEWS))

@@ -1,9 +1,10 @@
 """The operations endpoint: health, metrics and the files of the runs, over HTTPS on loopback.
 
-``/health`` and ``/metrics`` are open to this machine; the runs require the token of
-``connection.toml``. Other machines reach the endpoint only through a tunnel (``ssh -L``). It
-shows the server's certificate, so that no client sends the token to another program that listens
-on the port while the server is down, or at the other end of a tunnel.
+``/health`` and ``/metrics`` are open to this machine. The runs require the token of
+``connection.toml``, and the page below ``/watch/`` one that follows from it. Other machines reach
+the endpoint only through a tunnel (``ssh -L``). It shows the server's certificate, so that no
+client sends the token to another program that listens on the port while the server is down, or at
+the other end of a tunnel.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ import logging
 import os
 import socket
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 
 import uvicorn
@@ -23,7 +24,7 @@ from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
 from starlette.requests import Request
 from starlette.responses import Response, StreamingResponse
-from starlette.routing import Route
+from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
@@ -33,8 +34,10 @@ from server.deployed import RUNS
 from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
 from server.host.metrics import CONTENT_TYPE, Metrics
+from server.host.page.source import server_pages
 from server.host.served import opened_file, opened_folder, pieces, run_names, served_files
 from server.remote.mirror import DIGEST, IN_USE
+from server.remote.page import PATH
 from server.runfolder import RunFolder
 
 log = logging.getLogger(__name__)
@@ -52,8 +55,9 @@ def operations(state: ServerFolder, supervisor: Supervisor) -> Iterator[None]:
     Raises:
         OSError: the port is taken.
     """
+    servers: list[_Server] = []
     config = uvicorn.Config(
-        operations_app(state, supervisor),
+        operations_app(state, supervisor, lambda: servers[0].should_exit),
         http=_OneRequest,
         ws="none",
         loop="asyncio",
@@ -68,7 +72,7 @@ def operations(state: ServerFolder, supervisor: Supervisor) -> Iterator[None]:
         ssl_keyfile=state.key,
     )
     config.load()  # in this thread, so that the caller gets the error
-    server = _Server(config)
+    servers.append(server := _Server(config))
     listener = socket.create_server(("127.0.0.1", state.ports["operations"]))
     # asyncio sets it only on sockets made with a protocol; without it, an answer takes 40 ms more.
     listener.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
@@ -81,9 +85,12 @@ def operations(state: ServerFolder, supervisor: Supervisor) -> Iterator[None]:
         thread.join()
 
 
-def operations_app(state: ServerFolder, supervisor: Supervisor) -> Starlette:
-    """Return the endpoint as an ASGI application."""
+def operations_app(
+    state: ServerFolder, supervisor: Supervisor, stopping: Callable[[], bool]
+) -> Starlette:
+    """Return the endpoint as an ASGI application; ``stopping`` is whether the server ends."""
     endpoint = _Endpoint(state, supervisor)
+    pages = server_pages(state, supervisor, endpoint.presence, stopping)
     app = Starlette(
         routes=[
             Route("/health", endpoint.health),
@@ -91,6 +98,7 @@ def operations_app(state: ServerFolder, supervisor: Supervisor) -> Starlette:
             Route("/runs", endpoint.runs),
             Route("/runs/{run}", endpoint.files),
             Route("/runs/{run}/{file}", endpoint.file),
+            Mount(PATH.rstrip("/"), pages),
         ],
         middleware=[Middleware(LoopbackHost)],
         exception_handlers={HTTPException: _error},
@@ -128,6 +136,7 @@ class _Endpoint:
         self._connection = state.connection()
         self._supervisor = supervisor
         self._metrics = Metrics(state.path, self._connection, supervisor)
+        self.presence = self._metrics.presence
 
     def health(self, request: Request) -> Response:
         """Return the state of the processes: 200 if all run and the SuperLink answers, or 503."""

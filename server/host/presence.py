@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import threading
 import time
 from collections.abc import Mapping
+from dataclasses import dataclass
 from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
@@ -13,7 +16,25 @@ from server.remote.connection import Connection
 from server.remote.flwr_cli import run_flwr
 
 ONLINE = "online"  # Flower's word; Flower notices a silent node after a minute
+CONNECTED = "connected.json"  # in the state folder, written by the gateway
 _FRESH = 60.0  # seconds until Flower is asked again: each question is a process of about 2 s
+
+
+@dataclass(frozen=True)
+class Line:
+    """A node's line to the gateway: whether it is connected, and since when (ISO 8601, UTC)."""
+
+    connected: bool
+    since: str
+
+
+def connected_nodes(state: Path) -> dict[int, Line]:
+    """Return the line of each node that was ever connected, by node id; {} without a gateway."""
+    try:
+        content = json.loads((state / CONNECTED).read_text(encoding="utf-8"))
+        return {int(node): Line(bool(on), str(since)) for node, (on, since) in content.items()}
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}
 
 
 def flower_nodes(connection: Connection) -> dict[int, dict[str, Any]]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -12,7 +13,6 @@ from server.host.health import superlink_answers
 from server.host.presence import flower_nodes, last_seen
 from server.host.runs import Run, read_run, run_folders, sent_by_client
 from server.registry import registered_nodes
-from server.remote.connection import Connection
 from server.runfolder import RunFolder
 
 _UNREGISTERED = "unregistered"  # Flower's word for a node that was removed
@@ -43,7 +43,7 @@ def describe_server(state: Path) -> dict[str, Any]:
         "host": server.host,
         "ports": dict(server.ports),
         "runs": [_describe_run(folder, run) for folder, run in runs.items()],
-        "nodes": _describe_nodes(state, connection if up else None, runs),
+        "nodes": describe_nodes(state, flower_nodes(connection) if up else {}, runs),
     }
 
 
@@ -62,11 +62,23 @@ def _describe_run(folder: Path, run: Run) -> dict[str, Any]:
     }
 
 
-def _describe_nodes(
-    state: Path, connection: Connection | None, runs: dict[Path, Run]
+def describe_nodes(
+    state: Path,
+    flower: Mapping[int, Mapping[str, Any]],
+    runs: Mapping[Path, Run],
+    sent: Callable[[Path], dict[int, dict[str, int]]] = sent_by_client,
 ) -> list[dict[str, Any]]:
-    """Return an entry for each node; ``connection`` is None if the SuperLink does not answer."""
-    flower = flower_nodes(connection) if connection else {}
+    """Return an entry for each node, see ``describe_server``.
+
+    Args:
+        state: the server's state folder.
+        flower: Flower's entries by node id; {} if the SuperLink does not answer.
+        runs: the runs, the latest one last.
+        sent: returns the bytes of a run's clients.
+
+    Raises:
+        UserError: nodes.json or a ``bytes.jsonl`` is damaged.
+    """
     names = {node.node_id: node.name for node in registered_nodes(state)}
     for number, entry in flower.items():
         if entry["status"] != _UNREGISTERED:
@@ -74,7 +86,7 @@ def _describe_nodes(
     nodes = []
     for number, name in names.items():
         entry = flower.get(number, {})
-        latest = _latest_part(number, runs)
+        latest = _latest_part(number, runs, sent)
         seen = last_seen(entry, latest.pop("last_seen", ""))
         status = entry.get("status", "unknown")
         node = {"name": name, "node_id": number, "state": status, "last_seen": seen or None}
@@ -82,16 +94,20 @@ def _describe_nodes(
     return nodes
 
 
-def _latest_part(node_id: int, runs: dict[Path, Run]) -> dict[str, Any]:
+def _latest_part(
+    node_id: int,
+    runs: Mapping[Path, Run],
+    sent: Callable[[Path], dict[int, dict[str, int]]],
+) -> dict[str, Any]:
     """Return a node's numbers in the latest run that it took part in."""
-    for folder, run in reversed(runs.items()):
+    for folder, run in reversed([*runs.items()]):
         for entry in run.nodes:
             if entry["node_id"] == node_id:
-                sent = sent_by_client(folder).get(entry["client"], {"up": 0, "down": 0})
+                counts = sent(folder).get(entry["client"], {"up": 0, "down": 0})
                 return {
                     "run": run.name,
                     **{key: entry[key] for key in ("client", "rounds", "failed", "last_seen")},
-                    "bytes": sent,
+                    "bytes": counts,
                     "epsilon": entry["epsilon"],
                 }
     none = dict.fromkeys(("run", "client", "rounds", "failed", "bytes"))

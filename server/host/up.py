@@ -176,6 +176,7 @@ fedpeft server is up; Ctrl-C or SIGTERM ends it.
   give each site     {state.path}/ca.crt (public)
   register a node    fedpeft server add-node NODE.pub --state {state.path}
   show the status    fedpeft server status --state {state.path}
+  open its page      fedpeft server watch --on {state.path}
   run something      fedpeft run experiment.toml --on {state.path}
   from elsewhere     ssh {tunnels} {first}
                      copy connection.toml (secret) and ca.crt from {state.path} to a FOLDER there

@@ -10,10 +10,11 @@ from fedpeft.errors import UserError
 from fedpeft.files import write_atomic
 from fedpeft.page.app import MOST
 from fedpeft.page.render import page
+from server.view.feed import run_data
 from server.view.run import RunView
 from server.view.state import is_run
 from simulations.report.page import PAGE
-from simulations.watch.source import partition_of, run_data
+from simulations.watch.source import partition_of
 
 
 def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:

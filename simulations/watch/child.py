@@ -15,7 +15,8 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from fedpeft.errors import UserError
-from simulations.watch.serve import LOOPBACK, PORT, serve
+from fedpeft.page.serve import LOOPBACK
+from simulations.watch.serve import PORT, serve
 
 
 @contextmanager

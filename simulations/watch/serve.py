@@ -2,20 +2,13 @@
 
 from __future__ import annotations
 
-import secrets
-import socket
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-import uvicorn
-
-from fedpeft.hosting.hosts import is_loopback
-from fedpeft.hosting.http import listener
-from fedpeft.page.app import page_app
-from fedpeft.page.guard import TOKEN, Access
+from fedpeft.page.serve import LOOPBACK, serve_pages
 from simulations.watch.source import Folders
 
-LOOPBACK, PORT = "127.0.0.1", 8321
+PORT = 8321
 
 
 def serve(
@@ -38,34 +31,4 @@ def serve(
         UserError: a folder holds nothing to show, or the address is not available.
     """
     source = Folders(paths)
-    sock = listener(host, port)
-    number = sock.getsockname()[1]
-    outside = not is_loopback(_in_url(host))
-    access = Access(
-        token=secrets.token_urlsafe(24) if token or outside else "",
-        names={host, socket.gethostname(), socket.getfqdn()} if outside else (),
-        cookie=f"fedpeft-{number}",
-    )
-    servers: list[uvicorn.Server] = []
-    config = uvicorn.Config(
-        page_app(source, access, lambda: servers[0].should_exit),
-        ws="none",
-        lifespan="off",
-        log_config=None,
-        access_log=False,  # addresses may hold the token
-        proxy_headers=False,
-        server_header=False,
-        timeout_graceful_shutdown=2,
-    )
-    servers.append(uvicorn.Server(config))
-    ready(_address(host, number, access.token), source)
-    servers[0].run(sockets=[sock])
-
-
-def _address(host: str, port: int, token: str) -> str:
-    name = socket.getfqdn() if host in ("0.0.0.0", "::") else _in_url(host)
-    return f"http://{name}:{port}/{f'?{TOKEN}={token}' if token else ''}"
-
-
-def _in_url(host: str) -> str:
-    return f"[{host}]" if ":" in host else host
+    serve_pages(source, host, port, token, "fedpeft watch", lambda address: ready(address, source))

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.page.app import Feed
+from server.view.feed import RunsFeed
 from server.view.run import RunView
 from server.view.state import is_run
 from simulations.spread import drawn, read_spread
@@ -53,7 +54,7 @@ class Folders:
             return _List(self._listing)
         if view == "study":
             return self._study(names[0])
-        return _Runs([self._run(name) for name in dict.fromkeys(names)])
+        return RunsFeed([self._run(name) for name in dict.fromkeys(names)])
 
     def _study(self, name: str) -> StudyView:
         with self._lock:
@@ -92,13 +93,6 @@ def partition_of(path: Path) -> dict[str, Any]:
     return {"partition": drawn(spread) if spread else None}
 
 
-def run_data(runs: Sequence[RunView]) -> dict[str, Any]:
-    """Return the entries of the page of some runs, with a ``cursor``."""
-    read = [run.whole() for run in runs]
-    title = read[0]["name"] if len(read) == 1 else f"{len(read)} runs compared"
-    return {"title": title, "runs": read, "cursor": _joined([run["cursor"] for run in read])}
-
-
 class _List:
     interval = 2.0
 
@@ -110,31 +104,6 @@ class _List:
 
     def changes(self, cursor: str) -> dict[str, Any] | None:
         return self._listing.changes(cursor)
-
-
-class _Runs:
-    interval = 0.5
-
-    def __init__(self, runs: Sequence[RunView]):
-        self._runs = runs
-
-    def whole(self) -> dict[str, Any]:
-        return run_data(self._runs)
-
-    def changes(self, cursor: str) -> dict[str, Any] | None:
-        cursors = cursor.split("_")
-        cursors += [""] * (len(self._runs) - len(cursors))
-        changes = {}
-        for at, run in enumerate(self._runs):
-            if change := run.update(cursors[at]):
-                changes[at], cursors[at] = change, change["cursor"]
-        if not changes:
-            return None
-        return {"runs": [*changes.values()], "cursor": _joined(cursors[: len(self._runs)])}
-
-
-def _joined(cursors: Sequence[str]) -> str:
-    return "_".join(cursors)
 
 
 def _forget(kept: dict[str, Any]) -> None:

@@ -36,6 +36,7 @@ def chromium() -> Iterator[Chrome]:
     options.binary_location = str(programs[0])
     for argument in (*_ARGUMENTS, "--window-size=1280,900"):
         options.add_argument(argument)
+    options.accept_insecure_certs = True  # of an authority that a test has made
     options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
     driver = Chrome(options=options, service=Service(str(programs[1])))
     try:

@@ -2,11 +2,11 @@
 const data = JSON.parse(document.getElementById("data").textContent);
 
 function start() {
-  const views = { runs: runsView, list: listView, study: studyView };
+  const views = { runs: runsView, list: listView, study: studyView, server: serverView, node: nodeView };
   const apply = views[data.view](document.getElementById("view"), data);
   if (!data.live) return;
-  if (data.view !== "list" && !data.alone)
-    document.getElementById("trail").append(el("a", { href: "./" }, "← All runs and studies"));
+  if (data.view !== data.home && !data.alone)
+    document.getElementById("trail").append(el("a", { href: "./" }, data.home === "server" ? "← The server" : "← All runs and studies"));
   const status = document.getElementById("status");
   let cursor = data.cursor, source = null;
 

@@ -14,7 +14,7 @@ function table(columns, rows, label) {
 
 function fill(cell, value, column) {
   const [content, key] = Array.isArray(value) ? value : [value, undefined];
-  const short = typeof content === "string" && content.length < 30;
+  const short = typeof content === "string" ? content.length < 30 : content.matches(".badge, .action");
   cell.className = column.number ? "number" : short ? "short" : "";
   if (known(key)) cell.dataset.value = key;
   else delete cell.dataset.value;
@@ -29,11 +29,12 @@ const numberCell = (value, text) => (known(value) ? [text(value), value] : NONE)
 // A word and a sign for each state: never color alone.
 const SIGNS = {
   finished: "✓", running: "▶", unfinished: "⏸", stopped: "■", failed: "✗", damaged: "⚠", waiting: "…",
+  online: "●", away: "○", "never seen": "○", up: "✓", down: "✗",
 };
 
 function badge(state) {
   const sign = el("span", { "aria-hidden": "true" }, `${SIGNS[state] ?? "?"} `);
-  return el("span", { class: `badge ${state}` }, sign, state);
+  return el("span", { class: `badge ${state.replaceAll(" ", "-")}` }, sign, state);
 }
 
 const addressOf = (view, names) =>

@@ -15,6 +15,7 @@ from pathlib import Path
 from fedpeft.errors import UserError
 from server.host.folder import ServerFolder
 from server.host.gateway.admission import Admission
+from server.host.gateway.connected import Connected
 from server.host.gateway.connection import Connection
 from server.host.gateway.counts import Counts
 from server.host.gateway.door import Door
@@ -57,9 +58,9 @@ async def serve(state: ServerFolder, limits: Limits) -> None:
         OSError: the port is taken, or the keys cannot be read.
     """
     upstream, mailbox = Upstream(state), Mailbox(state.path / "superlink.db")
-    counts = Counts(state.path)
+    counts, connected = Counts(state.path), Connected(state.path)
     fleet = Fleet(Admission(state.path), mailbox, upstream)
-    door = Door(tls_context(state), limits, counts, fleet.handle)
+    door = Door(tls_context(state), limits, counts, connected, fleet.handle)
     loop = asyncio.get_running_loop()
     stopping = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -80,6 +81,7 @@ async def serve(state: ServerFolder, limits: Limits) -> None:
         mailbox.close()
         with suppress(OSError):
             counts.save()
+            connected.save(())
 
 
 def tls_context(state: ServerFolder) -> ssl.SSLContext:

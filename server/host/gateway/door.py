@@ -8,6 +8,7 @@ from collections import Counter
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
+from server.host.gateway.connected import Connected
 from server.host.gateway.connection import Connection, Http
 from server.host.gateway.counts import Counts
 from server.host.gateway.exchange import Exchange, Waiting
@@ -31,11 +32,20 @@ class Door:
         context: for TLS.
         limits: of all connections.
         counts: of the bytes on the wire.
+        connected: keeps which nodes are connected.
         handle: answers a request.
     """
 
-    def __init__(self, context: ssl.SSLContext, limits: Limits, counts: Counts, handle: Handler):
+    def __init__(
+        self,
+        context: ssl.SSLContext,
+        limits: Limits,
+        counts: Counts,
+        connected: Connected,
+        handle: Handler,
+    ):
         self.context, self.limits, self._handle = context, limits, handle
+        self._connected = connected
         self.refusals = Refusals()
         self.waiting = Waiting()
         self._counts = counts
@@ -101,6 +111,7 @@ class Door:
                     connection.abort()
             try:
                 self._counts.save()
+                self._connected.save(self._of_node)
             except OSError as error:  # a full disk must not keep nodes out
                 self.refusals.warn(f"bytes on the wire cannot be saved ({error.strerror})")
 

@@ -12,7 +12,7 @@ from starlette.requests import Request
 from starlette.responses import PlainTextResponse
 from starlette.routing import Route
 
-from fedpeft.page.guard import Access, Guard
+from fedpeft.page.guard import ACT, Access, Guard
 
 
 class Browser:
@@ -122,3 +122,33 @@ def test_every_answer_has_the_headers_that_protect_it() -> None:
         assert answer.headers["cross-origin-resource-policy"] == "same-origin"
         assert answer.headers["cache-control"] == "no-store"
         assert "access-control-allow-origin" not in answer.headers
+
+
+OWN = {"origin": "http://127.0.0.1:8321", ACT: "act"}
+
+
+def test_a_page_that_can_act_needs_its_origin_and_its_second_token() -> None:
+    browser = Browser(Access(token="secret", act="act"))
+    assert browser.request("POST", "/", headers=OWN).status_code == 401  # no cookie yet
+    browser.get("/?token=secret")
+    assert browser.request("POST", "/", headers=OWN).text == "content"
+    for wrong in (
+        {ACT: ""},
+        {ACT: "secret"},
+        {"origin": "http://127.0.0.1:9000"},
+        {"origin": "https://127.0.0.1:8321"},
+        {"origin": "null"},
+        {"sec-fetch-site": "same-site"},
+        {"host": "evil.example"},
+    ):
+        assert browser.request("POST", "/", headers=OWN | wrong).status_code == 403
+    assert browser.request("POST", "/", headers={ACT: "act"}).status_code == 403  # no origin
+    assert browser.request("POST", "/?token=secret", headers=OWN).status_code == 200
+    for method in ("PUT", "DELETE", "OPTIONS"):
+        assert browser.request(method, "/", headers=OWN).status_code == 405
+
+
+def test_without_a_second_token_nothing_can_be_changed() -> None:
+    for token in ("", "act"):
+        answer = Browser(Access()).request("POST", "/", headers=OWN | {ACT: token})
+        assert answer.status_code == 405

@@ -1,0 +1,104 @@
+// A deployed server: health, nodes, runs with their buttons, refusals, and the end of the log.
+const REASON = 80; // characters of a reason in the table
+const RESUMABLE = ["stopped", "unfinished", "failed"];
+
+function epsilonOf(spent) {
+  const entries = Object.entries(spent ?? {});
+  if (!entries.length) return NONE;
+  const text = entries.length === 1 ? epsilonText(entries[0][1]) : entries.map(([unit, value]) => `${unit} ${epsilonText(value)}`).join(", ");
+  return [text, Math.max(...entries.map(([, value]) => value ?? Infinity))];
+}
+
+function nodesTable(nodes) {
+  const columns = [{ title: "node" }, { title: "state" }, { title: "last seen" }, { title: "version" }, { title: "latest run" },
+    ...["client", "rounds", "failed", "up", "down", "wire up", "wire down", "epsilon spent"].map((title) => ({ title, number: true })), { title: "id" }];
+  const rows = nodes.map((node) => [
+    node.name || "(not in nodes.json)", badge(node.state), node.state === "online" ? ["now", Infinity] : momentCell(node.last_seen),
+    node.version || NONE, node.run ?? NONE, numberCell(node.client, String), numberCell(node.rounds, countText), numberCell(node.failed, countText),
+    numberCell(node.bytes?.up, bytesText), numberCell(node.bytes?.down, bytesText),
+    numberCell(node.wire?.up, bytesText), numberCell(node.wire?.down, bytesText), epsilonOf(node.epsilon), node.node_id]);
+  return table(columns, rows, "nodes");
+}
+
+function runsTable(runs, act) {
+  const columns = [{ title: "run" }, { title: "state" }, { title: "action", hidden: true }, ...["rounds", "clients", "score", "up", "down", "epsilon", "last change"]
+    .map((title) => ({ title, number: true })), { title: "reason" }];
+  const rows = runs.map((run) => [
+    el("a", { href: addressOf("runs", [run.name]) }, run.name), badge(run.state), actionOf(run, act),
+    [`${countText(run.round)} / ${countText(run.rounds)}`, run.round], numberCell(run.clients, countText), numberCell(run.score, scoreText),
+    numberCell(run.sent.up, bytesText), numberCell(run.sent.down, bytesText),
+    run.private ? [epsilonText(run.epsilon), run.epsilon ?? Infinity] : NONE, numberCell(run.changed, timeText), reasonOf(run)]);
+  return table(columns, rows, "runs");
+}
+
+// The run's own page has all of a long reason.
+function reasonOf({ state, reason }) {
+  if (state !== "failed" || !reason) return NONE;
+  return reason.length > REASON ? `${reason.slice(0, REASON)} …` : reason;
+}
+
+function actionOf(run, act) {
+  const action = run.state === "running" ? "stop" : RESUMABLE.includes(run.state) ? "resume" : "";
+  if (!action || !data.act) return NONE;
+  const label = action === "stop" ? "Stop" : "Resume";
+  const button = el("button", { type: "button", class: "action", id: `act-${run.name}`, "aria-label": `${label} run ${run.name}` }, label);
+  button.addEventListener("click", () => act(action, run.name, button));
+  return button;
+}
+
+function serverView(main, first) {
+  const note = el("p", { id: "note", role: "status" });
+  const head = el("dl", { class: "facts" });
+  const places = Object.fromEntries(["problems", "children", "nodes", "runs", "refused", "log"].map((name) => [name, el("div")]));
+  const soft = (text) => el("p", { class: "soft" }, text);
+  main.replaceChildren(places.problems, head, note,
+    section("nodes", "Nodes", soft("Rounds, bytes of messages, and the epsilon that the server knows of belong to a node's latest run; bytes on the wire count since its registration."), places.nodes),
+    section("runs", "Runs", soft("A new run needs an experiment: fedpeft run."), places.runs),
+    section("refused", "Refused", places.refused),
+    section("health", "Processes", places.children),
+    section("log", "End of the log", soft("Text that a client may have chosen is left out, and so is information of other programs; server.log has all of it."), places.log));
+
+  async function act(action, name, button) {
+    if (action === "stop" && !confirm(`Stop run ${name}? It can be resumed after its last finished round.`)) return;
+    button.disabled = true;
+    note.textContent = `${action === "stop" ? "stopping" : "resuming"} run ${name} …`;
+    try {
+      const answer = await fetch(`act/${action}?name=${encodeURIComponent(name)}`, { method: "POST", headers: { "X-Fedpeft-Act": data.act } });
+      note.textContent = `${answer.ok ? "" : "not done: "}${(await answer.text()).trim()}`;
+    } catch {
+      note.textContent = "the server did not answer";
+    }
+    const now = document.getElementById(button.id);
+    if (now) now.disabled = false;
+  }
+
+  const apply = drawer({
+    server: (server, { nodes }) => drawFacts(server, nodes),
+    problems: (problems) => redraw(places.problems, ...problemList(problems)),
+    children: (children) => redraw(places.children, childrenTable(children)),
+    nodes: (nodes, { server }) => {
+      drawFacts(server, nodes);
+      redraw(places.nodes, nodes.length ? nodesTable(nodes) : el("p", {}, "No node is registered: fedpeft server add-node."));
+    },
+    runs: (runs) => redraw(places.runs, runs.length ? runsTable(runs, act) : el("p", {}, "No run yet.")),
+    refused: (refused) => redraw(places.refused, refused.length
+      ? table([{ title: "where" }, { title: "reason" }, { title: "times", number: true }], refused.map(({ where, reason, times }) => [where, reason, numberCell(times, countText)]), "refused nodes and requests")
+      : el("p", {}, "No node and no request was refused.")),
+    log: (log) => redraw(places.log, log.length
+      ? table(["time", "level", "source", "run", "text"].map((title) => ({ title })), log.toReversed().map((line) => [momentCell(line.time), line.level, line.source, line.run || NONE, line.text]), "end of the log")
+      : el("p", {}, "The log is empty.")),
+  });
+
+  function drawFacts(server, nodes) {
+    const online = nodes.filter(({ state }) => state === "online").length;
+    head.replaceChildren(...facts([
+      ["health", server.healthy ? "all runs" : "NOT healthy", server.superlink ? "the SuperLink answers" : "the SuperLink does not answer"],
+      ["nodes online", `${countText(online)} of ${countText(nodes.length)}`, "connected to the gateway"],
+      ["version", server.version, "fedpeft"],
+      ["port for nodes", server.port, `at ${server.host}`],
+    ]));
+  }
+
+  apply(first);
+  return apply;
+}
