@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
-from typing import Any
 
 import numpy as np
 import torch
@@ -18,7 +17,6 @@ from transformers import GenerationConfig
 
 from fedpeft.batches.batch import EVALUATION_BATCH, Batch, batches, collate
 from fedpeft.batches.encoded import Encoded, offsets_of
-from fedpeft.errors import UserError
 from fedpeft.modifications import Modification
 from fedpeft.text_model import Search, TextModel
 
@@ -29,26 +27,17 @@ def generate(
     examples: Encoded,
     report: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
-    """Return the texts that one task vector [P] writes for n sources, in their order.
-
-    Raises:
-        UserError: several beams with a method that adds tokens.
-    """
+    """Return the texts that one task vector [P] writes for n sources, in their order."""
     vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
     prompts, texts, search = _prompts(examples), [""] * len(examples), model.search
+    write = _without_cache if model.adds_tokens else _with_cache
     with torch.inference_mode():
         changes = model.realise(vectors).modifications
-        added = any(modification.adds_tokens for modification in changes)
-        if added and search.beams > 1:
-            raise UserError(
-                f"task.beams = {search.beams}: this method adds tokens to a text, so the search is "
-                f"greedy; expected 1"
-            )
         for done, rows in enumerate(batches(prompts.lengths, EVALUATION_BATCH, None)):
             batch = collate(
                 [prompts], [rows], model.backbone.pad_id, model.backbone.device, model.dtype
             )
-            written = (_without_cache if added else _with_cache)(model, changes, batch, search)
+            written = write(model, changes, batch, search)
             for row, ids in zip(rows, written.tolist(), strict=True):
                 text = model.backbone.tokenizer.decode(ids, skip_special_tokens=True)
                 texts[row] = str(text).strip()
@@ -88,7 +77,6 @@ def _with_cache(
             "max_new_tokens": search.tokens,
             "num_beams": search.beams,
             "do_sample": False,
-            "use_cache": _caches(model.language.config),
         }
     )
     with model.in_place(changes) as language:
@@ -96,12 +84,6 @@ def _with_cache(
             input_ids=ids, attention_mask=mask, generation_config=settings
         )
     return written[:, ids.shape[1] if decoder else 1 :]
-
-
-def _caches(config: Any) -> bool:
-    """Return whether transformers can cache: T5's cache has as many layers as its encoder."""
-    layers = getattr(config, "num_decoder_layers", None)
-    return layers is None or bool(layers == config.num_hidden_layers)
 
 
 def _without_cache(

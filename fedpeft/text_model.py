@@ -19,6 +19,7 @@ from torch.nn import functional
 from fedpeft.backbones.language import token_logits
 from fedpeft.batches.batch import Batch
 from fedpeft.batches.encoded import IGNORED
+from fedpeft.errors import UserError
 from fedpeft.model import TaskModel
 from fedpeft.modifications import Modification
 from fedpeft.parameters import Realised
@@ -43,12 +44,27 @@ class TextModel(TaskModel):
     """Runs G task vectors through one frozen backbone that writes text.
 
     The task vector has the method's parameters only.
-
-    Attributes:
-        search: how texts are generated.
     """
 
-    search = Search()
+    _search = Search()
+
+    @property
+    def search(self) -> Search:
+        """How texts are generated.
+
+        Raises on assignment:
+            UserError: several beams with a method that adds tokens.
+        """
+        return self._search
+
+    @search.setter
+    def search(self, search: Search) -> None:
+        if search.beams > 1 and self.adds_tokens:
+            raise UserError(
+                f"task.beams = {search.beams}: this method adds tokens to a text, so the search is "
+                f"greedy; expected 1"
+            )
+        self._search = search
 
     @property
     def language(self) -> Any:

@@ -46,11 +46,21 @@ def prepared(
         eos_token_id=tokenizer.eos_token_id,
         pad_token_id=tokenizer.eos_token_id if padding is None else padding,
         decoder_start_token_id=start,
+        use_cache=caches(language.config),
     )
     language.eval().requires_grad_(False)
     if shape.sites.attends:
         language.set_attn_implementation(SDPA)
     return _base(language)
+
+
+def caches(config: Any) -> bool:
+    """Return whether transformers can cache keys and values while it generates.
+
+    It gives the cache of T5's decoder as many layers as the encoder has (transformers 5.24).
+    """
+    layers = getattr(config, "num_decoder_layers", None)
+    return layers is None or bool(layers == config.num_hidden_layers)
 
 
 def _base(language: Any) -> PreTrainedModel:

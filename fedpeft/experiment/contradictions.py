@@ -38,32 +38,10 @@ def in_task(task: TaskSection) -> Iterator[str]:
     for key in ("train", "dev", "labels"):
         if getattr(task, key) and task.name != "custom":
             yield f"task.{key} = '{getattr(task, key)}': is for task.name=custom, not {task.name}"
-    yield from _in_text(task)
     if task.labels and task.kind == "score":
         yield f"task.labels = '{','.join(task.labels)}': a score has no classes; leave it out"
     elif len(task.labels) == 1 or len(set(task.labels)) < len(task.labels):
         yield f"task.labels = '{','.join(task.labels)}': expected two or more different names"
-
-
-def _in_text(task: TaskSection) -> Iterator[str]:
-    if task.kind != "text":
-        for key in ("source", "target", "prompt", "max_target", "metric", "beams"):
-            value, field = getattr(task, key), type(task).model_fields[key]
-            if value != field.default:
-                yield f"task.{key} = {value!r}: is for task.kind = 'text', not '{task.kind}'"
-        return
-    if task.name != "custom":
-        yield f"task.kind = 'text': is for task.name=custom, not {task.name}"
-    for key in ("labels", "text_pair"):
-        if getattr(task, key):
-            yield f"task.{key} = '{getattr(task, key)}': a task of text has none; leave it out"
-    if task.prompt.count("{source}") != 1:
-        yield f"task.prompt = '{task.prompt}': expected {{source}} in it exactly once"
-    if task.beams > 1 and task.metric in ("", "accuracy"):
-        yield (
-            f"task.beams = {task.beams}: has no effect with task.metric = 'accuracy', which "
-            f"generates nothing; choose another metric or leave it out"
-        )
 
 
 def in_head(head: HeadSection) -> Iterator[str]:
