@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import socket
 from pathlib import Path
 
@@ -22,6 +23,18 @@ def read(name: str, folder: Path) -> list[str]:
 @pytest.mark.parametrize("name", ["first-run", "own-data", "private-run"])
 def test_commands_of_tutorial_succeed(name: str, tmp_path: Path) -> None:
     assert read(name, tmp_path)
+
+
+@pytest.mark.slow
+def test_guide_to_text_writes_texts(tmp_path: Path) -> None:
+    """The small random model learns to copy the colour."""
+    reader = Reader(tmp_path)
+    reader.read(ROOT / "docs" / "how-to" / "text.md")
+    lines = (tmp_path / "written.jsonl").read_text("utf-8").splitlines()
+    assert len(lines) == 120
+    result = json.loads((tmp_path / "runs" / "colours" / "result.json").read_text("utf-8"))
+    assert result["metric"] == "rougeL" and result["score"] > 0.7
+    assert (tmp_path / "model" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow

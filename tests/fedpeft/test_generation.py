@@ -125,7 +125,7 @@ def test_a_cached_search_of_an_even_t5_equals_passes_without_a_cache() -> None:
     backbone = replace(small, model=base, language=language, shape=shape)
     assert language.generation_config.use_cache
     prompts = generation._prompts(encoded_texts(backbone))
-    for name in ("lora", "prefix", "bitfit", "mam"):
+    for name in ("lora", "prefix", "slash", "mam"):
         model = text_model(backbone, name)
         with torch.inference_mode():
             changes = model.realise(random_vectors(model, 2)).modifications

@@ -13,6 +13,7 @@ import fedpeft
 from fedpeft.errors import UserError
 from fedpeft.export import export
 from fedpeft.predicting import predict, read_texts
+from fedpeft.serving.catalog import open_catalog
 from fedpeft.trained import Trained
 
 PRIVATE = {"privacy.unit": "example", "privacy.noise_multiplier": 1.0, "privacy.delta": 1e-3}
@@ -47,6 +48,12 @@ def test_a_run_predicts_and_its_exports_write_the_same_texts(family: str, tmp_pa
     export(trained, "vector", tmp_path / "v.safetensors")
     again = Trained.read(tmp_path / "v.safetensors")
     assert [prediction.value for prediction in predict(again, examples)] == written
+
+    for kind in ("peft", "onnx"):
+        with pytest.raises(UserError, match=f"--format {kind} works for bert and roberta"):
+            export(trained, kind, tmp_path / kind)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="a run that writes text is not served"):
+        open_catalog(tmp_path / "run", 5).add("run", tmp_path / "run")
 
     export(trained, "hf", tmp_path / "plain")
     card = (tmp_path / "plain/README.md").read_text()
