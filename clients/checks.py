@@ -204,9 +204,10 @@ def _check_delta(settings: NodeSettings, count: int) -> None:
 
 def _check_characters(task: Task) -> None:
     """Check that every text has a UTF-8 form: training would fail at it, which the server sees."""
-    for row, text in enumerate(task.train.text, start=1):
+    targets = task.train.targets or [""] * len(task.train)
+    for row, (text, target) in enumerate(zip(task.train.text, targets, strict=True), start=1):
         try:
-            "".join(text).encode()
+            "".join([*text, target]).encode()
         except UnicodeEncodeError:
             raise UserError(f"--data: text {row} has half of a Unicode character") from None
 

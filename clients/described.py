@@ -13,8 +13,8 @@ from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks import available_tasks
 
 #: Keys of [task] that describe the files of task "custom"; the options have the same names.
-_COLUMNS = ("text", "text_pair", "label", "kind", "labels")
-_KINDS = ("classes", "score", "tags")
+_COLUMNS = ("text", "text_pair", "label", "source", "target", "kind", "labels")
+_KINDS = ("classes", "score", "tags", "text")
 
 
 def described(settings: NodeSettings) -> TaskSection:
@@ -69,10 +69,26 @@ def check_described(settings: NodeSettings) -> None:
         raise UserError(f"{given}: is for --task custom, not {settings.task}; leave it out")
 
 
+def _check_written(settings: NodeSettings) -> None:
+    """Check the columns of texts and of the texts to write for them."""
+    if not (settings.source and settings.target):
+        empty = "target" if settings.source else "source"
+        raise UserError(f"--{empty} is empty: expected a column")
+    for key in ("text_pair", "labels"):
+        if value := getattr(settings, key):
+            shown = value if isinstance(value, str) else ",".join(value)
+            raise UserError(
+                f"--{key.replace('_', '-')} {shown}: --kind text has none; leave it out"
+            )
+
+
 def _check_custom(settings: NodeSettings) -> None:
     kind, labels = settings.kind, settings.labels
     if kind not in _KINDS:
         raise UserError(f"--kind {kind}: expected one of {', '.join(_KINDS)}")
+    if kind == "text":
+        _check_written(settings)
+        return
     if not (settings.text and settings.label):
         raise UserError(f"--{'label' if settings.text else 'text'} is empty: expected a column")
     if kind == "tags" and settings.text_pair:

@@ -62,11 +62,9 @@ def files_digest(data: str) -> str:
 def examples_digest(examples: Examples) -> str:
     """Return the SHA-256 over the texts and labels of a client's examples, in any order."""
     pairs = examples.text_pair or [""] * len(examples)
-    rows = zip(examples.text, pairs, examples.labels, strict=True)
-    digests = sorted(
-        hashlib.sha256(json.dumps([text, pair, np.asarray(label).tolist()]).encode()).digest()
-        for text, pair, label in rows
-    )
+    labels = examples.targets or [np.asarray(label).tolist() for label in examples.labels]
+    rows = zip(examples.text, pairs, labels, strict=True)
+    digests = sorted(hashlib.sha256(json.dumps(row).encode()).digest() for row in rows)
     return hashlib.sha256(b"".join(digests)).hexdigest()
 
 

@@ -27,6 +27,8 @@ _FIELDS = {
     "text": (str,),
     "text_pair": (str,),
     "label": (str,),
+    "source": (str,),
+    "target": (str,),
     "kind": (str,),
     "labels": (list,),
     "examples": (str, int),
@@ -52,12 +54,14 @@ class NodeSettings:
     #: of INCLUDED, loaded on request. Any other name would be a path or download that the server
     #: chose.
     allow: tuple[str, ...] = ()
-    #: The task of the data; the next five are those of task "custom", named as in ``[task]``.
+    #: The task of the data; the next seven are those of task "custom", named as in ``[task]``.
     #: A run that names others is refused: the server could otherwise query columns and labels.
     task: str = "custom"
     text: str = "text"
     text_pair: str = ""
     label: str = "label"
+    source: str = "source"
+    target: str = "target"
     kind: str = "classes"
     labels: tuple[str, ...] = ()
     #: The number of examples that the server learns: "exact", "rounded" or this number. DP-SGD

@@ -57,8 +57,8 @@ def check_kind(info: TaskInfo, experiment: Experiment) -> None:
     """Raise UserError if the kind of partition does not fit the task; needs no data."""
     section, clients = experiment.partition, experiment.federation.clients
     if section.kind in ("dirichlet", "pathological") and info.kind != "classes":
-        score = info.kind == "score"
-        labels, other = ("is a score", "'bins', ") if score else ("has tags", "")
+        has = {"score": "is a score", "tags": "has tags", "text": "has texts to write"}
+        labels, other = has[info.kind], "'bins', " if info.kind == "score" else ""
         raise UserError(
             f"partition.kind = '{section.kind}' needs classes; '{info.name}' {labels}: "
             f"use {other}'iid' or 'quantity'"

@@ -32,6 +32,7 @@ class TaskModel:
     Attributes:
         first_block: index of the first block that the method changes, or the number of blocks if it
             changes none; 0 if the backbone cannot start a pass at that block.
+        adds_tokens: whether the method adds tokens to a text.
         packs: whether batches are packed to save padding; False if the method adds tokens or the
             backbone cannot pass packed texts.
         costs: costs of a pass, which decide how a batch is cut and packed.
@@ -61,8 +62,8 @@ class TaskModel:
         first = first_changed_block(changes, shape.layers) if self.method.grouped else 0
         # Other families start at their first block, unless only the head is trained.
         self.first_block = first if shape.sites.resumes or first == shape.layers else 0
-        adds_tokens = any(modification.adds_tokens for modification in changes)
-        self.packs = shape.sites.packs and not adds_tokens
+        self.adds_tokens = any(modification.adds_tokens for modification in changes)
+        self.packs = shape.sites.packs and not self.adds_tokens
         self.costs = pass_costs(backbone.device.type, shape.width, self.layout.size)
         self.keep_states(cache)
 

@@ -20,7 +20,10 @@ from fedpeft.vector import Layout
 
 @dataclass(frozen=True)
 class Realised:
-    """Modifications and head weights made from task vectors; leading axis G everywhere."""
+    """Modifications and head weights made from task vectors; leading axis G everywhere.
+
+    A task of text has no head: C is 0.
+    """
 
     modifications: list[Modification]
     head_weight: Tensor  # [G, C, width]
@@ -35,11 +38,12 @@ class Realised:
         )
 
     def tensors(self) -> list[Tensor]:
-        """Return all tensors in a fixed order."""
+        """Return all tensors in a fixed order, without those of a head that has none."""
         changes = [
             t for modification in self.modifications for t in modification.tensors().values()
         ]
-        return [*changes, self.head_weight, self.head_bias]
+        head = [self.head_weight, self.head_bias]
+        return [*changes, *(tensor for tensor in head if tensor.shape[1])]
 
 
 def layout_of(method: Method[Any], head: Head) -> Layout:

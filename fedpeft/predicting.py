@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -11,10 +12,13 @@ import numpy as np
 
 from fedpeft.batches.encoded import IGNORED, Encoded
 from fedpeft.errors import RunFailed, UserError
+from fedpeft.generation import generate
 from fedpeft.tasks import Examples, Kind, glue
 from fedpeft.tasks.base import tag_column
 from fedpeft.tasks.encoding import encode
 from fedpeft.tasks.readers import Columns, cells, read_table, shorten, to_examples
+from fedpeft.tasks.writing import encode_written
+from fedpeft.text_model import TextModel
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
 
@@ -29,8 +33,8 @@ class Prediction:
     """The prediction for one text.
 
     Attributes:
-        value: a label, a score, or for tags the tag of every word. A word that was truncated
-            (task.max_length) or has no token has the tag None.
+        value: a label, a score, the text that is written, or for tags the tag of every word. A
+            word that was truncated (task.max_length) or has no token has the tag None.
         probabilities: of every label; for tags, of each word's tag; None for a score.
     """
 
@@ -55,6 +59,10 @@ def predict(
     for start in range(0, len(examples), _CHUNK):
         rows = np.arange(start, min(start + _CHUNK, len(examples)))
         encoded = encode_texts(trained, examples.select(rows))
+        if isinstance(trained.model, TextModel):
+            done = partial(_add, report, start)
+            predictions += map(Prediction, generate(trained.model, trained.vector, encoded, done))
+            continue
         outputs = outputs_of(trained.model, trained.vector, encoded)
         if not np.isfinite(outputs).all():
             raise RunFailed("an output is not finite; try engine.autocast = 'off'")
@@ -62,6 +70,10 @@ def predict(
         predictions += predictions_of(trained.kind, trained.labels, outputs, encoded, words)
         report(len(predictions))
     return predictions
+
+
+def _add(report: Callable[[int], None], before: int, done: int) -> None:
+    report(before + done)
 
 
 def predictions_of(
@@ -90,6 +102,8 @@ def predictions_of(
 def encode_texts(trained: Trained, examples: Examples) -> Encoded:
     """Return the texts tokenized as in training."""
     experiment = trained.experiment
+    if trained.kind == "text":
+        return encode_written(examples, trained.model.backbone, experiment.task)
     return encode(
         examples,
         trained.model.backbone.tokenizer,
@@ -147,7 +161,7 @@ def _task_columns(trained: Trained) -> list[tuple[str, str]]:
     """Return the possible names of the text columns in the task's files."""
     task = trained.experiment.task
     if task.name == "custom":
-        return [(task.text, task.text_pair)]
+        return [(task.source, "") if task.kind == "text" else (task.text, task.text_pair)]
     folder = {info.name: info.folder for info in glue.TASKS}.get(task.name)
     if folder is None:
         return []

@@ -10,7 +10,13 @@ from typing import Any
 
 import numpy as np
 
-from fedpeft.backbones.loading import Backbone, backbone_shape, load_backbone, set_threads
+from fedpeft.backbones.loading import (
+    Backbone,
+    backbone_shape,
+    load_backbone,
+    require_writing,
+    set_threads,
+)
 from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.batches.encoded import Encoded
 from fedpeft.errors import UserError
@@ -26,6 +32,9 @@ from fedpeft.projection import Projection
 from fedpeft.tasks import Task, TaskInfo, described, load_task
 from fedpeft.tasks.base import Examples
 from fedpeft.tasks.encoding import encode
+from fedpeft.tasks.text_metrics import generates, require_tools
+from fedpeft.tasks.writing import encode_written
+from fedpeft.text_model import Search, TextModel
 from fedpeft.version import __version__
 
 #: Keys of ``Runtime.identity``, which server and node must have in common.
@@ -51,8 +60,10 @@ class Runtime:
     @cached_property
     def backbone(self) -> Backbone:
         """The frozen backbone, shared by every experiment of the process that names it."""
-        engine = self.experiment.engine
-        return load_backbone(self.experiment.backbone, engine.device, engine.dtype)
+        name, engine = self.experiment.backbone, self.experiment.engine
+        if self.info.kind == "text":
+            return load_backbone(name, engine.device, engine.dtype, writes=True)
+        return load_backbone(name, engine.device, engine.dtype)
 
     @cached_property
     def task(self) -> Task:
@@ -81,12 +92,7 @@ class Runtime:
                 f"representation = 'mask' and labels of texts, got "
                 f"{'tags' if info.kind == 'tags' else here}"
             )
-        longest = shape.longest - method.tokens
-        if experiment.task.max_length > longest:
-            raise UserError(
-                f"task.max_length = {experiment.task.max_length}: '{experiment.backbone}' reads at "
-                f"most {longest} tokens of a text with this method"
-            )
+        _check_lengths(experiment, shape, method, info)
         representation = str(experiment.representation)
         head = build_head(info, shape.width, experiment.head, experiment.seed, representation)
         return method, head
@@ -121,8 +127,9 @@ class Runtime:
     @cached_property
     def model(self) -> TaskModel:
         """Backbone, method and head."""
-        engine = self.experiment.engine
-        return TaskModel(
+        engine, task = self.experiment.engine, self.experiment.task
+        text = self.info.kind == "text"
+        model = (TextModel if text else TaskModel)(
             self.backbone,
             self.parameters,
             self.info.labels,
@@ -130,6 +137,9 @@ class Runtime:
             engine.projections,
             engine.cache_mb << 20,
         )
+        if isinstance(model, TextModel):
+            model.search = Search(task.max_target, task.beams, generates(self.info.metric))
+        return model
 
     @cached_property
     def train(self) -> Encoded:
@@ -201,6 +211,8 @@ class Runtime:
     def encode(self, examples: Examples) -> Encoded:
         """Return examples of the task as the backbone reads them."""
         experiment = self.experiment
+        if self.info.kind == "text":
+            return encode_written(examples, self.backbone, experiment.task)
         return encode(
             examples,
             self.backbone.tokenizer,
@@ -209,12 +221,44 @@ class Runtime:
         )
 
 
+def _check_lengths(
+    experiment: Experiment, shape: BackboneShape, method: Method[Any], info: TaskInfo
+) -> None:
+    """Raise UserError if texts may have more tokens than the backbone has positions."""
+    task, longest = experiment.task, shape.longest - method.tokens
+    if info.kind == "text" and shape.sites.writes == "decoder":
+        if task.max_length + task.max_target > longest:
+            raise UserError(
+                f"task.max_length = {task.max_length} and task.max_target = {task.max_target}: "
+                f"'{experiment.backbone}' has {longest} positions for both with this method; "
+                f"lower one of them"
+            )
+    elif task.max_length > longest:
+        raise UserError(
+            f"task.max_length = {task.max_length}: '{experiment.backbone}' reads at "
+            f"most {longest} tokens of a text with this method"
+        )
+    if info.kind == "text" and task.max_target > shape.longest:
+        raise UserError(
+            f"task.max_target = {task.max_target}: '{experiment.backbone}' writes at most "
+            f"{shape.longest} tokens"
+        )
+
+
 def _check_family(
     experiment: Experiment, shape: BackboneShape, method: Method[Any], info: TaskInfo
 ) -> None:
     """Raise UserError if a setting does not fit the backbone's family."""
     family = shape.sites
-    if family.reads_last and experiment.representation == "cls" and info.kind != "tags":
+    if info.kind == "text":
+        require_writing(experiment.backbone, shape)
+        require_tools(info.metric)
+        if not method.parameters():
+            raise UserError(
+                f"method.name = '{experiment.method.name}': trains only a head, and a task of text "
+                f"has none; choose another method"
+            )
+    elif family.reads_last and experiment.representation == "cls" and info.kind != "tags":
         raise UserError(
             f"representation = 'cls': the first token of a {shape.family} backbone does not see "
             f"the text; use 'last' or 'mean'"

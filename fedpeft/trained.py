@@ -33,7 +33,7 @@ class Trained:
         experiment: the run's experiment, on a device that this machine has.
         model: the task model.
         vector: the task vector [P], in the model's dtype.
-        labels: names of the classes or tags; empty for a score.
+        labels: names of the classes or tags; empty for a score and for text.
         kind: kind of the prediction.
         pair: whether an example has two texts.
         about: the file's metadata, see ``describe_vector``.
@@ -51,8 +51,9 @@ class Trained:
 
     @property
     def reads(self) -> str:
-        """The head's input: "mask", "cls", "mean", or "tags" for every word."""
-        return "tags" if self.kind == "tags" else str(self.experiment.representation)
+        """The head's input: "mask", "cls", "mean", "last", "tags" for every word, or "text"."""
+        kind = self.kind
+        return kind if kind in ("tags", "text") else str(self.experiment.representation)
 
     @classmethod
     def read(cls, path: Path) -> Trained:

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeft.batches.batch import Batch, batches
+from fedpeft.batches.batch import EVALUATION_BATCH, Batch, batches
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
@@ -24,9 +24,9 @@ from fedpeft.privacy.dpsgd import DPSGD, poisson_batches, private_gradients
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
 from fedpeft.tasks.metrics import statistics, tag_statistics
+from fedpeft.text_evaluation import evaluate_text
+from fedpeft.text_model import TextModel
 from fedpeft.zeroth import combined, directions, measure
-
-EVALUATION_BATCH = 64
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class CohortResult:
 class Evaluation:
     """Outputs [n, C] in the order of the examples, summable statistics, and summed loss.
 
-    For tags the outputs are those of all tokens, [total, C].
+    For tags the outputs are those of all tokens, [total, C]; for text there are none.
     """
 
     outputs: np.ndarray
@@ -240,6 +240,9 @@ def plan_batches(
 
 def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluation:
     """Evaluate one task vector [P] on all examples."""
+    if isinstance(model, TextModel):
+        with phase("evaluation"):
+            return Evaluation(np.zeros((0, 0)), *evaluate_text(model, vector, examples))
     loss_sum = 0.0
 
     def add(outputs: Tensor, batch: Batch) -> None:

@@ -12,6 +12,7 @@ from fedpeft.adversary import attack_success
 from fedpeft.errors import RunFailed
 from fedpeft.nested import is_small
 from fedpeft.tasks import TaskInfo, metrics
+from fedpeft.tasks.text_metrics import generates
 from fedpeft.training import evaluate
 from fedpeft.transfer import encode_down
 from fedpeft.wire.formats import decode
@@ -92,7 +93,8 @@ def measure_at_clients(
     }
     replies, failed = run.ask("evaluate", number, sent, clients, ledger)
     participants.hear("evaluate", number, clients, failed)
-    longest = run.experiment.task.max_length
+    task = run.experiment.task
+    longest = task.max_target if info.kind == "text" else task.max_length
     checked = check_replies(
         replies, failed, lambda client, reply: check_measured(reply, info, longest)
     )
@@ -117,6 +119,6 @@ def check_measured(reply: Message, info: TaskInfo, max_length: int) -> tuple[np.
     kind, sent = info.kind, from_fields(EvaluateReply, reply.content.get(RECORD))
     size = metrics.statistics_size(kind, info.classes)
     statistics = decode(sent.statistics, "float64", size, "float64")
-    metrics.check_statistics(statistics, kind, max_length)
+    metrics.check_statistics(statistics, kind, max_length, generates(info.metric))
     most = metrics.examples_of(statistics, kind) * max_loss(kind)
     return statistics, read_float(vars(sent), "loss_sum", 0, most)

@@ -43,7 +43,9 @@ def _extended(attend: Attention) -> Attention:
                 packing.unpack(part.transpose(1, 2)).transpose(1, 2) for part in (query, key, value)
             )
         if prefixes and module in prefixes:
-            if attention_mask is None and getattr(module, "is_causal", False):
+            # A single query is the last token, which attends to all others.
+            causal = getattr(module, "is_causal", False) and query.shape[2] > 1
+            if attention_mask is None and causal:
                 attention_mask = _causal(query, key)
             keys, values = (_spread(prefix, key) for prefix in prefixes[module])
             key, value = torch.cat([keys, key], dim=2), torch.cat([values, value], dim=2)

@@ -44,6 +44,7 @@ class Backbone:
     shape: BackboneShape
     fingerprint: str  # SHA-256 of configuration, weights and tokenizer, in hexadecimal
     device: torch.device
+    language: PreTrainedModel | None = None  # ``model`` with output embeddings, to write text
 
     @property
     def pad_id(self) -> int:
@@ -73,22 +74,28 @@ def choose_device(device: str, dtype: str = "float32") -> torch.device:
 
 
 @lru_cache(maxsize=2)
-def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Backbone:
+def load_backbone(
+    name: str, device: str = "auto", dtype: str = "float32", writes: bool = False
+) -> Backbone:
     """Load a backbone, frozen and without dropout; cached by its arguments.
 
     Args:
         name: ``minilm``, ``tiny``, a hub name, or a folder made by ``save_pretrained``.
         device: ``auto``, ``cuda``, ``mps`` or ``cpu``.
         dtype: ``float32`` or ``float64``.
+        writes: whether to load the output embeddings, too, which write text.
 
     Raises:
-        UserError: no such backbone, hub not reachable, an architecture without a family map.
+        UserError: no such backbone, hub not reachable, an architecture without a family map, or
+            ``writes`` with an encoder.
     """
     import torch
 
     from fedpeft.backbones.attention import SDPA
 
     where = choose_device(device, dtype)
+    if writes:
+        return _load_language(name, where, getattr(torch, dtype))
     if name == "tiny":
         from fedpeft.backbones.tiny import tiny_backbone
 
@@ -103,6 +110,28 @@ def load_backbone(name: str, device: str = "auto", dtype: str = "float32") -> Ba
     return Backbone(name, model, tokenizer, shape, fingerprint, where)
 
 
+def _load_language(name: str, device: torch.device, dtype: torch.dtype) -> Backbone:
+    """Return a backbone that writes text; its fingerprint covers the output embeddings, too."""
+    from fedpeft.backbones.language import prepared
+
+    require_writing(name, backbone_shape(name))
+    language, tokenizer = _from_pretrained(name, writes=True)
+    fingerprint, shape = _fingerprint(language, tokenizer), shape_of_config(language.config)
+    language = language.to(device, dtype)
+    model = prepared(name, language, tokenizer, shape)
+    return Backbone(name, model, tokenizer, shape, fingerprint, device, language)
+
+
+def require_writing(name: str, shape: BackboneShape) -> None:
+    """Raise UserError if a backbone is an encoder, which writes no text."""
+    if not shape.sites.writes:
+        decoders = [family for family, sites in FAMILIES.items() if sites.writes]
+        raise UserError(
+            f"task.kind = 'text': backbone '{name}' ({shape.family}) is an encoder and writes no "
+            f"text; expected one of {', '.join(decoders)}"
+        )
+
+
 def backbone_shape(name: str) -> BackboneShape:
     """Return the sizes of a backbone without loading its weights.
 
@@ -115,14 +144,20 @@ def backbone_shape(name: str) -> BackboneShape:
         return shape_of_config(_config_of(name, checkpoint(name)))
 
 
-def _from_pretrained(name: str) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from transformers import AutoModel, AutoTokenizer
+def _from_pretrained(
+    name: str, writes: bool = False
+) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
+    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
     source = checkpoint(name)
     with _readable(name), _quiet():
         config = _config_of(name, source)
-        options = FAMILIES[family_of(config)].options
-        model, report = AutoModel.from_pretrained(
+        family = FAMILIES[family_of(config)]
+        options, auto = family.options, AutoModel
+        if writes:
+            both = family.writes == "encoder-decoder"
+            auto = AutoModelForSeq2SeqLM if both else AutoModelForCausalLM
+        model, report = auto.from_pretrained(
             source, dtype="float32", output_loading_info=True, **options
         )
         tokenizer = AutoTokenizer.from_pretrained(source)

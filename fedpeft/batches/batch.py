@@ -16,6 +16,9 @@ if TYPE_CHECKING:
     from fedpeft.batches.packing import Packing
 
 
+EVALUATION_BATCH = 64  # texts in a pass of evaluation
+
+
 @dataclass(frozen=True)
 class Batch:
     """A batch as torch tensors: N rows ordered in groups, N = groups * rows a group; T tokens.
@@ -26,7 +29,7 @@ class Batch:
         token_type_ids: int64 ``[N, T]``.
         read: int64 ``[N]``.
         labels: int64 or float ``[N]``; int64 ``[N, T]`` where tokens have labels, padded with
-            IGNORED.
+            IGNORED, or ``[N, S]`` for the S tokens of a decoder behind an encoder.
         weights: float ``[N]``, 1, or 0 for a row that only fills up its group.
         groups: number of groups.
         states: hidden states computed before, ``[N, T, width]``, where padding has the state of
@@ -79,8 +82,10 @@ def collate(
         weights[group, : len(chosen)] = 1.0
     lengths = np.concatenate([part.lengths for part in parts])
     mask = np.arange(lengths.max()) < lengths[:, None]  # [N, T], a row's tokens come first
-    known = [part.labels for part in parts]
-    labels = _padded(known, mask, IGNORED) if parts[0].per_token else np.concatenate(known)
+    labels = np.concatenate([part.labels for part in parts])
+    if parts[0].per_token:
+        counts = np.concatenate([part.label_lengths for part in parts])
+        labels = _padded([labels], np.arange(counts.max()) < counts[:, None], IGNORED)
     read = np.concatenate([part.read for part in parts]).astype(np.int64)
     scored = labels.dtype.kind == "f"
     return Batch(

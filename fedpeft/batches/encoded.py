@@ -21,12 +21,16 @@ class Encoded:
         tokens: int32 ``[total]``.
         segments: token type ids, uint8 ``[total]``.
         offsets: text i is ``tokens[offsets[i]:offsets[i + 1]]``, int64 ``[n + 1]``.
-        read: position in the text that the head reads, int32 ``[n]``; -1 = the mean.
+        read: position in the text that the head reads, int32 ``[n]``; -1 = the mean. For text,
+            that from which the target's first token is predicted.
         labels: int64 classes or float64 scores, ``[n]``; with ``per_token`` int64 classes
-            ``[total]``, IGNORED where a token has none.
+            ``[total]``, IGNORED where a token has none. For text, they are the next tokens.
         per_token: whether tokens have labels; otherwise texts have.
         states: hidden states computed before, ``[total, width]``, aligned with ``tokens``, or
             ``[n, 1, width]``, one row per text; see ``fedpeft.batches.kept``.
+        label_offsets: as ``offsets``, for labels that are not aligned with the tokens: those of an
+            encoder-decoder.
+        targets: the texts to write as strings, object ``[n]``, to compare generated texts with.
     """
 
     tokens: np.ndarray
@@ -36,6 +40,8 @@ class Encoded:
     labels: np.ndarray
     per_token: bool = False
     states: torch.Tensor | None = None
+    label_offsets: np.ndarray | None = None
+    targets: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.read)
@@ -45,9 +51,18 @@ class Encoded:
         """Number of tokens of every text, int64 ``[n]``."""
         return np.diff(self.offsets)
 
+    @property
+    def label_lengths(self) -> np.ndarray:
+        """Number of labels of every text whose tokens have labels, int64 ``[n]``."""
+        return self.lengths if self.label_offsets is None else np.diff(self.label_offsets)
+
     def select(self, rows: np.ndarray) -> Encoded:
         """Return the rows of an index array, in its order; rows may repeat."""
-        source, states = self.places(rows), self.states
+        source, states, starts = self.places(rows), self.states, self.label_offsets
+        labelled = source if self.per_token else rows
+        if starts is not None:
+            labelled = _places(starts, rows)
+            starts = offsets_of(np.diff(starts)[rows])
         if states is not None:
             states = states[rows if states.dim() == 3 else source]
         return Encoded(
@@ -55,17 +70,23 @@ class Encoded:
             self.segments[source],
             offsets_of(self.lengths[rows]),
             self.read[rows],
-            self.labels[source if self.per_token else rows],
+            self.labels[labelled],
             self.per_token,
             states,
+            starts,
+            None if self.targets is None else self.targets[rows],
         )
 
     def places(self, rows: np.ndarray) -> np.ndarray:
         """Return the indices into ``tokens`` of the tokens of some rows, row after row."""
-        lengths = self.lengths[rows]
-        offsets = offsets_of(lengths)
-        # position in the result + (start of the row in ``tokens`` - its start in the result)
-        return np.arange(offsets[-1]) + np.repeat(self.offsets[rows] - offsets[:-1], lengths)
+        return _places(self.offsets, rows)
+
+
+def _places(starts: np.ndarray, rows: np.ndarray) -> np.ndarray:
+    lengths = np.diff(starts)[rows]
+    offsets = offsets_of(lengths)
+    # position in the result + (start of the row in the array - its start in the result)
+    return np.arange(offsets[-1]) + np.repeat(starts[rows] - offsets[:-1], lengths)
 
 
 def offsets_of(lengths: np.ndarray) -> np.ndarray:

@@ -37,9 +37,11 @@ Text = Annotated[str, typer.Option(rich_help_panel=_DATA, help="custom: text col
 TextPair = Annotated[str, typer.Option(rich_help_panel=_DATA, help="custom: second text column.")]
 Label = Annotated[str, typer.Option(rich_help_panel=_DATA, help="custom: label column.")]
 Kind = Annotated[
-    Literal["classes", "score", "tags"],
-    typer.Option(rich_help_panel=_DATA, help="custom: kind of the labels."),
+    Literal["classes", "score", "tags", "text"],
+    typer.Option(rich_help_panel=_DATA, help="custom: kind of the labels; text: see --target."),
 ]
+Source = Annotated[str, typer.Option(rich_help_panel=_DATA, help="--kind text: column to read.")]
+Target = Annotated[str, typer.Option(rich_help_panel=_DATA, help="--kind text: column to write.")]
 Labels = Annotated[
     str,
     typer.Option(

@@ -37,7 +37,7 @@ def predict(
         typer.Option(help="Column of second texts; default: the task's column, or 'text_pair'."),
     ] = "",
 ) -> None:
-    """Predict a label, score or tags for each row of a file of texts.
+    """Predict a label, score or tags, or write a text, for each row of a file of texts.
 
     Prints one row per text, or writes them to --out. Rows include the probabilities of all labels;
     for tags, JSONL includes the probability of each tag.

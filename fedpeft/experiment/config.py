@@ -47,6 +47,7 @@ from fedpeft.experiment.settings import (
     TaskSection,
     WireSection,
 )
+from fedpeft.experiment.text_contradictions import in_text
 from fedpeft.experiment.wire_contradictions import in_nested, in_wire, in_zeroth_order
 from fedpeft.methods import default_lr, settings_for
 from fedpeft.methods.settings import MethodSettings, Section
@@ -115,6 +116,7 @@ class Experiment(Section):
             *in_federation(self.federation, self.clients_per_round),
             *in_robust(self.federation, *compared),
             *in_task(self.task),
+            *in_text(self.task, self.head, self.adversary),
             *in_head(self.head),
             *in_engine(self.engine, self.method),
             *in_privacy(self.privacy, self.federation, self.clients_per_round),

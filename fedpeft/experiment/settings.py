@@ -41,10 +41,27 @@ class TaskSection(Section):
     text: str = Field("text", description="custom: text column")
     text_pair: str = Field("", description="custom: second text column, if any")
     label: str = Field("label", description="custom: label column")
-    kind: Literal["classes", "score", "tags"] = Field(
+    kind: Literal["classes", "score", "tags", "text"] = Field(
         "classes",
         description="custom: classes | score (a number) | tags (the text column holds lists of "
-        "words, the label column a list of one tag per word)",
+        "words, the label column a list of one tag per word) | text (write the target column)",
+    )
+    source: str = Field("source", description="text: column of the texts to read")
+    target: str = Field("target", description="text: column of the texts to write")
+    prompt: str = Field(
+        "{source}", description="text: the backbone's input, with {source} replaced by the text"
+    )
+    max_target: int = Field(
+        64, ge=2, le=MOST, description="text: maximum tokens of a target, end token included"
+    )
+    metric: Literal["", "accuracy", "exact", "rougeL", "bleu", "chrf"] = Field(
+        "",
+        description="text: accuracy (share of the target's tokens that are predicted from those "
+        "before them; the default) | exact (share of generated texts equal to the target) | "
+        "rougeL | bleu | chrf (all from generated texts, 0 to 1)",
+    )
+    beams: int = Field(
+        1, ge=1, le=64, description="text: beams of the search that generates; 1 = greedy"
     )
     labels: Names = Field(
         (), description="custom: class names in order; empty = those in the training file"

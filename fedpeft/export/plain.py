@@ -46,18 +46,22 @@ def save_plain(trained: Trained, folder: Path) -> None:
         UserError: the method cannot be merged into weights.
     """
     check_family(trained, "hf")
-    name = trained.experiment.method.name
-    if not trained.model.method.fusable:
-        fusable = ", ".join(method for method in REGISTRY if method_class(method).fusable)
-        raise UserError(
-            f"method '{name}' cannot be merged into the backbone's weights; --format hf works for "
-            f"{fusable}; --format vector works for all"
-        )
+    check_fusable(trained)
     realised = realise(trained)
     changes = fused_changes(trained.model.method.shape, realised.modifications)
     plain_model(trained, realised, changes).save_pretrained(folder)
     save_surroundings(trained, realised, folder)
     (folder / "README.md").write_text(readme(trained, "hf"), encoding="utf-8")
+
+
+def check_fusable(trained: Trained) -> None:
+    """Raise UserError if the method cannot be merged into the backbone's weights."""
+    if not trained.model.method.fusable:
+        fusable = ", ".join(method for method in REGISTRY if method_class(method).fusable)
+        raise UserError(
+            f"method '{trained.experiment.method.name}' cannot be merged into the backbone's "
+            f"weights; --format hf works for {fusable}; --format vector works for all"
+        )
 
 
 def check_family(trained: Trained, kind: str) -> None:

@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+import json
+
 from fedpeft.export.card import metadata, sections
 from fedpeft.trained import Trained
 from fedpeft.version import __version__
 
 _CLASSES = {
+    "text": "AutoModelForCausalLM",
     "cls": "AutoModelForSequenceClassification",
     "tags": "AutoModelForTokenClassification",
     "mask": "AutoModel",
@@ -59,6 +62,16 @@ def outputs(text, text_pair=None):
         states = model(**short).last_hidden_state[0]  # [T, width]
         return head["weight"] @ states[before + left] + head["bias"]
 """,
+    "text": """
+def write(source):
+    \"\"\"Return the text that the model writes for a source.\"\"\"
+    text = {prompt}.replace("{{source}}", source)
+{inputs}
+    options = {{"max_new_tokens": {max_target}, "num_beams": {beams}, "do_sample": False}}
+    with torch.no_grad():
+        written = model.generate(**inputs, **options)[0{after}]
+    return tokenizer.decode(written, skip_special_tokens=True).strip()
+""",
     "tags": """
 def outputs(words):
     \"\"\"Return the logits [C] of every word; None for a truncated word.\"\"\"
@@ -73,6 +86,14 @@ def outputs(words):
     return [logits[first[word]] if word in first else None for word in range(len(words))]
 """,
 }
+
+_WHOLE = '    inputs = tokenizer(text, return_tensors="pt")'
+#: A decoder continues the text, which must not end with an end token.
+_UNENDED = """\
+    ids = tokenizer(text)["input_ids"]
+    while ids[-1] in tokenizer.all_special_ids and ids[-1] != tokenizer.bos_token_id:
+        ids = ids[:-1]
+    inputs = {"input_ids": torch.tensor([ids]), "attention_mask": torch.ones(1, len(ids))}"""
 
 _TEXT = """{metadata}
 # {task}: {method} on {backbone}
@@ -114,6 +135,8 @@ def meaning_of(trained: Trained) -> str:
     """Return a sentence about the outputs."""
     if trained.kind == "score":
         return "`outputs` returns the score."
+    if trained.kind == "text":
+        return "`write` returns the text. It does not shorten sources that are too long."
     labels = ", ".join(f"`{label}`" for label in trained.labels)
     return f"The labels, in the order of the outputs: {labels}."
 
@@ -133,6 +156,8 @@ def base_name(trained: Trained) -> str:
 
 def _loading(trained: Trained, kind: str) -> str:
     name, outside = _CLASSES[trained.reads], trained.reads in OUTSIDE
+    if trained.reads == "text" and _behind_encoder(trained):
+        name = "AutoModelForSeq2SeqLM"
     # The pooler is unused, and an exported encoder has none.
     options = ", add_pooling_layer=False" if outside else ""
     lines = ["import torch", f"from transformers import {name}, AutoTokenizer", ""]
@@ -153,8 +178,18 @@ def _loading(trained: Trained, kind: str) -> str:
 
 
 def _reading(trained: Trained) -> str:
+    task, both = trained.experiment.task, _behind_encoder(trained)
     return _READ[trained.reads].format(
         outputs="the score" if trained.kind == "score" else "the logits",
-        max_length=trained.experiment.task.max_length,
+        max_length=task.max_length,
         space=word_space(trained),
+        prompt=json.dumps(task.prompt),
+        inputs=_WHOLE if both else _UNENDED,
+        max_target=task.max_target,
+        beams=task.beams,
+        after="" if both else ", inputs['input_ids'].shape[1]:",
     )
+
+
+def _behind_encoder(trained: Trained) -> bool:
+    return trained.model.method.shape.sites.writes == "encoder-decoder"

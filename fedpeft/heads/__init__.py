@@ -8,6 +8,7 @@ from fedpeft.errors import UserError
 from fedpeft.heads.base import Head, Weights
 from fedpeft.heads.full import Full
 from fedpeft.heads.labelled import Labelled
+from fedpeft.heads.language import LanguageHead
 from fedpeft.heads.low_rank import LowRank
 from fedpeft.heads.projected import Projected
 from fedpeft.tasks.base import TaskInfo
@@ -21,6 +22,7 @@ __all__ = [
     "Full",
     "Head",
     "Labelled",
+    "LanguageHead",
     "LowRank",
     "Projected",
     "Weights",
@@ -44,6 +46,8 @@ def build_head(
         UserError: the head has no fewer numbers than a full one, or it needs labels and the task
             has none.
     """
+    if info.kind == "text":
+        return LanguageHead(width)
     small, labels = bool(settings.rank or settings.d), settings.labels
     if labels is None:
         named = info.kind == "classes" and all(map(_has_letter, info.labels))

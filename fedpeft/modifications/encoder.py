@@ -45,7 +45,11 @@ class Encoder:
         self._device, self._autocast = backbone.device.type, autocast
 
     def run(
-        self, modifications: Sequence[Modification], batch: Batch, first: int = 0
+        self,
+        modifications: Sequence[Modification],
+        batch: Batch,
+        first: int = 0,
+        decoder_ids: Tensor | None = None,
     ) -> tuple[Tensor, Batch]:
         """Return the last hidden states [N, k + T', width], and the batch as the backbone saw it.
 
@@ -56,6 +60,8 @@ class Encoder:
             modifications: the changes to apply.
             batch: N texts of T tokens. With ``batch.states``, the pass starts with them.
             first: index of the block that ``batch.states`` enter; no earlier one is changed.
+            decoder_ids: tokens [N, S] of a decoder behind an encoder; None = the text's, shifted.
+                T' is S with them.
         """
         prepared = []
         for modification in modifications:
@@ -66,10 +72,37 @@ class Encoder:
         changes, arguments = prefixes_of(others, self._module)
         with self._precision(), applied(self._model, self._shape, changes):
             if batch.states is None:
-                states = self._run_all(weights, batch, arguments)
+                states = self._run_all(weights, batch, arguments, decoder_ids)
             else:
                 states = self._run_from(first, batch.states, batch, arguments)
         return batch.packing.unpack(states) if batch.packing else states, batch
+
+    @contextmanager
+    def in_place(self, modifications: Sequence[Modification]) -> Iterator[None]:
+        """Apply modifications to all passes of the model while the context is open.
+
+        For passes that other code makes, such as transformers' ``generate``.
+
+        Raises:
+            ValueError: a modification adds tokens, which a pass with cached states cannot do.
+        """
+        if any(modification.adds_tokens for modification in modifications):
+            raise ValueError("a method that adds tokens has no passes of other code")
+        others = [m for m in modifications if not isinstance(m, WeightChange)]
+        changes, arguments = prefixes_of(others, self._module)
+        with (
+            self._precision(),
+            applied(self._model, self._shape, changes),
+            _given(self._stacks, arguments),
+            _replaced(self._model, [m for m in modifications if isinstance(m, WeightChange)]),
+        ):
+            yield
+
+    @property
+    def _stacks(self) -> Sequence[torch.nn.Module]:
+        """The modules to which generating code passes arguments."""
+        both = len(self._shape.sites.stacks) > 1
+        return [self._model.encoder, self._model.decoder] if both else [self._model]
 
     def states_before(self, block: int, batch: Batch) -> Tensor:
         """Return the hidden states [N, T, width] that enter a block, with no modification.
@@ -90,10 +123,16 @@ class Encoder:
         return states
 
     def _run_all(
-        self, weights: dict[str, Tensor], batch: Batch, prefixes: dict[str, Any]
+        self,
+        weights: dict[str, Tensor],
+        batch: Batch,
+        prefixes: dict[str, Any],
+        decoder_ids: Tensor | None = None,
     ) -> Tensor:
         model = self._model
         arguments = {**model_inputs(model, self._shape, batch), **prefixes}
+        if decoder_ids is not None:
+            arguments["decoder_input_ids"] = decoder_ids
         with self._packed(batch.packing, arguments):
             if not weights:
                 return model(**arguments).last_hidden_state
@@ -151,3 +190,44 @@ class Encoder:
         if self._autocast == "off":
             return nullcontext()
         return torch.autocast(self._device, dtype=getattr(torch, self._autocast))
+
+
+@contextmanager
+def _given(modules: Sequence[torch.nn.Module], arguments: dict[str, Any]) -> Iterator[None]:
+    """Add keyword arguments to every call of some modules while the context is open."""
+
+    def add(module: object, inputs: tuple[Any, ...], given: dict[str, Any]) -> Any:
+        return inputs, {**given, **arguments}
+
+    handles = [module.register_forward_pre_hook(add, with_kwargs=True) for module in modules]
+    try:
+        yield
+    finally:
+        for handle in handles:
+            handle.remove()
+
+
+@contextmanager
+def _replaced(model: Any, changes: Sequence[WeightChange]) -> Iterator[None]:
+    """Change whole weights while the context is open.
+
+    The parameters are replaced and not written to: the output embeddings, which may be the same
+    tensor, stay as they are, as in training.
+    """
+    changed = {}
+    for change in changes:
+        old = model.get_parameter(change.name)
+        changed[old] = torch.nn.Parameter(old + change.value[0], requires_grad=False)
+    places = [  # encoder and decoder may share a parameter
+        (module._parameters, name, parameter)
+        for module in model.modules()
+        for name, parameter in module._parameters.items()
+        if parameter in changed
+    ]
+    try:
+        for parameters, name, parameter in places:
+            parameters[name] = changed[parameter]
+        yield
+    finally:
+        for parameters, name, parameter in places:
+            parameters[name] = parameter

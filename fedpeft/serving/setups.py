@@ -146,6 +146,11 @@ class Setups:
 
     def _make(self, source: str, about: dict[str, Any]) -> Setup:
         experiment, info = description_of(source, about)
+        if info.kind == "text":
+            raise UserError(
+                f"'{source}': a run that writes text is not served; use fedpeft predict, or "
+                f"fedpeft export --format hf and serve that model"
+            )
         self._check_backbone(source, experiment, about)
         # A name from outside must not be looked up on the hub; the fingerprint was compared above.
         own = experiment.engine.model_copy(

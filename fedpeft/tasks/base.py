@@ -9,7 +9,8 @@ from typing import Literal
 
 import numpy as np
 
-Kind = Literal["classes", "score", "tags"]  # tags: one class per word of a text
+#: tags: one class per word of a text; text: a text written for a text.
+Kind = Literal["classes", "score", "tags", "text"]
 Text = str | list[str]  # a list of words for tags
 
 
@@ -18,10 +19,11 @@ class TaskInfo:
     """Description of a task, known before its data is read; `fedpeft tasks` lists it.
 
     Attributes:
-        labels: names of the classes or tags by index; empty for a score, and for 'custom' until
-            its data is read.
+        labels: names of the classes or tags by index; empty for a score and for text, and for
+            'custom' until its data is read.
         pair: whether an example is a pair of texts.
-        metric: primary metric: "accuracy", "f1", "matthews" or "pearson".
+        metric: primary metric: "accuracy", "f1", "matthews" or "pearson"; for text also "exact",
+            "rougeL", "bleu" or "chrf".
         best: the best possible score, if known.
         folder: name of its folder in ``task.path``, for example "SST-2".
     """
@@ -37,7 +39,7 @@ class TaskInfo:
 
     @property
     def classes(self) -> int:
-        """Number of outputs of the head: one per class or tag, one for a score."""
+        """Number of outputs of the head: one per class or tag, one for a score, 0 for text."""
         return 1 if self.kind == "score" else len(self.labels)
 
 
@@ -49,14 +51,16 @@ class Examples:
         text: strings; for tags lists of words.
         text_pair: second text of every row, or None.
         labels: int64 class indices or float64 scores, shape ``[n]``; for tags an object array
-            ``[n]`` of int64 arrays, one class index per word (``tag_column``).
+            ``[n]`` of int64 arrays, one class index per word (``tag_column``); zeros for text.
         owners: owner of each row, or None.
+        targets: the texts to write, of a task of text, or None.
     """
 
     text: Sequence[Text]
     text_pair: list[str] | None
     labels: np.ndarray
     owners: list[str] | None = None
+    targets: list[str] | None = None
 
     def __len__(self) -> int:
         return len(self.text)
@@ -69,6 +73,8 @@ class Examples:
     def content(self) -> Iterator[bytes]:
         """Yield bytes that determine all texts and labels."""
         yield json.dumps([self.text, self.text_pair]).encode()
+        if self.targets is not None:
+            yield json.dumps(self.targets).encode()
         labels = np.concatenate(list(self.labels)) if self.tagged else self.labels
         yield labels.tobytes()
 
@@ -83,6 +89,7 @@ class Examples:
             pick(self.text_pair),
             self.labels[rows],
             pick(self.owners),
+            pick(self.targets),
         )
 
 

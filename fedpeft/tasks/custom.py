@@ -14,7 +14,14 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.randomness import generator
 from fedpeft.tasks.base import Task, TaskInfo
-from fedpeft.tasks.readers import Columns, check_columns, label_texts, read_table, to_examples
+from fedpeft.tasks.readers import (
+    Columns,
+    check_columns,
+    label_texts,
+    read_table,
+    to_examples,
+    to_text_examples,
+)
 from fedpeft.tasks.tagged import read_tagged_table, tags_of, to_tagged_examples
 
 if TYPE_CHECKING:
@@ -29,7 +36,7 @@ TASKS = (
 
 def described(info: TaskInfo, section: TaskSection) -> TaskInfo | None:
     """Return the task's description from the settings alone; None if they lack the labels."""
-    if section.kind != "score" and not section.labels:
+    if section.kind not in ("score", "text") and not section.labels:
         return None
     return _info(info, section, section.labels)
 
@@ -40,7 +47,7 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
     The classes are ``section.labels``, by default those in the training file: numbers in numeric
     order, text in alphabetical order; tag "O" is first. Other labels in a file are refused. Without
     a dev file, a share ``section.held_out`` of the training file's rows, which depends on the seed,
-    is used for evaluation.
+    is used for evaluation. Tasks of text have no classes.
 
     Raises:
         UserError: a file is not named, missing, or invalid.
@@ -50,14 +57,15 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
             "task.train is empty: task 'custom' needs a file (.tsv, .csv, ...); where only the "
             "nodes have data, set task.labels and federation.evaluation = 'clients'"
         )
+    if section.kind == "text":
+        return _load_text(info, section, seed, owner_column)
     columns = Columns(section.text, section.label, section.text_pair, owner_column)
     if section.kind == "tags" and section.text_pair:
         raise UserError(
             f"task.text_pair = '{columns.text_pair}': tags have one text, not two; leave it out"
         )
     read = read_tagged_table if section.kind == "tags" else read_table
-    train = Path(section.path) / section.train
-    dev = Path(section.path) / section.dev if section.dev else train
+    train, dev = _files(section)
     frame = read(train)
     check_columns(frame, train, columns)
     labels = section.labels or _labels_in(frame, train, section)
@@ -72,9 +80,33 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
     )
 
 
+def _load_text(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
+    """Load texts and the texts to write for them."""
+    train, dev = _files(section)
+    columns = Columns(section.source, section.target, owner=owner_column)
+    frame = read_table(train)
+    check_columns(frame, train, columns)
+    kept, held_out = (
+        (frame, read_table(dev)) if section.dev else _split(frame, train, section, seed)
+    )
+    return Task(
+        _info(info, section, ()),
+        to_text_examples(kept, train, columns),
+        to_text_examples(held_out, dev, replace(columns, owner="")),
+    )
+
+
+def _files(section: TaskSection) -> tuple[Path, Path]:
+    """Return the files of the training and the evaluation examples, which may be the same."""
+    train = Path(section.path) / section.train
+    return train, Path(section.path) / section.dev if section.dev else train
+
+
 def _info(info: TaskInfo, section: TaskSection, labels: tuple[str, ...]) -> TaskInfo:
     """Return the task's description; tags with "O" are scored as entities."""
-    metric = {"score": "pearson", "classes": "accuracy", "tags": "accuracy"}[section.kind]
+    metric = "pearson" if section.kind == "score" else "accuracy"
+    if section.kind == "text":
+        return replace(info, kind="text", metric=section.metric or metric)
     if section.kind == "tags" and "O" in labels:
         metric = "f1"
     pair = bool(section.text_pair)

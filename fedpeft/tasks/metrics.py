@@ -12,6 +12,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedpeft.tasks import text_metrics
 from fedpeft.tasks.base import Kind
 
 #: Most examples of one client, in training or evaluation.
@@ -70,6 +71,8 @@ def tag_statistics(
 
 def statistics_size(kind: Kind, classes: int) -> int:
     """Return the length of the statistics of a kind."""
+    if kind == "text":
+        return text_metrics.SIZE
     return classes**2 if kind == "classes" else 6
 
 
@@ -78,14 +81,20 @@ def examples_of(stats: np.ndarray, kind: Kind) -> int:
     return int(stats.sum() if kind == "classes" else stats[0])
 
 
-def check_statistics(stats: np.ndarray, kind: Kind, max_length: int) -> None:
+def check_statistics(
+    stats: np.ndarray, kind: Kind, max_length: int, generates: bool = False
+) -> None:
     """Raise ValueError if received statistics, all finite, are impossible.
 
     Args:
         stats: of one client, shape as in ``statistics_size``.
         kind: of the task.
-        max_length: most words of a text.
+        max_length: most words of a text, or tokens of a text to write.
+        generates: whether the metric of a task of text needs generated texts.
     """
+    if kind == "text":
+        text_metrics.check_text_statistics(stats, MAX_EXAMPLES, max_length, generates)
+        return
     counts = stats[:1] if kind == "score" else stats
     if (counts < 0).any() or (counts % 1).any() or not counts.any():
         raise ValueError("the statistics are no counts of examples")
@@ -115,10 +124,12 @@ def scores(stats: np.ndarray, kind: Kind) -> dict[str, float]:
 
     Classes: accuracy, matthews (R_k of Gorodkin 2004 for more than two classes), and f1 of class 1
     for two classes. Score: pearson. Tags: f1, precision and recall of entities, and accuracy of
-    words.
+    words. Text: see ``text_metrics.text_scores``.
     """
     if kind == "score":
         return {"pearson": _pearson(stats)}
+    if kind == "text":
+        return text_metrics.text_scores(stats)
     if kind == "tags":
         _, words, right, hits, predicted, labelled = stats
         return {

@@ -93,6 +93,22 @@ def to_examples(
     )
 
 
+def to_text_examples(frame: pd.DataFrame, path: Path, columns: Columns) -> Examples:
+    """Convert a frame to texts and the texts to write; ``columns.label`` names the latter.
+
+    Raises:
+        UserError: a column is missing, or a text is empty.
+    """
+    check_columns(frame, path, columns)
+    return Examples(
+        _texts(frame, path, columns.text),
+        None,
+        np.zeros(len(frame), np.int64),
+        label_texts(frame, path, columns.owner) if columns.owner else None,
+        _texts(frame, path, columns.label),
+    )
+
+
 def check_columns(frame: pd.DataFrame, path: Path, columns: Columns) -> None:
     """Raise UserError if a column is missing."""
     present = [shorten(name) for name in frame.columns]

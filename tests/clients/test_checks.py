@@ -30,8 +30,11 @@ from clients.checks import (
     check_roster,
     check_superlink,
 )
+from clients.described import require_described
+from clients.errors import Refusal
 from clients.folder import NodeSettings
 from fedpeft.errors import UserError
+from fedpeft.experiment.settings import TaskSection
 from fedpeft.hosting.keys import make_authority, make_node, make_server
 from simulations.processes import descendants
 
@@ -302,3 +305,25 @@ def test_wrong_options_about_the_data_are_one_line(
     with pytest.raises(UserError) as refused:
         check_data(replace(table(tmp_path / "mine.csv"), **options))
     assert str(refused.value).startswith(expected) and "\n" not in str(refused.value)
+
+
+def test_pairs_of_texts_are_read_as_described(tmp_path: Path) -> None:
+    path = tmp_path / "pairs.csv"
+    path.write_text("question,answer\nis it red,yes\nis it blue,no\n")
+    settings = NodeSettings(str(path), kind="text", source="question", target="answer")
+    check_data(settings)
+    with pytest.raises(UserError, match="no column 'source'"):
+        check_data(replace(settings, source="source"))
+    with pytest.raises(UserError, match="--target is empty: expected a column"):
+        check_data(replace(settings, target=""))
+    with pytest.raises(UserError, match="--labels a,b: --kind text has none"):
+        check_data(replace(settings, labels=("a", "b")))
+    with pytest.raises(UserError, match="--text-pair more: --kind text has none"):
+        check_data(replace(settings, text_pair="more"))
+    task = {"name": "custom", "kind": "text", "source": "question", "target": "answer"}
+    require_described(settings, TaskSection.model_validate({**task, "prompt": "{source} ->"}))
+    with pytest.raises(Refusal, match=r"task.target differs from this node's data; expected 'answ"):
+        require_described(settings, TaskSection.model_validate({**task, "target": "question"}))
+    (tmp_path / "half.jsonl").write_text('{"question": "is it", "answer": "\\ud83d"}\n' * 2)
+    with pytest.raises(UserError, match="text 1 has half of a Unicode character"):
+        check_data(replace(settings, data=str(tmp_path / "half.jsonl")))

@@ -39,7 +39,7 @@ def state(tmp_path: Path) -> Path:
         NodeSettings("", 3, 2.5),
         NodeSettings("/ä ö/train.tsv", 0, 4),
         NodeSettings(
-            *("/d", None, 4.0, ("tiny",), "custom", "review", "reply", "mood", "tags"),
+            *("/d", None, 4.0, ("tiny",), "custom", "review", "reply", "mood", "in", "out", "tags"),
             *(("O", "B-ä"), 3000, 1e-6, 10),
         ),
         NodeSettings("/d", key="/keys/ä site", roster="/keys/roster"),

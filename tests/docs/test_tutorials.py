@@ -26,6 +26,18 @@ def test_commands_of_tutorial_succeed(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
+def test_guide_to_text_writes_texts(tmp_path: Path) -> None:
+    """The small random model learns to copy the colour."""
+    reader = Reader(tmp_path)
+    reader.read(ROOT / "docs" / "how-to" / "text.md")
+    lines = (tmp_path / "written.jsonl").read_text("utf-8").splitlines()
+    assert len(lines) == 120
+    result = json.loads((tmp_path / "runs" / "colours" / "result.json").read_text("utf-8"))
+    assert result["metric"] == "rougeL" and result["score"] > 0.7
+    assert (tmp_path / "model" / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
 def test_study_tutorial_draws_a_report_without_texts(tmp_path: Path) -> None:
     outputs = "".join(read("study", tmp_path))
     assert "[8/8]" in outputs and "slash: accuracy " in outputs and "over 2 seeds" in outputs

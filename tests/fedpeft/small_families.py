@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from functools import lru_cache
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel
+from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
 
 from fedpeft.backbones.attention import SDPA
 from fedpeft.backbones.families import FAMILIES
 from fedpeft.backbones.known import shape_of_config
+from fedpeft.backbones.language import prepared
 from fedpeft.backbones.loading import Backbone
 from fedpeft.backbones.tiny import tiny_tokenizer
 
@@ -100,13 +102,35 @@ def small_family(family: str, embedding_size: int = 0) -> Backbone:
     config = AutoConfig.for_model(family.removesuffix("-gated"), **sizes, **ids)
     torch.manual_seed(0)
     model: Any = AutoModel.from_config(config, **FAMILIES[family].options)
+    model = _randomized(model)
+    shape = shape_of_config(model.config)
+    if shape.sites.attends:
+        model.set_attn_implementation(SDPA)
+    return Backbone(family, model, tokenizer, shape, "", torch.device("cpu"))
+
+
+@lru_cache
+def small_language(family: str) -> Backbone:
+    """Return a small backbone of a family that writes text, with its output embeddings."""
+    small = small_family(family)
+    auto = AutoModelForCausalLM
+    if small.shape.sites.writes == "encoder-decoder":
+        auto = AutoModelForSeq2SeqLM
+    language = _randomized(auto.from_config(small.model.config))
+    model = prepared(family, language, small.tokenizer, small.shape)
+    return replace(small, model=model, language=language)
+
+
+def _randomized(model: Any) -> Any:
+    """Return the model in float64 with random weights."""
     draw = torch.Generator().manual_seed(0)
     model = model.double().eval().requires_grad_(False)
     for name, weight in model.named_parameters():
         around = 1.0 if "norm" in name.lower() or "ln_" in name else 0.0
         around = around if name.endswith("weight") else 0.0
         weight.copy_(around + 0.2 * torch.randn(weight.shape, generator=draw).double())
-    shape = shape_of_config(model.config)
-    if shape.sites.attends:
-        model.set_attn_implementation(SDPA)
-    return Backbone(family, model, tokenizer, shape, "", torch.device("cpu"))
+    return model
+
+
+#: Families that write text.
+WRITING = [family for family in CONFIGS if FAMILIES[family].writes]

@@ -114,6 +114,13 @@ class Family:
     missing: Mapping[str, str] = field(default_factory=dict)
 
     @property
+    def writes(self) -> Literal["", "decoder", "encoder-decoder"]:
+        """What writes text, if the architecture can; "" for an encoder."""
+        if len(self.stacks) > 1:
+            return "encoder-decoder"
+        return "decoder" if self.reads_last else ""
+
+    @property
     def attends(self) -> bool:
         """Whether its attention uses transformers' attention interface."""
         return "kv" in self.stacks[0].sites

@@ -1,0 +1,91 @@
+"""Backbones with their output embeddings, which write text: decoders and encoder-decoders."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor
+from transformers import AutoModel, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
+
+from fedpeft.backbones.attention import SDPA
+from fedpeft.backbones.shapes import BackboneShape
+from fedpeft.errors import UserError
+
+
+def prepared(
+    name: str,
+    language: PreTrainedModel,
+    tokenizer: PreTrainedTokenizerBase,
+    shape: BackboneShape,
+) -> PreTrainedModel:
+    """Prepare a model with output embeddings; return its part without them.
+
+    The model is frozen and in evaluation mode. Its generation settings are replaced: those of a
+    checkpoint may sample, or force tokens.
+
+    Args:
+        name: of the backbone, for messages.
+        language: the model; it shares its modules with the part that is returned.
+        tokenizer: the model's tokenizer.
+        shape: the model's sizes.
+
+    Raises:
+        UserError: the tokenizer has no end token, or an encoder-decoder no start token.
+    """
+    start = getattr(language.config, "decoder_start_token_id", None)
+    if tokenizer.eos_token_id is None:
+        raise UserError(f"backbone '{name}': its tokenizer has no end token, which text needs")
+    if shape.sites.writes == "encoder-decoder" and start is None:
+        raise UserError(
+            f"backbone '{name}': its configuration has no decoder_start_token_id; set it in the "
+            f"folder's config.json"
+        )
+    padding = tokenizer.pad_token_id
+    language.generation_config = GenerationConfig(
+        eos_token_id=tokenizer.eos_token_id,
+        pad_token_id=tokenizer.eos_token_id if padding is None else padding,
+        decoder_start_token_id=start,
+        use_cache=caches(language.config),
+    )
+    language.eval().requires_grad_(False)
+    if shape.sites.attends:
+        language.set_attn_implementation(SDPA)
+    return _base(language)
+
+
+def caches(config: Any) -> bool:
+    """Return whether transformers can cache keys and values while it generates.
+
+    It gives the cache of T5's decoder as many layers as the encoder has (transformers 5.24).
+    """
+    layers = getattr(config, "num_decoder_layers", None)
+    return layers is None or bool(layers == config.num_hidden_layers)
+
+
+def _base(language: Any) -> PreTrainedModel:
+    """Return the model without output embeddings, with the same modules.
+
+    T5's class with output embeddings contains no model of the other class.
+    """
+    base: PreTrainedModel = language.base_model
+    if base is not language:
+        return base
+    with torch.device("meta"):
+        base = AutoModel.from_config(language.config)
+    for child, _ in base.named_children():
+        setattr(base, child, getattr(language, child))
+    return base.eval()
+
+
+def token_logits(language: Any, states: Tensor) -> Tensor:
+    """Return the logits of the next token, [..., V], from last hidden states [..., width].
+
+    As the models' own forward passes compute them: T5 scales the states where input and output
+    embeddings are tied, BART adds a bias.
+    """
+    if getattr(language.config, "scale_decoder_outputs", False):
+        states = states * language.config.d_model**-0.5
+    logits: Tensor = language.get_output_embeddings()(states)
+    bias = getattr(language, "final_logits_bias", None)
+    return logits if bias is None else logits + bias[0]

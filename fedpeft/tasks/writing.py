@@ -1,0 +1,151 @@
+"""Tokenize sources and targets of a task of text, as a decoder or an encoder-decoder reads them.
+
+Prompt and target are tokenized apart from each other, because generation starts where the prompt
+ends. A source that is too long is cut at its end, inside the prompt; a target that is too long
+loses its last tokens and keeps its end token.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from fedpeft.batches.encoded import IGNORED, Encoded, offsets_of
+from fedpeft.errors import UserError
+from fedpeft.tasks.base import Examples
+
+if TYPE_CHECKING:
+    from fedpeft.backbones.loading import Backbone
+    from fedpeft.experiment.settings import TaskSection
+
+_SOURCE = "{source}"
+_CHUNK = 4096  # texts per call of the tokenizer: bounds the memory of its Python lists
+_Ids = list[list[int]]
+
+
+def encode_written(examples: Examples, backbone: Backbone, task: TaskSection) -> Encoded:
+    """Tokenize sources and targets.
+
+    Args:
+        examples: sources, and targets to train on or to compare with. Without targets, only the
+            sources are read, to generate.
+        backbone: it writes text.
+        task: prompt and lengths.
+
+    Raises:
+        UserError: the prompt alone is longer than ``task.max_length``.
+    """
+    both = backbone.shape.sites.writes == "encoder-decoder"
+    prompts: _Ids = []
+    targets: _Ids = []
+    for start in range(0, len(examples), _CHUNK):
+        chunk = slice(start, start + _CHUNK)
+        sources = [str(text) for text in examples.text[chunk]]
+        prompts += _prompts(sources, backbone.tokenizer, task, both)
+        if examples.targets is not None:
+            targets += _targets(examples.targets[chunk], backbone.tokenizer, task.max_target, both)
+    texts = None if examples.targets is None else np.array([*examples.targets, None], object)[:-1]
+    if examples.targets is None:
+        targets = [[backbone.tokenizer.eos_token_id]] * len(prompts)
+    return _beside(prompts, targets, texts) if both else _joined(prompts, targets, texts)
+
+
+def _prompts(sources: Sequence[str], tokenizer: Any, task: TaskSection, both: bool) -> _Ids:
+    """Return the tokens of each prompt; that of a decoder has no end token."""
+    before, _, after = task.prompt.partition(_SOURCE)
+    strings = [f"{before}{source}{after}" for source in sources]
+    encoding = tokenizer(
+        strings,
+        truncation=False,
+        verbose=False,
+        return_offsets_mapping=True,
+        return_special_tokens_mask=True,
+    )
+    rows = zip(
+        encoding["input_ids"],
+        encoding["offset_mapping"],
+        encoding["special_tokens_mask"],
+        sources,
+        strict=True,
+    )
+    result = []
+    for ids, places, special, source in rows:
+        if not both:
+            count = len(ids)
+            while count and special[count - 1] and ids[count - 1] != tokenizer.bos_token_id:
+                count -= 1
+            ids, places, special = ids[:count], places[:count], special[:count]
+        inside = [
+            len(before) <= start < len(before) + len(source) and not marked
+            for (start, _), marked in zip(places, special, strict=True)
+        ]
+        start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
+        result.append(_cut(ids, inside, task.max_length) or [start])
+    return result
+
+
+def _cut(ids: list[int], inside: list[bool], longest: int) -> list[int]:
+    """Return the ids without the last tokens of the source that are too many."""
+    surplus = len(ids) - longest
+    if surplus <= 0:
+        return ids
+    places = [place for place, within in enumerate(inside) if within]
+    if surplus >= len(places):
+        raise UserError(
+            f"task.prompt: has {len(ids) - len(places)} tokens without the source; expected fewer "
+            f"than task.max_length = {longest}"
+        )
+    dropped = {*places[-surplus:]}
+    return [token for place, token in enumerate(ids) if place not in dropped]
+
+
+def _targets(texts: Sequence[str], tokenizer: Any, longest: int, both: bool) -> _Ids:
+    """Return the tokens of each target with an end token."""
+    if both:  # with the special tokens of the tokenizer, as in the backbone's training
+        options = {"truncation": True, "max_length": longest}
+        ids: _Ids = tokenizer(text_target=[*texts], **options)["input_ids"]
+        return ids
+    plain = tokenizer([*texts], add_special_tokens=False, verbose=False)["input_ids"]
+    return [[*ids[: longest - 1], tokenizer.eos_token_id] for ids in plain]
+
+
+def _joined(prompts: _Ids, targets: _Ids, texts: np.ndarray | None) -> Encoded:
+    """Return texts for a decoder: each prompt with its target; the end token is only predicted."""
+    tokens = [[*prompt, *target[:-1]] for prompt, target in zip(prompts, targets, strict=True)]
+    labels = [
+        [*([IGNORED] * (len(prompt) - 1)), *target]
+        for prompt, target in zip(prompts, targets, strict=True)
+    ]
+    return _encoded(tokens, labels, [len(prompt) for prompt in prompts], None, texts)
+
+
+def _beside(prompts: _Ids, targets: _Ids, texts: np.ndarray | None) -> Encoded:
+    """Return texts for an encoder, and the targets as labels of their own length."""
+    starts = offsets_of(np.array([len(target) for target in targets], np.int64))
+    return _encoded(prompts, targets, [len(prompt) for prompt in prompts], starts, texts)
+
+
+def _encoded(
+    tokens: _Ids,
+    labels: _Ids,
+    prompts: list[int],
+    starts: np.ndarray | None,
+    texts: np.ndarray | None,
+) -> Encoded:
+    def flat(rows: _Ids, dtype: np.typing.DTypeLike) -> np.ndarray:
+        return np.concatenate([np.empty(0, dtype), *(np.array(row, dtype) for row in rows)])
+
+    joined = flat(tokens, np.int32)
+    return Encoded(
+        joined,
+        np.zeros(len(joined), np.uint8),
+        offsets_of(np.array([len(row) for row in tokens], np.int64)),
+        np.array(prompts, np.int32) - 1,
+        flat(labels, np.int64),
+        True,
+        None,
+        starts,
+        texts,
+    )
