@@ -81,7 +81,7 @@ class SecureRound:
         """Let clients make their keys and shares; return the members, those of all sums.
 
         None if a process before began the round with other clients: those that prepared it do not
-        prepare it again, and the next round trains anew.
+        prepare it again, and the next round trains again.
 
         Raises:
             RunFailed: no sum has enough. Nothing was trained.

@@ -2,7 +2,7 @@
 
 Each node has one X25519 key for a run and one for each round, and an Ed25519 key for a run. Its
 registered key signs those of the run, and the Ed25519 key, which is quicker, those of the rounds.
-The text that is signed begins with a name of its own, because Flower signs bare times with the
+The text that is signed begins with a name of its own, because Flower signs bare timestamps with the
 registered key. Seeds of masks and shares come from HKDF-SHA256, never from a key itself.
 """
 
@@ -187,7 +187,7 @@ def simulated_roster(seed: int, clients: int) -> Roster:
 
 
 def private_key(private: bytes) -> X25519PrivateKey:
-    """Return an X25519 key of its bytes, for ``agreed``: half as slow as an exchange."""
+    """Return an X25519 key of its bytes, for ``agreed``; this takes half as long as an exchange."""
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
     return X25519PrivateKey.from_private_bytes(private)
