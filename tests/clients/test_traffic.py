@@ -37,7 +37,7 @@ def asked(folder: NodeFolder, *messages: Message) -> list[Message]:
 
 
 def test_each_message_is_written_down(folder: NodeFolder, quick: Quick) -> None:
-    experiment = quick()
+    experiment = quick("federation.evaluation=clients")
     start = runtime_of(experiment).parameters.initial(0)
     messages = [
         handshake(experiment),

@@ -194,7 +194,9 @@ def test_ray_and_local_engine_end_in_the_same_bits(
     for line, twin in zip(RunFolder(out).rounds(), local.rounds(), strict=True):
         for key in ("round", "clients", "failed", "loss", "score", "metrics", "privacy"):
             assert line[key] == twin[key], key
-        for way in ("up", "down"):  # the handshake's carries the settings, which differ
+        # How many shares are sent to a client of a sum depends on seeds of the operating system.
+        for way in ("up",) if settings[-len(SUMS) :] == SUMS else ("up", "down"):
+            # The handshake's carries the settings, which differ.
             assert line["bytes"][way] == twin["bytes"][way]
 
 
