@@ -77,7 +77,7 @@ def test_a_cell_of_each_small_study_runs(
     assert result["rounds"] == cell.experiment.federation.rounds  # a trial has its search's
     assert isfinite(result["score"])
     private = cell.experiment.privacy.unit != "none"
-    assert private == (name in ("table6-small", "privacy-small"))
+    assert private == (name in ("table6-small", "privacy-small", "rgp-small"))
     if private:
         target = cell.experiment.privacy.epsilon
         assert target and 0 < result["epsilon"] <= target
