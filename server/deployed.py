@@ -47,6 +47,21 @@ def run_name(folder: RunFolder) -> str:
     return folder.pinned()["run"]
 
 
+def plain_name(name: Any, called: str) -> str:
+    """Return the name of a run.
+
+    Args:
+        name: the given value.
+        called: noun for the message, such as "--name".
+
+    Raises:
+        UserError: it is not a plain name.
+    """
+    if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name):
+        raise UserError(f"'{name}': expected a {called} of letters, digits and . _ -, at most 100")
+    return name
+
+
 @contextmanager
 def opened(context: Context) -> Iterator[RunFolder]:
     """Open the folder of a run: in a simulation an existing one, otherwise in the state folder.
