@@ -17,6 +17,8 @@ function startForm(act, say) {
     if (!chosen) return;
     if (chosen.size > MOST_BYTES) return say(`'${chosen.name}' has ${countText(chosen.size)} bytes; expected an experiment of at most ${countText(MOST_BYTES)}`);
     text.value = await chosen.text();
+    file.value = ""; // so that the same file can be chosen again after a change
+    say(`read '${chosen.name}'`);
     if (!name.value) name.value = chosen.name.replace(/\.toml$/, "");
   });
 
