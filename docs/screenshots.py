@@ -36,7 +36,10 @@ SMALL = [
     *("backbone=tiny", "engine.threads=1", "output.plots=false", "task.train_limit=600"),
     *("task.eval_limit=200", "federation.clients=6", "local.batch_size=8", "local.lr=0.02"),
 ]
-PRIVATE = ["privacy.unit=example", "privacy.noise_multiplier=1.2", "local.optimizer=sgd"]
+PRIVATE = [
+    *("method.d=16", "local.optimizer=sgd", "privacy.unit=example"),
+    "privacy.noise_multiplier=1.2",
+]
 UNEVEN = [
     *("method.name=lora", "federation.rounds=4000", "federation.clients=12"),
     *("federation.per_round=6", "partition.kind=dirichlet", "partition.alpha=0.3"),
@@ -55,13 +58,20 @@ local.lr = 0.02
 engine.threads = 1
 [axes]
 seed = [0, 1]
-method.name = ["slash", "lora", "bitfit"]
+method = [
+    { label = "SLaSh", method.name = "slash", method.d = 16 },
+    { label = "LoRA", method.name = "lora" },
+    { label = "BitFit", method.name = "bitfit" },
+]
 """
 EXPERIMENT = """seed = 1
 backbone = "tiny"
 [task]
 name = "custom"
 labels = ["bad", "good"]
+[method]
+name = "slash"
+d = 16
 [federation]
 clients = 2
 rounds = 20
@@ -95,15 +105,16 @@ def _watched(folder: Path, save: Save) -> None:
     """Show the pages of `fedpeft watch` and of a report."""
     for name, more in {
         "private": ["federation.rounds=8", *PRIVATE],
-        **{name: ["federation.rounds=25", f"method.name={name}"] for name in ("slash", "lora")},
+        "slash": ["federation.rounds=25", "method.d=16"],
+        "lora": ["federation.rounds=25", "method.name=lora"],
         "bitfit": ["federation.rounds=25", "method.name=bitfit", "local.lr=0.005"],
     }.items():
         _simulate(folder / name, more)
-    (folder / "study.toml").write_text(STUDY)
-    run("study", "run", str(folder / "study.toml"), "--out", str(folder / "methods"))
-    report = folder / "report.html"
+    given, report = folder.with_name("study.toml"), folder.with_name("report.html")
+    given.write_text(STUDY)
+    run("study", "run", str(given), "--out", str(folder / "methods"))
     run("report", str(folder / "slash"), "--out", str(report))
-    run("report", str(folder / "methods"))
+    run("report", str(folder / "methods"))  # into the study's folder
     live = subprocess.Popen(_simulation(folder / "uneven", UNEVEN), stdout=subprocess.DEVNULL)
     try:
         until(lambda: _lines(folder / "uneven" / "rounds.jsonl") > 60, "rounds")
