@@ -41,7 +41,7 @@ PRIVATE = [
     "privacy.noise_multiplier=1.2",
 ]
 UNEVEN = [
-    *("method.name=lora", "federation.rounds=4000", "federation.clients=12"),
+    *("method.name=lora", "federation.rounds=300", "federation.clients=12"),
     *("federation.per_round=6", "partition.kind=dirichlet", "partition.alpha=0.3"),
     *("devices.step_seconds=0.5", "devices.spread=0.5", "devices.dropout=0.05"),
     *("federation.min_success=1", "federation.deadline=40"),
@@ -82,7 +82,8 @@ epsilon = 2.0
 """
 DEPLOYED = [
     *("backbone=tiny", "engine.threads=1", "output.plots=false", "task.name=custom"),
-    *("task.labels=['bad', 'good']", "federation.evaluation=clients", "federation.clients=2"),
+    *("task.labels=['bad', 'good']", "task.train=train.tsv", "task.dev=dev.tsv"),
+    "federation.clients=2",  # the server evaluates: a node with a limit of epsilon does not
     *("local.batch_size=8", "federation.timeout=60", "local.lr=0.5", *PRIVATE),
 ]
 
@@ -139,10 +140,11 @@ def _deployed(folder: Path, save: Save) -> None:
     with deployment(folder) as made:
         for name in ("north", "south"):
             _start_node(made, name)
-        made.run("first", [*DEPLOYED, "federation.rounds=5"])
-        made.submit("wrong", [*DEPLOYED, "task.labels=['good', 'bad']"])
+        settings = [*DEPLOYED, f"task.path={made.folder / 'north-data'}"]
+        made.run("first", [*settings, "federation.rounds=5"])
+        made.submit("wrong", [*settings, "task.labels=['good', 'bad']"])
         made.finish("wrong", expect=1)
-        made.submit("second", [*DEPLOYED, "federation.rounds=400", "seed=1"])
+        made.submit("second", [*settings, "federation.rounds=400", "seed=1"])
         until(lambda: len(made.rounds("second")) > 5, "rounds")
         (folder / "next.toml").write_text(EXPERIMENT)
         address = page_address(find_connection(str(made.state)))

@@ -1,6 +1,6 @@
 // Parts that several views share: tables, states, and lists of runs.
 const PORTION = 100; // rows that are added to a list at a time
-const ONE_LINE = 16; // characters of a heading that is not wrapped
+const ONE_LINE = 24; // characters of a heading that is not wrapped
 
 // columns: [{title, number?}]; a cell is a text, an element, or [text, number to sort by].
 function table(columns, rows, label) {
