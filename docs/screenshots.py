@@ -83,8 +83,8 @@ epsilon = 2.0
 DEPLOYED = [
     *("backbone=tiny", "engine.threads=1", "output.plots=false", "task.name=custom"),
     *("task.labels=['bad', 'good']", "task.train=train.tsv", "task.dev=dev.tsv"),
+    # The server evaluates: a node with a limit of epsilon does not.
     *("federation.clients=2", "federation.node_wait=20"),
-    # The server evaluates: a node with a limit of epsilon does not
     *("local.batch_size=8", "federation.timeout=60", "local.lr=0.5", *PRIVATE),
 ]
 

@@ -102,7 +102,7 @@ function serverView(main, first) {
   function drawFacts(server, nodes) {
     const online = nodes.filter(({ state }) => state === "online").length;
     head.replaceChildren(...facts([
-      ["health", server.healthy ? "all runs" : "NOT healthy", server.superlink ? "the SuperLink answers" : "the SuperLink does not answer"],
+      ["health", server.healthy ? "healthy" : "NOT healthy", server.superlink ? "the SuperLink answers" : "the SuperLink does not answer"],
       ["nodes online", `${countText(online)} of ${countText(nodes.length)}`, "connected to the gateway"],
       ["version", server.version, "fedpeft"],
       ["port for nodes", server.port, `at ${server.host}`],
