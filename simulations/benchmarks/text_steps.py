@@ -80,9 +80,8 @@ def measure(family: str, options: argparse.Namespace, folder: Path) -> Report:
         compare(name, ("s a step", "s of the other"), *both) | {"at most": TARGETS[name]}
         for name, both in seconds.items()
     ]
-    parameters = sum(weight.numel() for weight in made.backbone.language.parameters())
     settings = {
-        "parameters": parameters,
+        "parameters": loop.language.num_parameters(),
         "batch": options.batch,
         "tokens read, mean": round(float(made.train.lengths.mean()), 1),
         "torch threads": options.threads,

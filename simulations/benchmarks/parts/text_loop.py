@@ -86,7 +86,7 @@ class TextLoop:
     """
 
     def __init__(self, runtime: Runtime):
-        self.language = runtime.backbone.language
+        self.language: Any = runtime.backbone.language
         self.decoder = runtime.backbone.shape.sites.writes == "decoder"
         projections = [w for w in runtime.model.method.projections() if isinstance(w, Projection)]
         self.weights = [torch.from_numpy(w.transposed()) for w in projections]
