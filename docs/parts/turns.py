@@ -52,7 +52,7 @@ def secure_noise() -> str:
 
 
 def last_scores(name: str, axes: list[str]) -> pd.DataFrame:
-    """Return the last score of each cell of a study: a row for each series, a column for each seed."""
+    """Return the last scores of a study: a row for each series, a column for each seed."""
     rounds = read(name)
     last = rounds[rounds["last"]]
     return last.pivot_table(index=axes, columns="seed", values="score", sort=False)
