@@ -59,21 +59,23 @@ def _check_lengths(
 
 def _check_mask(experiment: Experiment, method: Method[Any], info: TaskInfo) -> None:
     """Raise UserError if a method surrounds a mask that no text has."""
-    here = f"representation = '{experiment.representation}'"
-    if info.kind in ("tags", "text"):
-        here = info.kind
-    elif experiment.by_likelihood:
-        here = "head.kind = 'likelihood'"
-    if method.around_mask and here != "representation = 'mask'":
+    if method.around_mask and (experiment.representation != "mask" or info.kind == "tags"):
+        here = f"representation = '{experiment.representation}'"
         raise UserError(
             f"{method.around_mask}: surrounds the mask that is read; expected "
-            f"representation = 'mask' and labels of texts, got {here}"
+            f"representation = 'mask' and labels of texts, got "
+            f"{'tags' if info.kind == 'tags' else here}"
         )
 
 
-def _check_prompt(experiment: Experiment, info: TaskInfo) -> None:
-    """Raise UserError if the prompt of classes by likelihood leaves out a text."""
+def _check_likelihood(experiment: Experiment, info: TaskInfo) -> None:
+    """Raise UserError if a task has no classes, or its prompt has too few or too many texts."""
     prompt = experiment.task.prompt
+    if info.kind != "classes":
+        raise UserError(
+            f"head.kind = 'likelihood': task '{info.name}' has "
+            f"{'a score' if info.kind == 'score' else info.kind}; expected a task with classes"
+        )
     if info.pair and PAIR not in prompt:
         raise UserError(
             f"task.prompt = '{prompt}': task '{info.name}' has pairs of texts; expected {PAIR} in "
@@ -92,15 +94,15 @@ def _check_family(
     family = shape.sites
     likelihood = experiment.by_likelihood
     if info.kind == "text" or likelihood:
-        setting = "head.kind = 'likelihood'" if likelihood else "task.kind = 'text'"
-        require_writing(experiment.backbone, shape, setting)
+        require_writing(experiment.backbone, shape)
         if not method.parameters():
+            setting = "head.kind = 'likelihood'" if likelihood else "task.kind = 'text'"
             raise UserError(
                 f"method.name = '{experiment.method.name}': trains only a head, and there is none "
                 f"with {setting}; choose another method"
             )
         if likelihood:
-            _check_prompt(experiment, info)
+            _check_likelihood(experiment, info)
         else:
             require_tools(info.metric)
     elif family.reads_last and experiment.representation == "cls" and info.kind != "tags":

@@ -114,7 +114,7 @@ def _load_language(name: str, device: torch.device, dtype: torch.dtype) -> Backb
     """Return a backbone that writes text; its fingerprint covers the output embeddings, too."""
     from fedpeft.backbones.language import prepared
 
-    require_writing(name, backbone_shape(name), "task.kind = 'text'")
+    require_writing(name, backbone_shape(name))
     language, tokenizer = _from_pretrained(name, writes=True)
     fingerprint, shape = _fingerprint(language, tokenizer), shape_of_config(language.config)
     language = language.to(device, dtype)
@@ -122,19 +122,13 @@ def _load_language(name: str, device: torch.device, dtype: torch.dtype) -> Backb
     return Backbone(name, model, tokenizer, shape, fingerprint, device, language)
 
 
-def require_writing(name: str, shape: BackboneShape, setting: str) -> None:
-    """Raise UserError if a backbone is an encoder, which predicts no next token.
-
-    Args:
-        name: of the backbone.
-        shape: the backbone's sizes.
-        setting: what needs a language model, for the message.
-    """
+def require_writing(name: str, shape: BackboneShape) -> None:
+    """Raise UserError if a backbone is an encoder, which writes no text."""
     if not shape.sites.writes:
         decoders = [family for family, sites in FAMILIES.items() if sites.writes]
         raise UserError(
-            f"{setting}: backbone '{name}' ({shape.family}) is an encoder and writes no "
-            f"text; expected one of {', '.join(decoders)}"
+            f"backbone = '{name}': a {shape.family} model is an encoder and writes no text; "
+            f"task.kind = 'text' and head.kind = 'likelihood' need one of {', '.join(decoders)}"
         )
 
 

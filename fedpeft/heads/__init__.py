@@ -49,11 +49,6 @@ def build_head(
     if info.kind == "text":
         return LanguageHead(width)
     if settings.kind == "likelihood":
-        if info.kind != "classes":
-            raise UserError(
-                f"head.kind = 'likelihood': task '{info.name}' has "
-                f"{'a score' if info.kind == 'score' else info.kind}; expected a task with classes"
-            )
         return LanguageHead(width, "classes", info.classes)
     small, labels = bool(settings.rank or settings.d), settings.labels
     if labels is None:

@@ -64,10 +64,10 @@ def label_words(
         )
     chosen = [word.strip() for word in words or [label.replace("_", " ") for label in labels]]
     tokenizer: Any = backbone.tokenizer
-    both = backbone.shape.sites.writes == "encoder-decoder"
-    read = [
-        _begun(word, backbone) if both else _continued(word, tokenizer, prompt) for word in chosen
-    ]
+    if backbone.shape.sites.writes == "encoder-decoder":
+        read = [_begun(word, backbone) for word in chosen]
+    else:
+        read = [([], _continued(word, tokenizer, prompt)) for word in chosen]
     tokens: dict[int, str] = {}
     for word, (_, token) in zip(chosen, read, strict=True):
         if token in tokens:
