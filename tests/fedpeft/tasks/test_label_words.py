@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 from small_families import small_language
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, processors, trainers
-from transformers import PreTrainedTokenizerFast
+from transformers import MBartTokenizer, PreTrainedTokenizerFast
 from worded import PAIRS, TEXTS
 
 from fedpeft.backbones.loading import Backbone
@@ -93,6 +93,24 @@ def test_an_encoder_decoder_begins_its_text_with_the_word() -> None:
     assert words.start == (t5.language.config.decoder_start_token_id,)  # type: ignore[union-attr]
     for token, label in zip(words.tokens, LABELS, strict=True):
         assert t5.tokenizer(label, add_special_tokens=False)["input_ids"][0] == token
+
+
+def test_mbart_begins_with_the_language_of_its_text() -> None:
+    """The targets of mBART end with their language, which its decoder reads first."""
+    pieces = ["<s>", "<pad>", "</s>", "<unk>", "\u2581good", "\u2581bad", "\u2581film"]
+    vocabulary = [(piece, -float(place)) for place, piece in enumerate(pieces)]
+    tokenizer: Any = MBartTokenizer(vocab=vocabulary, src_lang="en_XX", tgt_lang="ro_RO")
+    backbone = replace(small_language("mbart"), tokenizer=tokenizer)
+    words = label_words(LABELS, ("good film", "bad"), backbone, "{source}")
+    assert words.tokens == (pieces.index("\u2581good"), pieces.index("\u2581bad"))
+    assert words.start == (tokenizer.convert_tokens_to_ids("ro_RO"),)
+    end, english = tokenizer.convert_tokens_to_ids(["</s>", "en_XX"])
+    task = TaskSection.model_validate({"prompt": "film {source}"})
+    texts = encode_prompted(Examples(["bad"], None, np.zeros(1, np.int64)), backbone, task)
+    assert texts.tokens.tolist() == [pieces.index(f"\u2581{w}") for w in ("film", "bad")] + [
+        end,
+        english,
+    ]
 
 
 def test_words_default_to_the_labels_without_underscores() -> None:

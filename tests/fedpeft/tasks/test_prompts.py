@@ -27,9 +27,9 @@ def test_texts_replace_the_places_and_are_not_read_as_templates() -> None:
 
 
 def test_the_longer_text_is_cut_first_and_the_template_stays() -> None:
-    long, short = "good bad dull fun slow great", "film was"
+    long, short = "good bad dull day fine great", "film was"
     for longest, expected in [
-        (12, "<s> good bad dull fun slow , film was . it </s>"),
+        (12, "<s> good bad dull day fine , film was . it </s>"),
         (9, "<s> good bad , film was . it </s>"),
         (8, "<s> good , film was . it </s>"),
         (7, "<s> good , film . it </s>"),
@@ -46,7 +46,7 @@ def test_the_longer_text_is_cut_first_and_the_template_stays() -> None:
 @settings(max_examples=60, deadline=None)
 @given(
     st.lists(st.sampled_from(["good", "bad", "dull"]), min_size=1, max_size=9),
-    st.lists(st.sampled_from(["film", "was", "fun"]), min_size=1, max_size=9),
+    st.lists(st.sampled_from(["film", "was", "bed"]), min_size=1, max_size=9),
     st.integers(7, 24),
 )
 def test_cutting_keeps_beginnings_and_fills_the_room(
