@@ -29,6 +29,7 @@ from parts import (  # noqa: E402  (the path is set above)
     results,
     small_messages,
     strangers,
+    turns,
 )
 
 PARTS: dict[str, Callable[..., str]] = {
@@ -40,11 +41,13 @@ PARTS: dict[str, Callable[..., str]] = {
     **results.PARTS,
     **small_messages.PARTS,
     **strangers.PARTS,
+    **turns.PARTS,
 }
 #: Pages whose parts are committed.
 COMMITTED = [
     SOURCE / "results" / name
     for name in (
+        "client-privacy.md",
         "communication.md",
         "d90.md",
         "late.md",

@@ -13,11 +13,10 @@ import numpy as np
 from fedpeft.batches.encoded import IGNORED, Encoded
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.generation import generate
+from fedpeft.runtime import encode_examples
 from fedpeft.tasks import Examples, Kind, glue
 from fedpeft.tasks.base import tag_column
-from fedpeft.tasks.encoding import encode
 from fedpeft.tasks.readers import Columns, cells, read_table, shorten, to_examples
-from fedpeft.tasks.writing import encode_written
 from fedpeft.text_model import TextModel
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
@@ -101,15 +100,7 @@ def predictions_of(
 
 def encode_texts(trained: Trained, examples: Examples) -> Encoded:
     """Return the texts tokenized as in training."""
-    experiment = trained.experiment
-    if trained.kind == "text":
-        return encode_written(examples, trained.model.backbone, experiment.task)
-    return encode(
-        examples,
-        trained.model.backbone.tokenizer,
-        str(experiment.representation),
-        experiment.task.max_length,
-    )
+    return encode_examples(examples, trained.model.backbone, trained.experiment, trained.kind)
 
 
 def read_texts(trained: Trained, path: Path, text: str = "", text_pair: str = "") -> Examples:

@@ -14,25 +14,25 @@ from fedpeft.backbones.loading import (
     Backbone,
     backbone_shape,
     load_backbone,
-    require_writing,
     set_threads,
 )
-from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.batches.encoded import Encoded
-from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
+from fedpeft.fitting import check_fitting
 from fedpeft.heads import Head, build_head
+from fedpeft.likelihood import LikelihoodModel
 from fedpeft.methods import build_method
 from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
 from fedpeft.nested import absent
 from fedpeft.parameters import TaskParameters, layout_of
 from fedpeft.projection import Projection
-from fedpeft.tasks import Task, TaskInfo, described, load_task
+from fedpeft.tasks import Kind, Task, TaskInfo, described, load_task
 from fedpeft.tasks.base import Examples
 from fedpeft.tasks.encoding import encode
-from fedpeft.tasks.text_metrics import generates, require_tools
+from fedpeft.tasks.label_words import encode_prompted, label_words
+from fedpeft.tasks.text_metrics import generates
 from fedpeft.tasks.writing import encode_written
 from fedpeft.text_model import Search, TextModel
 from fedpeft.version import __version__
@@ -61,7 +61,7 @@ class Runtime:
     def backbone(self) -> Backbone:
         """The frozen backbone, shared by every experiment of the process that names it."""
         name, engine = self.experiment.backbone, self.experiment.engine
-        if self.info.kind == "text":
+        if self.info.kind == "text" or self.experiment.by_likelihood:
             return load_backbone(name, engine.device, engine.dtype, writes=True)
         return load_backbone(name, engine.device, engine.dtype)
 
@@ -84,15 +84,7 @@ class Runtime:
         experiment, info = self.experiment, self.info
         shape = backbone_shape(experiment.backbone)
         method = build_method(experiment.method, shape, experiment.seed)
-        _check_family(experiment, shape, method, info)
-        if method.around_mask and (experiment.representation != "mask" or info.kind == "tags"):
-            here = f"representation = '{experiment.representation}'"
-            raise UserError(
-                f"{method.around_mask}: surrounds the mask that is read; expected "
-                f"representation = 'mask' and labels of texts, got "
-                f"{'tags' if info.kind == 'tags' else here}"
-            )
-        _check_lengths(experiment, shape, method, info)
+        check_fitting(experiment, shape, method, info)
         representation = str(experiment.representation)
         head = build_head(info, shape.width, experiment.head, experiment.seed, representation)
         return method, head
@@ -127,19 +119,23 @@ class Runtime:
     @cached_property
     def model(self) -> TaskModel:
         """Backbone, method and head."""
-        engine, task = self.experiment.engine, self.experiment.task
-        text = self.info.kind == "text"
-        model = (TextModel if text else TaskModel)(
-            self.backbone,
-            self.parameters,
-            self.info.labels,
-            engine.autocast,
-            engine.projections,
-            engine.cache_mb << 20,
-        )
-        if isinstance(model, TextModel):
+        engine, task, labels = self.experiment.engine, self.experiment.task, self.info.labels
+        common = self.backbone, self.parameters
+        options: dict[str, Any] = {
+            "labels": labels,
+            "autocast": engine.autocast,
+            "projections": engine.projections,
+            "cache": engine.cache_mb << 20,
+        }
+        if self.info.kind == "text":
+            model = TextModel(*common, **options)
             model.search = Search(task.max_target, task.beams, generates(self.info.metric))
-        return model
+            return model
+        if self.experiment.by_likelihood:
+            chosen = self.experiment.head.words
+            words = label_words(labels, chosen, self.backbone, task.prompt)
+            return LikelihoodModel(*common, words, **options)
+        return TaskModel(*common, **options)
 
     @cached_property
     def train(self) -> Encoded:
@@ -210,66 +206,26 @@ class Runtime:
 
     def encode(self, examples: Examples) -> Encoded:
         """Return examples of the task as the backbone reads them."""
-        experiment = self.experiment
-        if self.info.kind == "text":
-            return encode_written(examples, self.backbone, experiment.task)
-        return encode(
-            examples,
-            self.backbone.tokenizer,
-            str(experiment.representation),
-            experiment.task.max_length,
-        )
+        return encode_examples(examples, self.backbone, self.experiment, self.info.kind)
 
 
-def _check_lengths(
-    experiment: Experiment, shape: BackboneShape, method: Method[Any], info: TaskInfo
-) -> None:
-    """Raise UserError if texts may have more tokens than the backbone has positions."""
-    task, longest = experiment.task, shape.longest - method.tokens
-    if info.kind == "text" and shape.sites.writes == "decoder":
-        if task.max_length + task.max_target > longest:
-            raise UserError(
-                f"task.max_length = {task.max_length} and task.max_target = {task.max_target}: "
-                f"'{experiment.backbone}' has {longest} positions for both with this method; "
-                f"lower one of them"
-            )
-    elif task.max_length > longest:
-        raise UserError(
-            f"task.max_length = {task.max_length}: '{experiment.backbone}' reads at "
-            f"most {longest} tokens of a text with this method"
-        )
-    if info.kind == "text" and task.max_target > shape.longest:
-        raise UserError(
-            f"task.max_target = {task.max_target}: '{experiment.backbone}' writes at most "
-            f"{shape.longest} tokens"
-        )
+def encode_examples(
+    examples: Examples, backbone: Backbone, experiment: Experiment, kind: Kind
+) -> Encoded:
+    """Return examples as the backbone reads them.
 
-
-def _check_family(
-    experiment: Experiment, shape: BackboneShape, method: Method[Any], info: TaskInfo
-) -> None:
-    """Raise UserError if a setting does not fit the backbone's family."""
-    family = shape.sites
-    if info.kind == "text":
-        require_writing(experiment.backbone, shape)
-        require_tools(info.metric)
-        if not method.parameters():
-            raise UserError(
-                f"method.name = '{experiment.method.name}': trains only a head, and a task of text "
-                f"has none; choose another method"
-            )
-    elif family.reads_last and experiment.representation == "cls" and info.kind != "tags":
-        raise UserError(
-            f"representation = 'cls': the first token of a {shape.family} backbone does not see "
-            f"the text; use 'last' or 'mean'"
-        )
-    single = experiment.privacy.unit in ("example", "both")
-    if single and not method.grouped and not family.example_weights:
-        raise UserError(
-            f"privacy.unit = '{experiment.privacy.unit}': gradients of single examples of all "
-            f"weights of a {shape.family} backbone are not available; use another method or "
-            f"privacy.unit = 'client'"
-        )
+    Args:
+        examples: the texts.
+        backbone: its tokenizer is used.
+        experiment: how texts are read.
+        kind: of the task.
+    """
+    if kind == "text":
+        return encode_written(examples, backbone, experiment.task)
+    if experiment.by_likelihood:
+        return encode_prompted(examples, backbone, experiment.task)
+    representation, longest = str(experiment.representation), experiment.task.max_length
+    return encode(examples, backbone.tokenizer, representation, longest)
 
 
 def runtime_of(

@@ -51,8 +51,13 @@ class Trained:
 
     @property
     def reads(self) -> str:
-        """The head's input: "mask", "cls", "mean", "last", "tags" for every word, or "text"."""
+        """The head's input: "mask", "cls", "mean", "last", "tags" for every word, or "text".
+
+        "likelihood" for the words of classes after a prompt.
+        """
         kind = self.kind
+        if self.experiment.by_likelihood:
+            return "likelihood"
         return kind if kind in ("tags", "text") else str(self.experiment.representation)
 
     @classmethod

@@ -99,6 +99,10 @@ def subject_of(
             f"task.name = '{info.name}': canaries are mislabeled texts; expected a task that "
             f"predicts classes, not {info.kind}"
         )
+    if experiment.by_likelihood:
+        raise UserError(
+            "head.kind = 'likelihood': the audit's texts have no prompt; expected 'linear'"
+        )
     if experiment.privacy.unit == "client":
         raise UserError(
             "privacy.unit = 'client': the audit attacks single examples; expected 'example', "

@@ -6,6 +6,7 @@ from typing import Any
 
 import torch
 from torch import Tensor
+from torch.nn import functional
 from transformers import AutoModel, GenerationConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 from fedpeft.backbones.attention import SDPA
@@ -78,14 +79,23 @@ def _base(language: Any) -> PreTrainedModel:
     return base.eval()
 
 
-def token_logits(language: Any, states: Tensor) -> Tensor:
+def token_logits(language: Any, states: Tensor, tokens: Tensor | None = None) -> Tensor:
     """Return the logits of the next token, [..., V], from last hidden states [..., width].
 
     As the models' own forward passes compute them: T5 scales the states where input and output
     embeddings are tied, BART adds a bias.
+
+    Args:
+        language: the backbone with its output embeddings.
+        states: last hidden states.
+        tokens: ids of the C tokens to return logits of, [..., C]; None = all V of the vocabulary.
     """
     if getattr(language.config, "scale_decoder_outputs", False):
         states = states * language.config.d_model**-0.5
-    logits: Tensor = language.get_output_embeddings()(states)
-    bias = getattr(language, "final_logits_bias", None)
-    return logits if bias is None else logits + bias[0]
+    output, bias = language.get_output_embeddings(), getattr(language, "final_logits_bias", None)
+    if tokens is None:
+        logits: Tensor = output(states)
+        return logits if bias is None else logits + bias[0]
+    own = None if output.bias is None else output.bias[tokens]
+    logits = functional.linear(states, output.weight[tokens], own)
+    return logits if bias is None else logits + bias[0, tokens]

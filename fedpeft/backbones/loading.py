@@ -127,8 +127,8 @@ def require_writing(name: str, shape: BackboneShape) -> None:
     if not shape.sites.writes:
         decoders = [family for family, sites in FAMILIES.items() if sites.writes]
         raise UserError(
-            f"task.kind = 'text': backbone '{name}' ({shape.family}) is an encoder and writes no "
-            f"text; expected one of {', '.join(decoders)}"
+            f"backbone = '{name}': a {shape.family} model is an encoder and writes no text; "
+            f"task.kind = 'text' and head.kind = 'likelihood' need one of {', '.join(decoders)}"
         )
 
 

@@ -194,6 +194,11 @@ class Experiment(Section):
         return federation.rounds * self.clients_asked
 
     @property
+    def by_likelihood(self) -> bool:
+        """Whether classes are predicted by the likelihood of their words, without a head."""
+        return self.head.kind == "likelihood"
+
+    @property
     def clips_updates(self) -> bool:
         """Whether the server clips updates at the median of their round."""
         federation, privacy = self.federation, self.privacy

@@ -46,6 +46,15 @@ def in_task(task: TaskSection) -> Iterator[str]:
 
 def in_head(head: HeadSection) -> Iterator[str]:
     """Yield one line per contradiction."""
+    if head.kind == "likelihood":
+        for key in ("d", "rank", "labels"):
+            if (value := getattr(head, key)) != type(head).model_fields[key].default:
+                yield f"head.{key} = {value}: head.kind = 'likelihood' trains no head; leave it out"
+    elif head.words:
+        yield (
+            f"head.words = '{','.join(head.words)}': is for head.kind = 'likelihood', not "
+            f"'{head.kind}'"
+        )
     if head.d and head.rank:
         yield f"head.rank = {head.rank}: has no effect with head.d = {head.d}; leave one out"
 

@@ -49,7 +49,9 @@ class TaskSection(Section):
     source: str = Field("source", description="text: column of the texts to read")
     target: str = Field("target", description="text: column of the texts to write")
     prompt: str = Field(
-        "{source}", description="text: the backbone's input, with {source} replaced by the text"
+        "{source}",
+        description="text, and classes with head.kind = 'likelihood': the backbone's input, with "
+        "{source} replaced by the text and {pair} by the second text of a pair",
     )
     max_target: int = Field(
         64, ge=2, le=MOST, description="text: maximum tokens of a target, end token included"
@@ -139,8 +141,19 @@ class LocalSection(Section):
 
 
 class HeadSection(Section):
-    """Linear layer on top of the backbone."""
+    """Layer on top of the backbone that computes logits or scores."""
 
+    kind: Literal["linear", "likelihood"] = Field(
+        "linear",
+        description="linear (a layer that is trained) | likelihood (nothing is trained: the logit "
+        "of a class is that of its word as the next token after task.prompt; for decoders and "
+        "encoder-decoders)",
+    )
+    words: Names = Field(
+        (),
+        description="likelihood: word of each class, in the order of the labels; their first "
+        "tokens differ; empty = the labels",
+    )
     d: int = Field(
         0,
         ge=0,

@@ -34,7 +34,8 @@ def check_target(out: Path, kind: Format) -> None:
 
 
 def _save_hf(trained: Trained, folder: Path) -> None:
-    (save_language if trained.kind == "text" else save_plain)(trained, folder)
+    writes = trained.reads in ("text", "likelihood")
+    (save_language if writes else save_plain)(trained, folder)
 
 
 _FOLDERS: dict[str, Callable[[Trained, Path], None]] = {
@@ -49,8 +50,9 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
 
     Args:
         trained: the run.
-        kind: "hf", "peft" and "onnx" write a folder (``plain`` or for text ``language``,
-            ``adapter``, ``onnx``), "vector" a file that ``Trained.read`` reads.
+        kind: "hf", "peft" and "onnx" write a folder (``plain``, or ``language`` where output
+            embeddings are read, ``adapter``, ``onnx``), "vector" a file that ``Trained.read``
+            reads.
         out: the folder or file.
 
     Raises:

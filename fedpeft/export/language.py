@@ -1,7 +1,8 @@
-"""Export of a run that writes text as a plain model with output embeddings.
+"""Export of a run that writes text, or classes by likelihood, as a model with output embeddings.
 
 The modifications are merged into the weights of ``AutoModelForCausalLM`` or
-``AutoModelForSeq2SeqLM``, which then generates the same texts without fedpeft.
+``AutoModelForSeq2SeqLM``, which then generates the same texts, or gives the same logits to the
+words of the classes, without fedpeft.
 """
 
 from __future__ import annotations

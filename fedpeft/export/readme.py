@@ -5,11 +5,14 @@ from __future__ import annotations
 import json
 
 from fedpeft.export.card import metadata, sections
+from fedpeft.likelihood import LikelihoodModel
+from fedpeft.tasks.prompts import PAIR, PLACES, SOURCE
 from fedpeft.trained import Trained
 from fedpeft.version import __version__
 
 _CLASSES = {
     "text": "AutoModelForCausalLM",
+    "likelihood": "AutoModelForCausalLM",
     "cls": "AutoModelForSequenceClassification",
     "tags": "AutoModelForTokenClassification",
     "mask": "AutoModel",
@@ -71,6 +74,18 @@ def write(source):
     with torch.no_grad():
         written = model.generate(**inputs, **options)[0{after}]
     return tokenizer.decode(written, skip_special_tokens=True).strip()
+""",
+    "likelihood": """
+TOKENS = {tokens}  # of the classes: the first tokens of their words
+
+
+def outputs(text, text_pair=None):
+    \"\"\"Return the logits of the classes, [C].\"\"\"
+    text = {filled}
+{inputs}
+    with torch.no_grad():
+        logits = model(input_ids=inputs["input_ids"]{start}).logits[0, -1]  # [V]
+    return logits[TOKENS]
 """,
     "tags": """
 def outputs(words):
@@ -138,7 +153,10 @@ def meaning_of(trained: Trained) -> str:
     if trained.kind == "text":
         return "`write` returns the text. It does not shorten sources that are too long."
     labels = ", ".join(f"`{label}`" for label in trained.labels)
-    return f"The labels, in the order of the outputs: {labels}."
+    order = f"The labels, in the order of the outputs: {labels}."
+    if trained.reads == "likelihood":
+        return f"{order} `outputs` does not shorten texts that are too long."
+    return order
 
 
 def word_space(trained: Trained) -> str:
@@ -156,7 +174,7 @@ def base_name(trained: Trained) -> str:
 
 def _loading(trained: Trained, kind: str) -> str:
     name, outside = _CLASSES[trained.reads], trained.reads in OUTSIDE
-    if trained.reads == "text" and _behind_encoder(trained):
+    if trained.reads in ("text", "likelihood") and _behind_encoder(trained):
         name = "AutoModelForSeq2SeqLM"
     # The pooler is unused, and an exported encoder has none.
     options = ", add_pooling_layer=False" if outside else ""
@@ -187,8 +205,27 @@ def _reading(trained: Trained) -> str:
         inputs=_WHOLE if both else _UNENDED,
         max_target=task.max_target,
         beams=task.beams,
+        filled=_filled(task.prompt),
+        **_words(trained),
         after="" if both else ", inputs['input_ids'].shape[1]:",
     )
+
+
+def _filled(prompt: str) -> str:
+    """Return code that makes a prompt of ``text`` and ``text_pair``."""
+    names = {SOURCE: "text", PAIR: "text_pair"}
+    parts = [part for part in PLACES.split(prompt) if part]
+    return " + ".join(names.get(part, json.dumps(part)) for part in parts)
+
+
+def _words(trained: Trained) -> dict[str, str]:
+    """Return the tokens of the classes by likelihood, and the decoder's argument, as code."""
+    model = trained.model
+    if not isinstance(model, LikelihoodModel):
+        return {}
+    start = [*model.words.start]
+    argument = f", decoder_input_ids=torch.tensor([{start}])" if start else ""
+    return {"tokens": str([*model.words.tokens]), "start": argument}
 
 
 def _behind_encoder(trained: Trained) -> bool:

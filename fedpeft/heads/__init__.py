@@ -48,6 +48,8 @@ def build_head(
     """
     if info.kind == "text":
         return LanguageHead(width)
+    if settings.kind == "likelihood":
+        return LanguageHead(width, "classes", info.classes)
     small, labels = bool(settings.rank or settings.d), settings.labels
     if labels is None:
         named = info.kind == "classes" and all(map(_has_letter, info.labels))

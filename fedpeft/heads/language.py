@@ -1,4 +1,7 @@
-"""The head of a task of text: the backbone's own frozen output embeddings, nothing trained."""
+"""A head without parameters: the backbone's own frozen output embeddings, nothing trained.
+
+Tasks of text predict tokens with it, and classes by likelihood their words' first tokens.
+"""
 
 from __future__ import annotations
 
@@ -9,6 +12,7 @@ from torch import Tensor
 
 from fedpeft.heads.base import Head, Weights
 from fedpeft.projection.operators import Operator
+from fedpeft.tasks.base import Kind
 
 
 class _Nothing(Weights):
@@ -34,10 +38,19 @@ class _Nothing(Weights):
 
 
 class LanguageHead(Head):
-    """A head without parameters: logits come from the output embeddings (``TextModel``)."""
+    """A head without parameters: logits come from the output embeddings.
 
-    def __init__(self, width: int):
-        super().__init__("text", _Nothing(0, width))
+    ``TextModel`` and ``LikelihoodModel`` compute them; the weights that it realises are empty.
+
+    Args:
+        width: size of the representation.
+        kind: "text" or "classes".
+        classes: number of classes, 0 for text.
+    """
+
+    def __init__(self, width: int, kind: Kind = "text", classes: int = 0):
+        super().__init__(kind, _Nothing(0, width))
+        self.classes = classes
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return no parameters."""
@@ -58,5 +71,11 @@ class LanguageHead(Head):
         return weight, weight[:, :, 0]
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
-        """Do not call; ``TextModel.losses`` computes the losses."""
-        raise TypeError("a task of text computes its losses in TextModel")
+        """Return the cross-entropy of each example over the C classes, [N].
+
+        Raises:
+            TypeError: for text; ``TextModel.losses`` computes its losses.
+        """
+        if self.kind == "text":
+            raise TypeError("a task of text computes its losses in TextModel")
+        return super().losses(outputs, labels)

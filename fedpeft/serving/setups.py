@@ -146,9 +146,11 @@ class Setups:
 
     def _make(self, source: str, about: dict[str, Any]) -> Setup:
         experiment, info = description_of(source, about)
-        if info.kind == "text":
+        likelihood = experiment.by_likelihood
+        if info.kind == "text" or likelihood:
+            what = "with head.kind = 'likelihood'" if likelihood else "that writes text"
             raise UserError(
-                f"'{source}': a run that writes text is not served; use fedpeft predict, or "
+                f"'{source}': a run {what} is not served; use fedpeft predict, or "
                 f"fedpeft export --format hf and serve that model"
             )
         self._check_backbone(source, experiment, about)

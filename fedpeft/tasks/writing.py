@@ -13,14 +13,13 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from fedpeft.batches.encoded import IGNORED, Encoded, offsets_of
-from fedpeft.errors import UserError
 from fedpeft.tasks.base import Examples
+from fedpeft.tasks.prompts import prompt_tokens
 
 if TYPE_CHECKING:
     from fedpeft.backbones.loading import Backbone
     from fedpeft.experiment.settings import TaskSection
 
-_SOURCE = "{source}"
 _CHUNK = 4096  # texts per call of the tokenizer: bounds the memory of its Python lists
 _Ids = list[list[int]]
 
@@ -43,62 +42,15 @@ def encode_written(examples: Examples, backbone: Backbone, task: TaskSection) ->
     for start in range(0, len(examples), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         sources = [str(text) for text in examples.text[chunk]]
-        prompts += _prompts(sources, backbone.tokenizer, task, both)
+        prompts += prompt_tokens(
+            sources, None, backbone.tokenizer, task.prompt, task.max_length, both
+        )
         if examples.targets is not None:
             targets += _targets(examples.targets[chunk], backbone.tokenizer, task.max_target, both)
     texts = None if examples.targets is None else np.array([*examples.targets, None], object)[:-1]
     if examples.targets is None:
         targets = [[backbone.tokenizer.eos_token_id]] * len(prompts)
     return _beside(prompts, targets, texts) if both else _joined(prompts, targets, texts)
-
-
-def _prompts(sources: Sequence[str], tokenizer: Any, task: TaskSection, both: bool) -> _Ids:
-    """Return the tokens of each prompt; that of a decoder has no end token."""
-    before, _, after = task.prompt.partition(_SOURCE)
-    strings = [f"{before}{source}{after}" for source in sources]
-    encoding = tokenizer(
-        strings,
-        truncation=False,
-        verbose=False,
-        return_offsets_mapping=True,
-        return_special_tokens_mask=True,
-    )
-    rows = zip(
-        encoding["input_ids"],
-        encoding["offset_mapping"],
-        encoding["special_tokens_mask"],
-        sources,
-        strict=True,
-    )
-    result = []
-    for ids, places, special, source in rows:
-        if not both:
-            count = len(ids)
-            while count and special[count - 1] and ids[count - 1] != tokenizer.bos_token_id:
-                count -= 1
-            ids, places, special = ids[:count], places[:count], special[:count]
-        inside = [
-            len(before) <= start < len(before) + len(source) and not marked
-            for (start, _), marked in zip(places, special, strict=True)
-        ]
-        start = tokenizer.eos_token_id if tokenizer.bos_token_id is None else tokenizer.bos_token_id
-        result.append(_cut(ids, inside, task.max_length) or [start])
-    return result
-
-
-def _cut(ids: list[int], inside: list[bool], longest: int) -> list[int]:
-    """Return the ids without the last tokens of the source that are too many."""
-    surplus = len(ids) - longest
-    if surplus <= 0:
-        return ids
-    places = [place for place, within in enumerate(inside) if within]
-    if surplus >= len(places):
-        raise UserError(
-            f"task.prompt: has {len(ids) - len(places)} tokens without the source; expected fewer "
-            f"than task.max_length = {longest}"
-        )
-    dropped = {*places[-surplus:]}
-    return [token for place, token in enumerate(ids) if place not in dropped]
 
 
 def _targets(texts: Sequence[str], tokenizer: Any, longest: int, both: bool) -> _Ids:

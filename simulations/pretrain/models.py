@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 import torch
@@ -11,6 +12,8 @@ from transformers import (
     BartForConditionalGeneration,
     LlamaConfig,
     LlamaForCausalLM,
+    MBartConfig,
+    MBartForConditionalGeneration,
     PreTrainedModel,
     PreTrainedTokenizerFast,
 )
@@ -38,22 +41,30 @@ def decoder(tokenizer: PreTrainedTokenizerFast, length: int) -> PreTrainedModel:
 
 def encoder_decoder(tokenizer: PreTrainedTokenizerFast, length: int) -> PreTrainedModel:
     """Return a random BART, of nine million parameters with a vocabulary of 8,000."""
-    config = BartConfig(
-        vocab_size=len(tokenizer),
-        d_model=WIDTH,
-        encoder_layers=4,
-        decoder_layers=4,
-        encoder_attention_heads=HEADS,
-        decoder_attention_heads=HEADS,
-        encoder_ffn_dim=4 * WIDTH,
-        decoder_ffn_dim=4 * WIDTH,
-        max_position_embeddings=4 * length,
-        dropout=0.0,
-        decoder_start_token_id=tokenizer.eos_token_id,
-        forced_eos_token_id=tokenizer.eos_token_id,
+    return BartForConditionalGeneration(BartConfig(**_sizes(tokenizer, length)))
+
+
+def multilingual(tokenizer: PreTrainedTokenizerFast, length: int) -> PreTrainedModel:
+    """Return a random mBART of the same size, whose norms come before the sub-layers."""
+    return MBartForConditionalGeneration(MBartConfig(**_sizes(tokenizer, length)))
+
+
+def _sizes(tokenizer: PreTrainedTokenizerFast, length: int) -> dict[str, Any]:
+    return {
+        "vocab_size": len(tokenizer),
+        "d_model": WIDTH,
+        "encoder_layers": 4,
+        "decoder_layers": 4,
+        "encoder_attention_heads": HEADS,
+        "decoder_attention_heads": HEADS,
+        "encoder_ffn_dim": 4 * WIDTH,
+        "decoder_ffn_dim": 4 * WIDTH,
+        "max_position_embeddings": 4 * length,
+        "dropout": 0.0,
+        "decoder_start_token_id": tokenizer.eos_token_id,
+        "forced_eos_token_id": tokenizer.eos_token_id,
         **_special(tokenizer),
-    )
-    return BartForConditionalGeneration(config)
+    }
 
 
 def _special(tokenizer: PreTrainedTokenizerFast) -> dict[str, int]:

@@ -26,8 +26,8 @@ def test_commands_of_tutorial_succeed(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_guide_to_text_writes_texts(tmp_path: Path) -> None:
-    """The small random model learns to copy the colour."""
+def test_guide_to_text_writes_texts_and_predicts_classes(tmp_path: Path) -> None:
+    """The small random model learns to copy the color."""
     reader = Reader(tmp_path)
     reader.read(ROOT / "docs" / "how-to" / "text.md")
     lines = (tmp_path / "written.jsonl").read_text("utf-8").splitlines()
@@ -35,6 +35,11 @@ def test_guide_to_text_writes_texts(tmp_path: Path) -> None:
     result = json.loads((tmp_path / "runs" / "colours" / "result.json").read_text("utf-8"))
     assert result["metric"] == "rougeL" and result["score"] > 0.7
     assert (tmp_path / "model" / "model.safetensors").is_file()
+    classes = [json.loads(line) for line in (tmp_path / "classes.jsonl").read_text().splitlines()]
+    assert len(classes) == 120 and len(classes[0]["probabilities"]) == 6
+    result = json.loads((tmp_path / "runs" / "classes" / "result.json").read_text("utf-8"))
+    assert result["metric"] == "accuracy" and result["score"] > 0.9 and result["head_size"] == 0
+    assert (tmp_path / "classifier" / "model.safetensors").is_file()
 
 
 @pytest.mark.slow

@@ -33,7 +33,10 @@ def test_predict_writes_texts(fedpeft, tmp_path: Path) -> None:
 
 
 MISTAKES: list[tuple[dict[str, object], str]] = [
-    ({"backbone": "tiny"}, "'tiny' (roberta) is an encoder and writes no text; expected one of"),
+    (
+        {"backbone": "tiny"},
+        "backbone = 'tiny': a roberta model is an encoder and writes no text; task.kind",
+    ),
     ({"task.max_length": 60, "task.max_target": 11}, "has 70 positions for both with this method"),
     ({"method.name": "linear"}, "method.name = 'linear': trains only a head"),
     ({"task.prompt": "no"}, "task.prompt = 'no': expected {source} in it exactly once"),

@@ -10,13 +10,16 @@ from pathlib import Path
 import pytest
 
 from fedpeft.runtime import forget_runtimes
+from simulations.pretrain.sample import main as write_sample
 from simulations.simulation import complete
 from simulations.study.cells import Cell
 from simulations.study.file import StudyFile
 from simulations.study.plan import Plan
 
 FOLDER = Path(__file__).resolve().parents[3] / "simulations" / "studies"
-SMALL = sorted(path.stem for path in FOLDER.glob("*-small.toml"))
+#: They read what ``simulations.pretrain.sample`` writes.
+TEXT = {"xsum-small", "enro-small", "instructions-small"}
+SMALL = sorted({path.stem for path in FOLDER.glob("*-small.toml")} - TEXT)
 #: Of everything a little.
 FEW = [
     "task.train_limit=60",
@@ -81,4 +84,31 @@ def test_a_cell_of_each_small_study_runs(
     if private:
         target = cell.experiment.privacy.epsilon
         assert target and 0 < result["epsilon"] <= target
+    assert result["bytes"]["up"]["payload"] > 0
+
+
+@pytest.fixture(scope="module")
+def sample(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("sample") / "new"
+    write_sample(["--out", str(folder)])
+    return folder
+
+
+@pytest.mark.long
+@pytest.mark.parametrize("name", sorted(TEXT))
+def test_a_cell_of_each_small_study_of_text_runs(
+    name: str, study: Callable[..., StudyFile], sample: Path, tmp_path: Path
+) -> None:
+    found = study(name)
+    backbone = sample / Path(found.base["backbone"]).name
+    few = [f"backbone={backbone}", f"task.path={sample}", "task.train_limit=60"]
+    few += ["task.eval_limit=8", "federation.rounds=1", "local.steps=1", "local.batch_size=4"]
+    cell = cell_of(name, found, tuple(few))
+    try:
+        result = complete(cell.experiment, tmp_path / "run")
+    finally:
+        forget_runtimes()
+    assert result["backbone"] == str(backbone) and result["head_size"] == 0
+    assert result["metric"] == (cell.experiment.task.metric or "accuracy")
+    assert isfinite(result["score"]) and isfinite(result["metrics"]["perplexity"])
     assert result["bytes"]["up"]["payload"] > 0
