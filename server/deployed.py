@@ -6,12 +6,16 @@
 from __future__ import annotations
 
 import logging
+import os
 import re
 import secrets
+import signal
+import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
+from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fedpeft.errors import RunFailed, UserError
@@ -47,6 +51,49 @@ def run_name(folder: RunFolder) -> str:
     return folder.pinned()["run"]
 
 
+def plain_name(name: Any, called: str) -> str:
+    """Return the name of a run.
+
+    Args:
+        name: the given value.
+        called: noun for the message, such as "--name".
+
+    Raises:
+        UserError: it is not a plain name.
+    """
+    if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name):
+        raise UserError(f"'{name}': expected a {called} of letters, digits and . _ -, at most 100")
+    return name
+
+
+@contextmanager
+def _on_sigterm(act: Callable[[], None]) -> Iterator[None]:
+    """Call ``act`` at SIGTERM, before the handler that is set already.
+
+    Flower's handler talks to the SuperLink, and ends the process after 5 s in any case. Then no
+    exception passes through the code that the signal interrupted.
+    """
+    if threading.current_thread() is not threading.main_thread():  # it cannot set handlers
+        yield
+        return
+    before = signal.getsignal(signal.SIGTERM)
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        act()
+        if callable(before):
+            before(number, frame)
+        else:
+            signal.signal(number, before if before is not None else signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    signal.signal(signal.SIGTERM, handle)
+    try:
+        yield
+    finally:
+        if signal.getsignal(signal.SIGTERM) is handle:
+            signal.signal(signal.SIGTERM, before if before is not None else signal.SIG_DFL)
+
+
 @contextmanager
 def opened(context: Context) -> Iterator[RunFolder]:
     """Open the folder of a run: in a simulation an existing one, otherwise in the state folder.
@@ -68,15 +115,17 @@ def opened(context: Context) -> Iterator[RunFolder]:
     folder = RunFolder.create(path, parsed(str(run_config["experiment"])), resume)
     from_round = int(run_config.get("from-round", -1))
     end: dict[str, Any] = {"run": str(context.run_id), "ok": True, "reason": ""}
+    stopped = end | {"ok": False, "stopped": True, "reason": "stopped"}
     with folder.locked(_LOCK_TIMEOUT):
         write_json(path / STARTED, {"run": str(context.run_id)})
         (path / ENDED).unlink(missing_ok=True)
         try:
-            if from_round >= 0:
-                folder.rewind(from_round)
-            yield folder
+            with _on_sigterm(lambda: write_json(path / ENDED, stopped)):
+                if from_round >= 0:
+                    folder.rewind(from_round)
+                yield folder
         except (SystemExit, KeyboardInterrupt):  # SIGTERM: --stop, or the server ends
-            write_json(path / ENDED, end | {"ok": False, "stopped": True, "reason": "stopped"})
+            write_json(path / ENDED, stopped)
             raise
         except BaseException as error:
             expected = isinstance(error, UserError | RunFailed)

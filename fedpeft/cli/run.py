@@ -20,7 +20,6 @@ from fedpeft.cli.submitted import (
     SUBMITTED,
     active_run,
     check_submission,
-    checked_name,
     end_if_dead,
     fetch_experiment,
     statuses,
@@ -63,6 +62,8 @@ def run(
 
     Example: fedpeft run experiment.toml --on hospital --out runs/first
     """
+    from server.deployed import plain_name
+    from server.remote.checks import require_deployable
     from server.remote.connection import find_connection
     from simulations.results import default_folder
     from simulations.tracking import require_trackers
@@ -73,28 +74,17 @@ def run(
     connection = find_connection(on)
     if resume or stop:
         out = out or Path("runs") / str(name)
-        name = checked_name(submitted(out).get("name") or name or out.resolve().name)
+        name = plain_name(submitted(out).get("name") or name or out.resolve().name, "--name")
     if stop and out:
         _stop(connection, str(name), out)
         return
     if resume and experiment is None and out:
         experiment = fetch_experiment(connection, str(name), out)
     settings = read_experiment(experiment, overrides, print)
-    if settings.adversary.fraction:
-        raise UserError(
-            f"adversary.fraction = {settings.adversary.fraction:g}: malicious clients are for "
-            f"simulations; leave it out"
-        )
-    if settings.devices.step_seconds:
-        raise UserError(
-            f"devices.step_seconds = {settings.devices.step_seconds:g}: virtual devices are for "
-            f"simulations; leave it out"
-        )
-    if settings.engine.kind != "local":
-        raise UserError(f"engine.kind = '{settings.engine.kind}' is only for simulations; omit it")
+    require_deployable(settings)
     require_trackers(settings.output.track)
     out = out or (Path("runs") / name if name else default_folder(settings))
-    name = checked_name(name or out.resolve().name)
+    name = plain_name(name or out.resolve().name, "--name")
     _run(settings, connection, name, out, resume, from_round)
 
 

@@ -135,15 +135,6 @@ def fetch_experiment(connection: Connection, name: str, out: Path) -> Path:
     return out / EXPERIMENT
 
 
-def checked_name(name: Any) -> str:
-    """Return the name of a run; raise UserError if it is invalid."""
-    from server.deployed import PLAIN_NAME
-
-    if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name):
-        raise UserError(f"'{name}': expected a --name of letters, digits and . _ -, at most 100")
-    return name
-
-
 def submitted(out: Path) -> dict[str, Any]:
     """Return the name and, once known, the id of the run in a local folder; {} if unknown."""
     return read_object(out / SUBMITTED)

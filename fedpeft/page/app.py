@@ -11,13 +11,14 @@ from typing import Any, Protocol
 from starlette.applications import Starlette
 from starlette.exceptions import HTTPException
 from starlette.middleware import Middleware
-from starlette.requests import Request
+from starlette.requests import ClientDisconnect, Request
 from starlette.responses import HTMLResponse, PlainTextResponse, Response, StreamingResponse
 from starlette.routing import Route
 
 from fedpeft.errors import UserError
 from fedpeft.page.guard import Access, Guard
 from fedpeft.page.render import live_policy, page
+from fedpeft.wire.messages import EXPERIMENT_BYTES
 
 VIEWS = ("list", "runs", "study", "server", "node")
 _NAMED = ("runs", "study")  # views of something that the address names
@@ -56,9 +57,10 @@ class Source(Protocol):
         """
 
 
-#: Does what a button says, ``(action, name) -> a line for the reader``. Called in a thread. Raises
-#: KeyError if there is no such action or name, and UserError if it cannot be done.
-Act = Callable[[str, str], str]
+#: Does what a button says, ``(action, name, text) -> a line for the reader``; ``text`` is the body
+#: of the request. Called in a thread. Raises KeyError if there is no such action or name, and
+#: UserError if it cannot be done.
+Act = Callable[[str, str, str], str]
 
 
 def page_app(
@@ -103,13 +105,15 @@ class _Pages:
         """Return the page of ``/VIEW?name=...&name=...``."""
         return self._page(request.path_params["view"], request.query_params.getlist("name"))
 
-    def act(self, request: Request) -> Response:
-        """Do what a button says: ``POST /act/ACTION?name=...``."""
+    async def act(self, request: Request) -> Response:
+        """Do what a button says: ``POST /act/ACTION?name=...`` with a text as its body."""
         if self._act is None:
             raise HTTPException(404, "no such page")
         action, name = request.path_params["action"], request.query_params.get("name", "")
+        text = await _body(request)
         try:
-            return PlainTextResponse(f"{self._act(action, name)}\n")
+            line = await asyncio.to_thread(self._act, action, name, text)
+            return PlainTextResponse(f"{line}\n")
         except KeyError as error:
             raise HTTPException(404, f"no action or run {error}") from None
         except UserError as error:
@@ -157,6 +161,21 @@ class _Pages:
             return self._source.feed(view, names)
         except KeyError as error:
             raise HTTPException(404, f"no run or study {error}") from None
+
+
+async def _body(request: Request) -> str:
+    """Return the body of a request, which is at most as long as an experiment."""
+    body = bytearray()
+    try:
+        async for piece in request.stream():
+            body += piece
+            if len(body) > EXPERIMENT_BYTES:
+                raise HTTPException(413, f"expected a text of at most {EXPERIMENT_BYTES:,} bytes")
+        return body.decode()
+    except ClientDisconnect:  # nobody reads this
+        raise HTTPException(400, "the request ended early") from None
+    except UnicodeDecodeError:
+        raise HTTPException(400, "not UTF-8 text; is it an experiment file?") from None
 
 
 def _error(request: Request, error: Exception) -> Response:

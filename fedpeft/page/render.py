@@ -17,7 +17,16 @@ if TYPE_CHECKING:
 ASSETS = Path(__file__).parent / "assets"
 TABLES = ("page.js",)  # scripts of a page without data: tooltips, legends and sortable tables
 _PARTS = ("text.js", "chart.js", "parts.js", "details.js")
-_VIEWS = ("runs.js", "list.js", "study.js", "places.js", "server.js", "node.js", "live.js")
+_VIEWS = (
+    "runs.js",
+    "list.js",
+    "study.js",
+    "places.js",
+    "start.js",
+    "server.js",
+    "node.js",
+    "live.js",
+)
 VIEWS = (*TABLES, *_PARTS, *_VIEWS)
 
 

@@ -23,7 +23,7 @@ def page_token(connection: Connection) -> str:
 
 
 def act_token(connection: Connection) -> str:
-    """Return the token that the page itself sends when it stops or resumes a run."""
+    """Return the token that the page itself sends when it starts, stops or resumes a run."""
     return _derived(connection, "act")
 
 

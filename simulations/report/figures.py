@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator, Mapping, Sequence
+from math import ceil
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -34,6 +35,7 @@ if TYPE_CHECKING:
 PAYLOAD = "payload a client sent up, whole run, mean over clients"
 _MARKS = 20  # per curve
 _BARS = 60  # clients that a bar chart can show
+_COLUMNS = 4  # of the legend of classes
 _BEYOND = 4.0  # runs without privacy are drawn at this multiple of the largest epsilon
 
 
@@ -152,7 +154,9 @@ def _stack(axes: Axes, heights: np.ndarray, labels: Sequence[str], many: bool) -
             axes.bar(range(len(counts)), counts, bottom=below, color=colour, label=name)
         below += counts
     if labels:
-        axes.legend(fontsize=8, frameon=False)
+        rows = ceil(len(labels) / _COLUMNS)  # above the bars, which would hide the text
+        axes.set_ylim(0, float(below.max()) * (1.02 + 0.08 * rows))
+        axes.legend(fontsize=8, frameon=False, loc="upper left", ncols=_COLUMNS)
 
 
 def _tip(row: Any) -> str:

@@ -14,6 +14,7 @@ from browsing import chromium, serious_violations, set_screen
 
 from clients.folder import NodeFolder
 from clients.traffic import recorded
+from fedpeft.experiment.config import Experiment
 from server.remote.connection import find_connection
 from server.remote.page import page_address
 from simulations.loopback import Deployment, deployment, run, until
@@ -133,6 +134,36 @@ def test_a_run_is_stopped_and_resumed_from_the_page(page: Chrome, deployed: Depl
     shown(page, f"{long}.includes('stopped')")
 
 
+def test_a_run_is_started_from_the_page(page: Chrome, deployed: Deployment, tmp_path: Path) -> None:
+    file = tmp_path / "given.toml"
+    settings = [*SETTINGS, "federation.rounds=2", "seed=7"]
+    file.write_text(Experiment.load("", settings).to_toml(derived=False))
+    page.execute_script("window.here = true")
+    page.find_element("css selector", "details:has(#start) summary").click()
+    page.find_element("id", "start-file").send_keys(str(file))
+    assert shown(page, "document.getElementById('start-name').value") == "given"
+    text = page.find_element("id", "start-text")
+    shown(page, "document.getElementById('start-text').value.includes('seed = 7')")
+    text.send_keys("\nseeed = 1")
+    page.find_element("id", "start").click()
+    note = "document.getElementById('note').textContent"
+    said = shown(page, f"{note}.startsWith('not done') && {note}")
+    assert "unknown key 'output.seeed'" in said
+    page.find_element("id", "start-file").send_keys(str(file))  # the text of the file again
+    shown(page, "!document.getElementById('start-text').value.includes('seeed')")
+    page.find_element("id", "start").click()
+    assert "started run 'given'" in shown(page, f"{note}.startsWith('started') && {note}")
+    given = row("runs", "given")
+    shown(page, f"{given}.includes('finished') && {given}.includes('2 / 2')")
+    assert page.execute_script("return window.here")
+    assert Experiment.read(deployed.state / "runs" / "given" / "experiment.toml") == (
+        Experiment.load("", settings)
+    )
+    out = tmp_path / "copied"
+    run("run", "--on", str(deployed.state), "--name", "given", "--resume", "--out", str(out))
+    assert json.loads((out / "result.json").read_text())["rounds"] == 2
+
+
 def test_the_numbers_of_nodes_are_the_servers(page: Chrome, deployed: Deployment) -> None:
     deployed.run("short", [*SETTINGS, "federation.rounds=2"])
     text = shown(page, f"{row('nodes', 'north')}.includes('short') && {row('nodes', 'north')}")
@@ -189,14 +220,23 @@ def test_refused_nodes_are_shown_and_no_text_of_clients(page: Chrome, deployed: 
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_the_page_is_accessible_and_fits_a_phone(page: Chrome, scheme: str) -> None:
-    set_screen(page, 1280, scheme)
+def test_the_pages_are_accessible_and_fit_a_phone(
+    page: Chrome, deployed: Deployment, scheme: str
+) -> None:
     page.get_log("browser")
-    page.refresh()
-    shown(page, "document.querySelectorAll('#nodes ~ div tbody tr').length")
-    assert serious_violations(page) == []
-    set_screen(page, 400, scheme)
-    assert page.execute_script("return document.documentElement.scrollWidth") <= 400
+    base = page.current_url.partition("?")[0]
+    name = next(path.name for path in (deployed.state / "runs").iterdir())
+    for address, ready in (
+        (base, "document.querySelectorAll('#nodes ~ div tbody tr').length"),
+        (f"{base}runs?name={name}", "document.querySelectorAll('.facts div').length"),
+    ):
+        set_screen(page, 1280, scheme)
+        page.get(address)
+        shown(page, ready)
+        page.execute_script("document.querySelectorAll('details').forEach((it) => it.open = true)")
+        assert serious_violations(page) == []
+        set_screen(page, 400, scheme)
+        assert page.execute_script("return document.documentElement.scrollWidth") <= 400
     assert not [line for line in page.get_log("browser") if line["level"] == "SEVERE"]
 
 
@@ -205,14 +245,17 @@ def test_a_script_of_another_page_cannot_act(browser: Chrome, deployed: Deployme
     connection = find_connection(str(deployed.state))
     before = len(deployed.logged("server", "through the page: "))
     browser.get(page_address(connection))
-    address = f"https://{connection.operations}/watch/act/resume?name=long"
+    act = f"https://{connection.operations}/watch/act"
+    address = f"{act}/start?name=foreign"
     browser.get("data:text/html,<title>foreign</title>")
     script = """
       const [address, headers, done] = arguments;
-      fetch(address, {method: "POST", mode: "no-cors", credentials: "include", headers})
+      const body = 'backbone = "tiny"';
+      fetch(address, {method: "POST", mode: "no-cors", credentials: "include", headers, body})
         .then((answer) => done(answer.type), (error) => done(String(error)));"""
     for headers in ({}, {"X-Fedpeft-Act": "x"}):
-        browser.execute_async_script(script, address, headers)
+        for target in (f"{act}/resume?name=long", address):
+            browser.execute_async_script(script, target, headers)
     form = """const form = document.createElement("form");
       [form.method, form.action] = ["post", arguments[0]];
       document.body.append(form); form.submit();"""
@@ -220,3 +263,4 @@ def test_a_script_of_another_page_cannot_act(browser: Chrome, deployed: Deployme
     answers = "/another site|open the address/.test(document.body.textContent)"
     shown(browser, answers)
     assert len(deployed.logged("server", "through the page: ")) == before
+    assert not (deployed.state / "runs" / "foreign").exists()

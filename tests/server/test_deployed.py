@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import json
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -70,6 +73,32 @@ def test_a_run_stopped_by_sigterm_is_stopped_not_failed(
     assert [record.getMessage() for record in caplog.records] == [
         "run 'trial' has failed: no nodes"
     ]
+
+
+@pytest.mark.parametrize("handled", [True, False])
+def test_a_run_that_is_ended_at_once_by_sigterm_is_stopped(
+    context: Context, tmp_path: Path, handled: bool
+) -> None:
+    """Flower's handler may end the process before an exception reaches the run."""
+    script = f"""
+import os, signal
+from types import SimpleNamespace
+from server.deployed import opened
+if {handled}:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+with opened(SimpleNamespace(run_id=7, run_config={context(7).run_config!r})):
+    os.kill(os.getpid(), signal.SIGTERM)
+"""
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
+    assert done.returncode == (7 if handled else -signal.SIGTERM), done.stderr
+    assert read(tmp_path / "runs" / "trial" / "ended.json")["stopped"]
+
+
+def test_the_earlier_handler_of_sigterm_comes_back(context: Context) -> None:
+    before = signal.getsignal(signal.SIGTERM)
+    with opened(context(7)):
+        assert signal.getsignal(signal.SIGTERM) is not before
+    assert signal.getsignal(signal.SIGTERM) is before
 
 
 def test_a_mistake_of_the_user_is_recorded_as_one(context: Context, tmp_path: Path) -> None:

@@ -1,10 +1,11 @@
 // Parts that several views share: tables, states, and lists of runs.
 const PORTION = 100; // rows that are added to a list at a time
+const ONE_LINE = 24; // characters of a heading that is not wrapped
 
 // columns: [{title, number?}]; a cell is a text, an element, or [text, number to sort by].
 function table(columns, rows, label) {
   const heads = columns.map(({ title, number, hidden }) =>
-    el("th", { scope: "col", class: number ? "number" : false },
+    el("th", { scope: "col", class: `${number ? "number" : ""} ${title.length > ONE_LINE ? "" : "short"}`.trim() },
       hidden ? el("span", { class: "hidden" }, title) : el("button", { type: "button" }, title)));
   const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((cell, at) => fill(el("td"), cell, columns[at])))));
   const made = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, ...heads)), body);

@@ -1,5 +1,6 @@
 // One run, or several compared: figures, results, failures, privacy and settings.
 const BEHIND = 5; // rounds whose mean duration predicts the time left
+const LEAST_ROUNDS = 16; // on the axis of a live run
 
 // Sums of a column: what was sent, or how long it took, up to each round.
 function sums(values) {
@@ -165,11 +166,14 @@ function runsView(main, data) {
   };
 }
 
-// Where a curve will end: the axis of a live run does not change as rounds arrive.
+// Where the axis ends: that of a live run grows only when its rounds have doubled, so that the
+// curves seldom move, and the first rounds of a long run are still seen.
 function endOf(run, choice) {
   const { done, total } = progressOf(run), last = choice.of(run).at(-1) ?? 1;
-  if (choice.whole) return Math.max(total, 2);
-  return run.head.state === "running" && done ? (last * total) / done : last;
+  const running = run.head.state === "running";
+  const end = running ? Math.min(total, Math.max(LEAST_ROUNDS, 2 ** Math.ceil(Math.log2(done + 1)))) : total;
+  if (choice.whole) return Math.max(end, 2);
+  return running && done ? (last * end) / done : last;
 }
 
 function axisChoice(runs, changed) {

@@ -51,25 +51,35 @@ function serverView(main, first) {
   const head = el("dl", { class: "facts" });
   const places = Object.fromEntries(["problems", "children", "nodes", "runs", "refused", "log"].map((name) => [name, el("div")]));
   const soft = (text) => el("p", { class: "soft" }, text);
-  main.replaceChildren(places.problems, head, note,
+  const start = data.act ? startForm((name, text, button) => act("start", name, button, text), say) : "";
+  main.replaceChildren(places.problems, head,
     section("nodes", "Nodes", soft("Rounds, bytes of messages, and the epsilon that the server knows of belong to a node's latest run; bytes on the wire count since its registration."), places.nodes),
-    section("runs", "Runs", soft("A new run needs an experiment: fedpeft run."), places.runs),
+    section("runs", "Runs", start, note, places.runs),
     section("refused", "Refused", places.refused),
     section("health", "Processes", places.children),
     section("log", "End of the log", soft("Text that a client may have chosen is left out, and so is information of other programs; server.log has all of it."), places.log));
 
-  async function act(action, name, button) {
-    if (action === "stop" && !confirm(`Stop run ${name}? It can be resumed after its last finished round.`)) return;
+  function say(line) {
+    note.textContent = line;
+  }
+
+  // Ask the server to do what a button says; return whether it was done.
+  async function act(action, name, button, body = "") {
+    if (action === "stop" && !confirm(`Stop run ${name}? It can be resumed after its last finished round.`)) return false;
     button.disabled = true;
-    note.textContent = `${action === "stop" ? "stopping" : "resuming"} run ${name} …`;
+    say(`${{ start: "starting", stop: "stopping", resume: "resuming" }[action]} run ${name} …`);
+    let done = false;
     try {
-      const answer = await fetch(`act/${action}?name=${encodeURIComponent(name)}`, { method: "POST", headers: { "X-Fedpeft-Act": data.act } });
-      note.textContent = `${answer.ok ? "" : "not done: "}${(await answer.text()).trim()}`;
+      const answer = await fetch(`act/${action}?name=${encodeURIComponent(name)}`, { method: "POST", headers: { "X-Fedpeft-Act": data.act }, body });
+      done = answer.ok;
+      say(`${done ? "" : "not done: "}${(await answer.text()).trim()}`);
     } catch {
-      note.textContent = "the server did not answer";
+      say("the server did not answer");
     }
     const now = document.getElementById(button.id);
     if (now) now.disabled = false;
+    if (document.activeElement === document.body) now?.focus(); // disabled, it lost the focus
+    return done;
   }
 
   const apply = drawer({
@@ -92,7 +102,7 @@ function serverView(main, first) {
   function drawFacts(server, nodes) {
     const online = nodes.filter(({ state }) => state === "online").length;
     head.replaceChildren(...facts([
-      ["health", server.healthy ? "all runs" : "NOT healthy", server.superlink ? "the SuperLink answers" : "the SuperLink does not answer"],
+      ["health", server.healthy ? "healthy" : "NOT healthy", server.superlink ? "the SuperLink answers" : "the SuperLink does not answer"],
       ["nodes online", `${countText(online)} of ${countText(nodes.length)}`, "connected to the gateway"],
       ["version", server.version, "fedpeft"],
       ["port for nodes", server.port, `at ${server.host}`],

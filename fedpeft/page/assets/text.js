@@ -24,7 +24,7 @@ const countText = (value) => Math.round(value).toLocaleString("en-US");
 const scoreText = (value) => (known(value) ? value.toFixed(4) : NONE);
 // Rounded up: the promise must not look stronger than it is.
 const epsilonText = (value) => (known(value) ? (Math.ceil(100 * value) / 100).toFixed(2) : "infinite");
-const TIME = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit" });
+const TIME = new Intl.DateTimeFormat(undefined, { month: "short", day: "numeric", hour: "2-digit", minute: "2-digit", hourCycle: "h23" });
 const timeText = (stamp) => TIME.format(new Date(1000 * stamp));
 // For the ticks of an axis.
 const shortBytes = (value) => bytesText(value).replace(/\.0+ /, " ");

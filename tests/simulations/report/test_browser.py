@@ -173,4 +173,34 @@ def test_the_report_of_a_run_opens_from_its_file(browser: Chrome, tmp_path: Path
             if event["method"] == "Network.requestWillBeSent"
         ]
         assert {url for url in urls if not url.startswith("data:")} == {page}
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_the_report_of_runs_is_accessible_and_fits_a_phone(
+    browser: Chrome, tmp_path: Path, scheme: str
+) -> None:
+    runs = [make_run(tmp_path / name) for name in ("one", "two")]
+    for page in (write_runs_report(runs[:1]), write_runs_report(runs, tmp_path / "both.html")):
+        set_screen(browser, 1280, scheme)
+        browser.get(page[0].as_uri())
+        assert browser.find_elements("css selector", "#score .line")
         assert serious_violations(browser) == []
+        set_screen(browser, 400, scheme)
+        assert browser.execute_script("return document.documentElement.scrollWidth") <= 400
+    set_screen(browser, 1280, "light")
+
+
+def test_a_printed_report_is_light_and_has_no_buttons(browser: Chrome, tmp_path: Path) -> None:
+    runs = [make_run(tmp_path / name) for name in ("one", "two")]
+    dark = [{"name": "prefers-color-scheme", "value": "dark"}]
+    media = {"media": "print", "features": dark}
+    try:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", media)
+        browser.get(write_runs_report(runs, tmp_path / "both.html")[0].as_uri())
+        paper = "return getComputedStyle(document.body).backgroundColor"
+        assert browser.execute_script(paper) == "rgb(254, 254, 254)"
+        for part in (".legend", ".axis-choice"):
+            assert not browser.find_element("css selector", part).is_displayed()
+        assert browser.find_element("css selector", "#score .line").is_displayed()
+    finally:
+        browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"media": "", "features": []})

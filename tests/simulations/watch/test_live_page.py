@@ -148,6 +148,20 @@ def test_pages_are_accessible_and_fit_a_phone(
     assert browser.title != "broken" and not browser.get_log("browser")
 
 
+def test_a_damaged_line_is_named_and_the_rest_is_shown(
+    browser: Chrome, watch: Watch, folder: Path
+) -> None:
+    run = make_run(folder / "damaged", 9, 4)
+    with (run / "rounds.jsonl").open("a") as file:
+        file.write('{"round": 5, "clie\n')
+    add_lines(run, line(6))
+    browser.get(f"{watch.address}runs?name=damaged")
+    problem = until(browser, "document.querySelector('.problem')?.textContent")
+    assert problem.startswith("rounds.jsonl line 5 is damaged and left out (")
+    label = browser.execute_script("return document.querySelector('#score svg').ariaLabel")
+    assert label.endswith("at round 6")
+
+
 def test_texts_of_nodes_stay_text(browser: Chrome, watch: Watch) -> None:
     browser.get(f"{watch.address}runs?name=live")
     until(browser, "document.querySelector('#failures')")

@@ -185,7 +185,7 @@ def test_a_preflight_of_a_foreign_page_is_refused(visitor: Visitor) -> None:
 
 
 def test_actions_that_cannot_be_done_say_why(visitor: Visitor) -> None:
-    for path in ("start?name=first", "stop?name=none", "stop?name=../token", "stop"):
+    for path in ("pause?name=first", "stop?name=none", "stop?name=../token", "stop"):
         assert visitor.act(path).status == 404
     answer = visitor.act("resume?name=first")
     assert (answer.status, answer.text) == (

@@ -35,11 +35,11 @@ class Visitor:
         port = self.state.ports["operations"]
         return f"fedpeft-{port}={page_token(self.state.connection())}"
 
-    def request(self, method: str, path: str, **headers: str) -> Answer:
+    def request(self, method: str, path: str, body: bytes = b"", **headers: str) -> Answer:
         connection = self.state.connection()
         line = secure_line(connection.operations, connection.ca, 30)
         try:
-            line.request(method, path, headers=headers)
+            line.request(method, path, body or None, headers)
             answer = line.getresponse()
             return Answer(answer.status, answer.read().decode(), answer.headers)
         finally:
@@ -49,7 +49,7 @@ class Visitor:
         """GET a page with the cookie of a browser that has opened the address."""
         return self.request("GET", f"{PATH}{path}", **{"Cookie": self.cookie, **headers})
 
-    def act(self, path: str, **headers: str) -> Answer:
+    def act(self, path: str, body: bytes = b"", **headers: str) -> Answer:
         """POST as the page itself does."""
         own = {
             "Cookie": self.cookie,
@@ -57,7 +57,7 @@ class Visitor:
             "X-Fedpeft-Act": act_token(self.state.connection()),
         }
         sent = {name: value for name, value in (own | headers).items() if value}
-        return self.request("POST", f"{PATH}act/{path}", **sent)
+        return self.request("POST", f"{PATH}act/{path}", body, **sent)
 
     def data(self, path: str = "") -> dict[str, Any]:
         """Return the data inside a page."""
