@@ -2,7 +2,7 @@
 
 Registered with transformers' public ``AttentionInterface``. The model passes its keyword arguments
 to the attention, so this needs no state in the model. Without the arguments the results are
-bit-identical to those of the wrapped implementation, except on a CPU, see ``_fused``.
+bit-identical to those of the wrapped implementation, except in 16 bits on a CPU, see ``_fused``.
 """
 
 from __future__ import annotations
@@ -70,27 +70,29 @@ def _fused(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return PyTorch's fused attention; on a CPU, products for short texts, float32 in 16 bits.
+    """Return PyTorch's fused attention; for 16-bit inputs on a CPU float32, or products.
 
-    In 16 bits, the backward pass of the fused attention takes 2.5 to 11 times as long on a CPU
-    (bfloat16, 128 to 16 tokens, torch 2.13, ``simulations.benchmarks.autocast``) and is less exact.
-    The output has the dtype that autocast prescribes, also for float32 inputs (BitFit's shifts
-    produce them).
+    In 16 bits, its backward pass takes 2.5 to 11 times as long on a CPU (bfloat16, 128 to 16
+    tokens, torch 2.13, ``simulations.benchmarks.autocast``) and is less exact: it gets float32.
+    Short texts in bfloat16 take less time by batched products (``short_attention``). The output has
+    the dtype that autocast prescribes, also for float32 inputs (BitFit's shifts produce them).
     """
     if query.device.type != "cpu":
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     lowered = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if lowered else query.dtype
-    # float16 is left out: its products are slow on a CPU.
-    if dtype != torch.float16 and _short(module, query, key, attention_mask, options):
-        scale = options.get("scaling") or query.shape[-1] ** -0.5
-        inputs = _cast(dtype, query, key, value)
-        return short_attention.attend(*inputs, attention_mask, scale).transpose(1, 2), None
     if dtype not in (torch.bfloat16, torch.float16):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    # float16 is left out: its products are slow on a CPU.
+    if dtype == torch.bfloat16 and _short(module, query, key, attention_mask, options):
+        scale = options.get("scaling") or query.shape[-1] ** -0.5
+        output = short_attention.attend(query, key, value, attention_mask, scale, dtype)
+        return output.transpose(1, 2), None
     with torch.autocast("cpu", enabled=False):
-        inputs = _cast(torch.float32, query, key, value)
-        output, weights = sdpa_attention_forward(module, *inputs, attention_mask, **options)
+        query, key, value = query.float(), key.float(), value.float()
+        output, weights = sdpa_attention_forward(
+            module, query, key, value, attention_mask, **options
+        )
     return output.to(dtype), weights
 
 
@@ -105,7 +107,7 @@ def _short(
     causal = mask is None and query.shape[2] > 1 and getattr(module, "is_causal", False)
     masked = mask is None or (mask.dtype == torch.bool and mask.shape[1] == 1)
     return (
-        key.shape[2] <= short_attention.MOST
+        short_attention.FROM <= key.shape[2] <= short_attention.TO
         and query.shape[1] == key.shape[1]
         and masked
         and not causal
@@ -114,10 +116,6 @@ def _short(
         and options.get("is_causal") is None
         and options.get("softcap") is None
     )
-
-
-def _cast(dtype: torch.dtype, *tensors: Tensor) -> tuple[Tensor, ...]:
-    return tuple(tensor.to(dtype) for tensor in tensors)
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:
