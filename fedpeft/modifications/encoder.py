@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedpeft.backbones.loading import Backbone
+from fedpeft.backbones.loading import Backbone, choose_autocast
 from fedpeft.backbones.lowered import lowered
 from fedpeft.batches.batch import Batch
 from fedpeft.batches.packing import Packing
@@ -36,14 +36,16 @@ class Encoder:
 
     Args:
         backbone: the backbone.
-        autocast: "off", or the name of the torch dtype inside the backbone.
+        autocast: "off", "auto" (see ``choose_autocast``), or the name of the torch dtype inside
+            the backbone.
     """
 
     def __init__(self, backbone: Backbone, autocast: str = "off"):
         self._backbone, self._shape = backbone, backbone.shape
         mask_id = backbone.tokenizer.mask_token_id
         self._mask_id: int = -1 if mask_id is None else mask_id
-        self._device, self._autocast = backbone.device.type, autocast
+        self._device = backbone.device.type
+        self._autocast = choose_autocast(autocast, backbone.device, backbone.model.dtype)
 
     def run(
         self,

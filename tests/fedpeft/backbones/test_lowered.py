@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import pytest
 import torch
 from torch import nn
 
-from fedpeft.backbones.loading import load_backbone
+from fedpeft.backbones.loading import choose_autocast, load_backbone
 from fedpeft.backbones.lowered import lowered
 from fedpeft.modifications.encoder import Encoder
 from tests.fedpeft.models import batch_of, build_model, random_vectors, task_model
@@ -43,3 +44,18 @@ def test_results_equal_those_of_autocast_to_the_bit() -> None:
 def test_float32_uses_the_model_itself() -> None:
     backbone = load_backbone("tiny", "cpu", "float32")
     assert Encoder(backbone)._model is backbone.model
+
+
+@pytest.mark.parametrize("native", [True, False])
+def test_auto_is_bfloat16_where_the_hardware_multiplies_it(
+    native: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(
+        torch.cpu, "get_capabilities", lambda: {"avx2": True, "avx512_bf16": native}, raising=False
+    )
+    cpu = torch.device("cpu")
+    expected = "bfloat16" if native else "off"
+    assert choose_autocast("auto", cpu, torch.float32) == expected
+    assert choose_autocast("auto", cpu, torch.float64) == "off"
+    assert choose_autocast("off", cpu, torch.float32) == "off"
+    assert choose_autocast("float16", cpu, torch.float32) == "float16"
