@@ -57,6 +57,7 @@ SLOW = {
         *("--seconds", "3", "--rates", "20", "--clients", "4", "--threads", "1"),
     ],
     "startup": TINY,
+    "text_steps": ["--small", "--batch", "2"],
     "table5": [
         *("--sizes", "tiny", "--methods", "slash"),
         *("--batch", "2", "--tokens", "8", "--threads", "1"),
