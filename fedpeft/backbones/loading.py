@@ -73,6 +73,25 @@ def choose_device(device: str, dtype: str = "float32") -> torch.device:
     return torch.device(device)
 
 
+def choose_autocast(autocast: str, device: torch.device, dtype: torch.dtype) -> str:
+    """Return the precision of ``engine.autocast``: ``off`` or the name of a torch dtype.
+
+    ``auto`` takes bfloat16 where the hardware multiplies it natively: on a CPU with AVX-512 BF16,
+    AMX or the same of ARM, on CUDA from compute capability 8.0. float64 stays as it is.
+    """
+    import torch
+
+    if autocast != "auto":
+        return autocast
+    native = False
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # torch 2.13
+        found = torch.cpu.get_capabilities()
+        native = any(found.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return "bfloat16" if native and dtype == torch.float32 else "off"
+
+
 @lru_cache(maxsize=2)
 def load_backbone(
     name: str, device: str = "auto", dtype: str = "float32", writes: bool = False

@@ -61,7 +61,7 @@ def in_head(head: HeadSection) -> Iterator[str]:
 
 def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:
     """Yield one line per contradiction, also with the method."""
-    if engine.dtype == "float64" and engine.autocast != "off":
+    if engine.dtype == "float64" and engine.autocast not in ("off", "auto"):
         yield f"engine.autocast = '{engine.autocast}': has no effect with dtype 'float64'"
     if engine.cohort > 1 and not method_class(method.name).grouped:
         yield (

@@ -250,8 +250,10 @@ class EngineSection(Section):
     dtype: Literal["float32", "float64"] = Field(
         "float32", description="number format of the model"
     )
-    autocast: Literal["off", "bfloat16", "float16"] = Field(
-        "off", description="lower precision inside the backbone"
+    autocast: Literal["off", "auto", "bfloat16", "float16"] = Field(
+        "off",
+        description="lower precision inside the backbone; auto: bfloat16 where the hardware "
+        "multiplies it natively",
     )
     cache_mb: int = Field(
         1024,

@@ -20,6 +20,7 @@ FAST = {
         *(*TINY, "--task", "synthetic/sentiment", "--examples", "60", "--held-out", "10"),
         *("--texts", "12", "--steps", "1", "--seeds", "2", "--epochs", "1"),
     ],
+    "roofline": [*TINY, "--method", "bitfit", "full", "--examples", "16", "--batch", "8"],
     "scaling": ["--sizes", "3", "--vectors", "16"],
     "serving": [
         *(*TINY, "--task", "synthetic/sentiment", "--d", "12", "--vectors", "20"),
