@@ -50,7 +50,7 @@ class TaskModel:
     ):
         self.backbone, self.parameters, self.labels = backbone, parameters, labels
         self.method, self.head, self.layout = parameters.method, parameters.head, parameters.layout
-        self.dtype: torch.dtype = next(backbone.model.parameters()).dtype
+        self.dtype: torch.dtype = backbone.dtype
         self._encoder = Encoder(backbone, autocast)
         self._method_operators, self._head_operators = (
             [operator(projection, backbone.device, self.dtype, projections) for projection in fixed]

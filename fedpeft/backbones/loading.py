@@ -45,6 +45,15 @@ class Backbone:
     fingerprint: str  # SHA-256 of configuration, weights and tokenizer, in hexadecimal
     device: torch.device
     language: PreTrainedModel | None = None  # ``model`` with output embeddings, to write text
+    weights: str = "float32"  # form of the frozen weights, see ``compact``
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of hidden states outside the blocks and of task vectors."""
+        import torch
+
+        whole = self.weights == "float32"
+        return next(self.model.parameters()).dtype if whole else torch.float32
 
     @property
     def pad_id(self) -> int:
@@ -75,7 +84,11 @@ def choose_device(device: str, dtype: str = "float32") -> torch.device:
 
 @lru_cache(maxsize=2)
 def load_backbone(
-    name: str, device: str = "auto", dtype: str = "float32", writes: bool = False
+    name: str,
+    device: str = "auto",
+    dtype: str = "float32",
+    writes: bool = False,
+    weights: str = "float32",
 ) -> Backbone:
     """Load a backbone, frozen and without dropout; cached by its arguments.
 
@@ -84,10 +97,12 @@ def load_backbone(
         device: ``auto``, ``cuda``, ``mps`` or ``cpu``.
         dtype: ``float32`` or ``float64``.
         writes: whether to load the output embeddings, too, which write text.
+        weights: form of the frozen weights: ``float32`` (that of ``dtype``), ``bfloat16``,
+            ``int8`` or ``int4``, see ``compact``. The fingerprint is that of the float32 weights.
 
     Raises:
-        UserError: no such backbone, hub not reachable, an architecture without a family map, or
-            ``writes`` with an encoder.
+        UserError: no such backbone, hub not reachable, an architecture without a family map,
+            ``writes`` with an encoder, or a library is missing.
     """
     import torch
 
@@ -95,7 +110,7 @@ def load_backbone(
 
     where = choose_device(device, dtype)
     if writes:
-        return _load_language(name, where, getattr(torch, dtype))
+        return _load_language(name, where, getattr(torch, dtype), weights)
     if name == "tiny":
         from fedpeft.backbones.tiny import tiny_backbone
 
@@ -103,23 +118,35 @@ def load_backbone(
     else:
         model, tokenizer = _from_pretrained(name)
     fingerprint = _fingerprint(model, tokenizer)
-    model = model.to(where, getattr(torch, dtype)).eval().requires_grad_(False)
+    _place(model, where, getattr(torch, dtype), weights)
+    model.eval().requires_grad_(False)
     shape = shape_of_config(model.config)
     if shape.sites.attends:
         model.set_attn_implementation(SDPA)
-    return Backbone(name, model, tokenizer, shape, fingerprint, where)
+    return Backbone(name, model, tokenizer, shape, fingerprint, where, weights=weights)
 
 
-def _load_language(name: str, device: torch.device, dtype: torch.dtype) -> Backbone:
+def _place(model: Any, device: torch.device, dtype: torch.dtype, weights: str) -> None:
+    """Move a model to its device, with its weights in their form."""
+    if weights == "float32":
+        model.to(device, dtype)
+        return
+    from fedpeft.backbones.compact import compact
+
+    compact(model, weights, device)
+    model.to(device)
+
+
+def _load_language(name: str, device: torch.device, dtype: torch.dtype, weights: str) -> Backbone:
     """Return a backbone that writes text; its fingerprint covers the output embeddings, too."""
     from fedpeft.backbones.language import prepared
 
     require_writing(name, backbone_shape(name))
     language, tokenizer = _from_pretrained(name, writes=True)
     fingerprint, shape = _fingerprint(language, tokenizer), shape_of_config(language.config)
-    language = language.to(device, dtype)
+    _place(language, device, dtype, weights)
     model = prepared(name, language, tokenizer, shape)
-    return Backbone(name, model, tokenizer, shape, fingerprint, device, language)
+    return Backbone(name, model, tokenizer, shape, fingerprint, device, language, weights)
 
 
 def require_writing(name: str, shape: BackboneShape) -> None:

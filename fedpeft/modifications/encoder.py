@@ -42,7 +42,9 @@ class Encoder:
         self._shape = backbone.shape
         mask_id = backbone.tokenizer.mask_token_id
         self._mask_id: int = -1 if mask_id is None else mask_id
-        self._device, self._autocast = backbone.device.type, autocast
+        # Weights in bfloat16 are multiplied as they are.
+        lowered = "bfloat16" if backbone.weights == "bfloat16" else autocast
+        self._device, self._autocast = backbone.device.type, lowered
 
     def run(
         self,

@@ -225,4 +225,4 @@ class Setups:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the backbone and of the vectors."""
-        return next(self.backbone.model.parameters()).dtype
+        return self.backbone.dtype
