@@ -55,7 +55,7 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
     if not section.train:
         raise UserError(
             "task.train is empty: task 'custom' needs a file (.tsv, .csv, ...); where only the "
-            "nodes have data, set task.labels and federation.evaluation = 'clients'"
+            "nodes have data, set federation.evaluation = 'clients', and task.labels for classes"
         )
     if section.kind == "text":
         return _load_text(info, section, seed, owner_column)

@@ -60,6 +60,7 @@ SLOW = {
         *("--backbones", "tiny", "--batch", "2", "--tokens", "8", "--steps", "1"),
         *("--examples", "16", "--rounds", "1"),
     ],
+    "text_steps": ["--small", "--batch", "2"],
     "table5": [
         *("--sizes", "tiny", "--methods", "slash"),
         *("--batch", "2", "--tokens", "8", "--threads", "1"),
