@@ -250,6 +250,8 @@ def compact(model: nn.Module, form: str, device: torch.device) -> None:
                 replaced[module] = CompactLinear(module, stored(_by_outputs(module), form))
         place, _, name = path.rpartition(".")
         setattr(model.get_submodule(place), name, replaced[module])
+    for tensor in (*model.parameters(), *model.buffers()):
+        tensor.data = tensor.data.clone()  # a view of the file would keep all of it in memory
 
 
 def _by_outputs(module: Any) -> Tensor:

@@ -200,6 +200,13 @@ def test_bytes_of_weights() -> None:
     assert sizes["int8"] == pytest.approx(numbers, rel=0.03)
 
 
+@pytest.mark.parametrize("form", ["bfloat16", "int8"])
+def test_no_weight_keeps_the_file_in_memory(form: str) -> None:
+    model = load_backbone("minilm", "cpu", weights=form).model
+    for tensor in (*model.parameters(), *model.buffers()):
+        assert tensor.untyped_storage().nbytes() == tensor.nbytes
+
+
 def test_the_fingerprint_is_that_of_the_float32_weights() -> None:
     tiny = load_backbone("tiny", "cpu")
     assert load_backbone("tiny", "cpu", weights="int8").fingerprint == tiny.fingerprint
