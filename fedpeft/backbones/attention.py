@@ -90,6 +90,8 @@ def _fused(
         return output.transpose(1, 2), None
     with torch.autocast("cpu", enabled=False):
         query, key, value = query.float(), key.float(), value.float()
+        if options.get("position_bias") is not None:  # T5's
+            options["position_bias"] = options["position_bias"].float()
         output, weights = sdpa_attention_forward(
             module, query, key, value, attention_mask, **options
         )

@@ -17,6 +17,7 @@ from fedpeft.backbones.lowered import lowered
 from fedpeft.batches.batch import Batch
 from fedpeft.batches.packing import Packing
 from fedpeft.modifications import Modification, WeightChange
+from fedpeft.modifications.checkpointing import recomputed
 from fedpeft.modifications.hooks import applied, hooked
 from fedpeft.modifications.inputs import model_inputs, padding_mask
 from fedpeft.modifications.prompts import prefixes_of
@@ -38,14 +39,18 @@ class Encoder:
         backbone: the backbone.
         autocast: "off", "auto" (see ``choose_autocast``), or the name of the torch dtype inside
             the backbone.
+        checkpointing: whether a backward pass computes each block again, see ``recomputed``.
     """
 
-    def __init__(self, backbone: Backbone, autocast: str = "off"):
+    def __init__(self, backbone: Backbone, autocast: str = "off", checkpointing: bool = False):
         self._backbone, self._shape = backbone, backbone.shape
+        self._checkpointing = checkpointing
         mask_id = backbone.tokenizer.mask_token_id
         self._mask_id: int = -1 if mask_id is None else mask_id
         self._device = backbone.device.type
-        self._autocast = choose_autocast(autocast, backbone.device, backbone.model.dtype)
+        # Weights in bfloat16 are multiplied as they are.
+        chosen = choose_autocast(autocast, backbone.device, backbone.model.dtype)
+        self._autocast = "bfloat16" if backbone.weights == "bfloat16" else chosen
 
     def run(
         self,
@@ -75,7 +80,8 @@ class Encoder:
         # Trained weights are added to float32 weights.
         model = self._backbone.model if weights else self._model
         changes, arguments = prefixes_of(others, partial(self._module, model))
-        with self._precision(), applied(model, self._shape, changes):
+        hooks = recomputed if self._checkpointing and torch.is_grad_enabled() else applied
+        with self._precision(), hooks(model, self._shape, changes):
             if batch.states is None:
                 states = self._run_all(model, weights, batch, arguments, decoder_ids)
             else:
@@ -113,7 +119,7 @@ class Encoder:
     @cached_property
     def _model(self) -> Any:
         """The model of passes without trained weights, in the precision of autocast."""
-        if self._autocast == "off":
+        if self._autocast == "off" or self._backbone.weights != "float32":
             return self._backbone.model
         return lowered(self._backbone, getattr(torch, self._autocast))
 

@@ -57,6 +57,10 @@ SLOW = {
         *("--seconds", "3", "--rates", "20", "--clients", "4", "--threads", "1"),
     ],
     "startup": TINY,
+    "weights": [
+        *("--backbones", "tiny", "--batch", "2", "--tokens", "8", "--steps", "1"),
+        *("--examples", "16", "--rounds", "1"),
+    ],
     "text_steps": ["--small", "--batch", "2"],
     "table5": [
         *("--sizes", "tiny", "--methods", "slash"),
