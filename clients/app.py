@@ -100,6 +100,7 @@ def handshake(message: Message, context: Context) -> Message:
         examples=examples,
         reference=held(data),
         peer=peer,
+        weights=data.runtime.held,
         **digests,
     )
     return _reply(reply, message)

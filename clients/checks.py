@@ -238,12 +238,16 @@ def main() -> None:
     """
     settings = NodeSettings.of(json.load(sys.stdin))
     with contextlib.redirect_stdout(sys.stderr):  # libraries may print
-        from fedpeft.backbones.loading import load_backbone
-
         checks: list[Callable[[], object]] = [partial(check_data, settings)]
-        checks += [partial(load_backbone, name) for name in settings.allow]
+        checks += [partial(_load, name, settings.weights) for name in settings.allow]
         mistakes = _mistakes(checks)
     json.dump(mistakes, sys.stdout)
+
+
+def _load(name: str, weights: str) -> None:
+    from fedpeft.backbones.loading import load_backbone
+
+    load_backbone(name, weights=weights or "float32")
 
 
 def _mistakes(checks: Iterable[Callable[[], object]]) -> list[str]:

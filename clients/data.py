@@ -207,7 +207,7 @@ def _deployed(experiment: Experiment, folder: NodeFolder, client: int, run: str)
     elif not 0 <= client < experiment.federation.clients:
         raise Refusal(f"client {client}: expected 0 to {experiment.federation.clients - 1}")
     return LocalData(
-        _without_data(experiment),
+        _without_data(experiment, settings.weights),
         client,
         lambda: _read(experiment, settings),
         ledger=folder.ledger,
@@ -223,11 +223,11 @@ def _read(experiment: Experiment, settings: NodeSettings) -> Rows:
     """Read the rows of a deployed node."""
     files = files_of(settings, experiment.task)
     content = files_digest(settings.data) if settings.data else ""
-    runtime = runtime_of(experiment, files, content)
+    runtime = runtime_of(experiment, files, content, settings.weights)
     examples = len(runtime.task.dev)
     if settings.partition is None:
         return Rows(runtime, np.arange(len(runtime.task.train)), np.arange(examples))
-    train = partition_of(experiment, files, content)[settings.partition]
+    train = partition_of(experiment, files, content, settings.weights)[settings.partition]
     clients = experiment.federation.clients
     return Rows(runtime, train, _dev_share(settings.partition, clients, examples))
 
@@ -238,14 +238,17 @@ def _dev_share(client: int, clients: int, examples: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=4)
-def _without_data(experiment: Experiment) -> Runtime:
+def _without_data(experiment: Experiment, weights: str) -> Runtime:
     """Return a runtime for what needs no rows; not one of the few that keep data in memory."""
-    return Runtime(experiment, known=described(experiment.task))
+    return Runtime(experiment, known=described(experiment.task), weights=weights)
 
 
 @lru_cache(maxsize=4)
 def partition_of(
-    experiment: Experiment, files: TaskSection | None = None, content: str = ""
+    experiment: Experiment,
+    files: TaskSection | None = None,
+    content: str = "",
+    weights: str = "",
 ) -> Partition:
     """Return the partition of an experiment's training examples, computed once in this process.
 
@@ -253,6 +256,7 @@ def partition_of(
         experiment: all settings.
         files: see ``Runtime``.
         content: digest of the files' content.
+        weights: see ``Runtime``; names the runtime to use.
     """
-    runtime = runtime_of(experiment, files, content)
+    runtime = runtime_of(experiment, files, content, weights)
     return partition(runtime.task, experiment)

@@ -37,6 +37,7 @@ _FIELDS = {
     "key": (str,),
     "roster": (str,),
     "colluders": (int,),
+    "weights": (str,),
 }
 
 
@@ -77,6 +78,8 @@ class NodeSettings:
     roster: str = ""
     #: Refuse sums that protect from fewer colluding clients.
     colluders: int = 0
+    #: Form in which this node holds the frozen weights; "" = that of the run.
+    weights: str = ""
 
     @property
     def allowed(self) -> tuple[str, ...]:

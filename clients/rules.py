@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from clients.data import LocalData
 from clients.errors import Refusal
+from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.contradictions import in_engine
 from fedpeft.privacy.accounting import spent
 from fedpeft.privacy.plan import client_plan, example_plan
 from fedpeft.runtime import Runtime
@@ -56,6 +58,7 @@ def require_rules(data: LocalData) -> None:
             f"secure.colluders = {colluders}: this node takes part only in sums that protect from "
             f"{data.settings.colluders} (`fedpeft node up --colluders`)"
         )
+    _require_weights(data.runtime.experiment, data.settings.weights)
     _require_size(data.runtime, data.settings.max_vector)
     limit = data.max_epsilon
     if limit is None:
@@ -88,6 +91,13 @@ def require_rules(data: LocalData) -> None:
                 f"limit is {limit:g}; expected a larger privacy.noise_multiplier, or a smaller "
                 f"privacy.epsilon"
             )
+
+
+def _require_weights(experiment: Experiment, weights: str) -> None:
+    """Refuse an experiment that does not work with the node's form of the frozen weights."""
+    held = experiment.engine.model_copy(update={"weights": weights} if weights else {})
+    for problem in in_engine(held, experiment.method):
+        raise Refusal(f"{problem} (this node: `fedpeft node up --weights {weights}`)")
 
 
 def _require_size(runtime: Runtime, most: int) -> None:

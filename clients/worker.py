@@ -69,10 +69,10 @@ def serve(folder: NodeFolder) -> None:
     Raises:
         UserError: the node has no settings, or another worker listens in this folder.
     """
-    allowed = NodeSettings.read(folder.path).allow
+    settings = NodeSettings.read(folder.path)
     # Listen before loading: requests then wait, instead of loading everything a second time.
     with listen(folder.socket) as listener:
-        _preload(allowed)
+        _preload(settings.allow, settings.weights)
         while True:
             try:
                 serve_one(listener, partial(answer_wire, folder), _end)
@@ -105,17 +105,18 @@ def _end() -> None:
     os._exit(1)
 
 
-def _preload(backbones: tuple[str, ...]) -> None:
+def _preload(backbones: tuple[str, ...], weights: str) -> None:
     """Import the client app, and load the node's backbones as far as the cache holds them."""
     begun = time.monotonic()
     import clients.app  # noqa: F401 - load it before the first message
-    from fedpeft.backbones.loading import load_backbone
+    from fedpeft.backbones.loading import CACHED, load_backbone
     from fedpeft.experiment.settings import EngineSection
 
     engine, loaded = EngineSection(), []
-    for name in backbones[: load_backbone.cache_parameters()["maxsize"]]:
+    for name in backbones[:CACHED]:
         try:
-            load_backbone(name, engine.device, engine.dtype)  # the defaults of an experiment
+            # As an experiment with default settings does.
+            load_backbone(name, engine.device, engine.dtype, weights=weights or engine.weights)
             loaded.append(name)
         except Exception as error:  # runs with another backbone can still be answered
             log.warning("backbone '%s' is not loaded: %s", name, _cause(error))

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from typing import Self
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeft.backbones.loading import Backbone
+from fedpeft.backbones.loading import Backbone, in_float32
 from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.batches.kept import KeptStates
@@ -47,11 +48,12 @@ class TaskModel:
         autocast: str = "off",
         projections: Mode = "stored",
         cache: int = 0,
+        checkpointing: bool = False,
     ):
         self.backbone, self.parameters, self.labels = backbone, parameters, labels
         self.method, self.head, self.layout = parameters.method, parameters.head, parameters.layout
-        self.dtype: torch.dtype = next(backbone.model.parameters()).dtype
-        self._encoder = Encoder(backbone, autocast)
+        self.dtype: torch.dtype = backbone.dtype
+        self._encoder = Encoder(backbone, autocast, checkpointing)
         self._method_operators, self._head_operators = (
             [operator(projection, backbone.device, self.dtype, projections) for projection in fixed]
             for fixed in (self.method.projections(), self.head.projections())
@@ -66,6 +68,12 @@ class TaskModel:
         self.packs = shape.sites.packs and not self.adds_tokens
         self.costs = pass_costs(backbone.device.type, shape.width, self.layout.size)
         self.keep_states(cache)
+
+    def in_float32(self) -> Self:
+        """Return the model with frozen weights in float32, which keep their values."""
+        backbone = in_float32(self.backbone)
+        same = backbone is self.backbone
+        return self if same else type(self)(backbone, self.parameters, self.labels)
 
     def realise(self, vectors: Tensor) -> Realised:
         """Turn task vectors [G, P] into modifications and heads.

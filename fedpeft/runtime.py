@@ -51,19 +51,25 @@ class Runtime:
         experiment: all settings.
         files: task section with the paths of this machine's data; None = the experiment's.
         known: description of the task, if its data is not on this machine.
+        weights: form in which this machine holds the frozen weights; "" = the experiment's.
     """
 
     experiment: Experiment
     files: TaskSection | None = None
     known: TaskInfo | None = None
+    weights: str = ""
+
+    @property
+    def held(self) -> str:
+        """Form in which this machine holds the frozen weights."""
+        return self.weights or self.experiment.engine.weights
 
     @cached_property
     def backbone(self) -> Backbone:
         """The frozen backbone, shared by every experiment of the process that names it."""
         name, engine = self.experiment.backbone, self.experiment.engine
-        if self.info.kind == "text" or self.experiment.by_likelihood:
-            return load_backbone(name, engine.device, engine.dtype, writes=True)
-        return load_backbone(name, engine.device, engine.dtype)
+        writes = self.info.kind == "text" or self.experiment.by_likelihood
+        return load_backbone(name, engine.device, engine.dtype, writes, self.held)
 
     @cached_property
     def task(self) -> Task:
@@ -126,6 +132,7 @@ class Runtime:
             "autocast": engine.autocast,
             "projections": engine.projections,
             "cache": engine.cache_mb << 20,
+            "checkpointing": engine.checkpointing,
         }
         if self.info.kind == "text":
             model = TextModel(*common, **options)
@@ -229,7 +236,10 @@ def encode_examples(
 
 
 def runtime_of(
-    experiment: Experiment, files: TaskSection | None = None, content: str = ""
+    experiment: Experiment,
+    files: TaskSection | None = None,
+    content: str = "",
+    weights: str = "",
 ) -> Runtime:
     """Return this process's runtime of an experiment: the same object for equal arguments.
 
@@ -239,15 +249,18 @@ def runtime_of(
         experiment: all settings.
         files: see ``Runtime``.
         content: digest of the files' content; changed files get a new runtime.
+        weights: see ``Runtime``.
     """
     engine = experiment.engine
     set_threads(engine.threads, engine.workers if engine.kind != "local" else 1)
-    return _runtime(experiment, files, content)
+    return _runtime(experiment, files, content, weights)
 
 
 @lru_cache(maxsize=4)
-def _runtime(experiment: Experiment, files: TaskSection | None, content: str) -> Runtime:
-    return Runtime(experiment, files)
+def _runtime(
+    experiment: Experiment, files: TaskSection | None, content: str, weights: str
+) -> Runtime:
+    return Runtime(experiment, files, weights=weights)
 
 
 @lru_cache(maxsize=16)

@@ -7,7 +7,7 @@ alone is sufficient.
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, get_args
 
@@ -59,6 +59,13 @@ class Trained:
         if self.experiment.by_likelihood:
             return "likelihood"
         return kind if kind in ("tags", "text") else str(self.experiment.representation)
+
+    def in_float32(self) -> Trained:
+        """Return the run with frozen weights in float32, to merge changes into them.
+
+        Compact weights keep their values, so the predictions are those of the run.
+        """
+        return replace(self, model=self.model.in_float32())
 
     @classmethod
     def read(cls, path: Path) -> Trained:

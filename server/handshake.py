@@ -11,11 +11,13 @@ import logging
 from collections import Counter
 from collections.abc import Collection, Container, Iterable, Mapping
 from dataclasses import dataclass
+from typing import get_args
 
 from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.settings import Weights
 from fedpeft.runtime import COMMON
 from fedpeft.version import __version__
 from fedpeft.wire.messages import (
@@ -94,6 +96,7 @@ class Report:
         unknown: whether the node needs the experiment.
         reference: name of the vector that the client holds.
         peer: how the client introduces itself to the others, for sums under masks.
+        weights: form in which the node holds the frozen weights.
     """
 
     client: int
@@ -102,6 +105,7 @@ class Report:
     unknown: bool
     reference: bytes = INITIAL_REFERENCE
     peer: bytes = b""
+    weights: str = "float32"
 
 
 def read_report(reply: Message) -> Report:
@@ -115,8 +119,17 @@ def read_report(reply: Message) -> Report:
     digests = {name: getattr(sent, name).hex() for name in COMMON if name != "version"}
     reported = {"version": sent.version, **digests}
     identity = {name: value for name, value in reported.items() if value}
-    unknown = bool(sent.unknown)
-    return Report(sent.client, sent.examples, identity, unknown, sent.reference, sent.peer)
+    if sent.weights not in get_args(Weights):  # not quoted: it may be anything
+        raise ValueError(f"weights is none of {', '.join(get_args(Weights))}")
+    return Report(
+        sent.client,
+        sent.examples,
+        identity,
+        bool(sent.unknown),
+        sent.reference,
+        sent.peer,
+        sent.weights,
+    )
 
 
 def with_backbone(identity: Mapping[str, str], reports: Collection[Report]) -> dict[str, str]:

@@ -221,6 +221,13 @@ class Members:
         deployed, name = self.deployed, self.nodes.name(node_id)
         if differing := differences(self.identity, report.identity):
             raise Refused(f"client {client}{f', {name}' if deployed else ''}: {differing}")
+        engine = self.experiment.engine
+        if report.weights != engine.weights and not self.experiment.federation.mixed_weights:
+            raise Refused(
+                f"{name}: client {client} holds the frozen weights in {report.weights}, the server "
+                f"in {engine.weights}; start the node without --weights, or set "
+                f"federation.mixed_weights = true"
+            )
         if client in self.clients or (deployed and self._is_taken(client, node_id)):
             raise Refused(f"{name}: client {client} is already taken")
         count = self.experiment.federation.clients

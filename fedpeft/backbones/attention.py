@@ -18,6 +18,7 @@ from transformers import AttentionInterface, AttentionMaskInterface
 from transformers.integrations.sdpa_attention import sdpa_attention_forward
 from transformers.masking_utils import eager_mask, sdpa_mask
 
+from fedpeft.backbones import short_attention
 from fedpeft.batches.packing import Packing
 
 #: Attention -> (keys, values), each [G, l, width].
@@ -69,22 +70,54 @@ def _fused(
     attention_mask: Tensor | None,
     **options: Any,
 ) -> tuple[Tensor, Tensor | None]:
-    """Return PyTorch's fused attention; computed in float32 for 16-bit inputs on a CPU.
+    """Return PyTorch's fused attention; for 16-bit inputs on a CPU float32, or products.
 
     In 16 bits, its backward pass takes 2.5 to 11 times as long on a CPU (bfloat16, 128 to 16
-    tokens, torch 2.13, ``simulations.benchmarks.autocast``) and is less exact. The output has the
-    dtype that autocast prescribes, also for float32 inputs (BitFit's shifts produce them).
+    tokens, torch 2.13, ``simulations.benchmarks.autocast``) and is less exact: it gets float32.
+    Short texts in bfloat16 take less time by batched products (``short_attention``). The output has
+    the dtype that autocast prescribes, also for float32 inputs (BitFit's shifts produce them).
     """
+    if query.device.type != "cpu":
+        return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
     lowered = torch.is_autocast_enabled("cpu")
     dtype = torch.get_autocast_dtype("cpu") if lowered else query.dtype
-    if query.device.type != "cpu" or dtype not in (torch.bfloat16, torch.float16):
+    if dtype not in (torch.bfloat16, torch.float16):
         return sdpa_attention_forward(module, query, key, value, attention_mask, **options)
+    # float16 is left out: its products are slow on a CPU.
+    if dtype == torch.bfloat16 and _short(module, query, key, attention_mask, options):
+        scale = options.get("scaling") or query.shape[-1] ** -0.5
+        output = short_attention.attend(query, key, value, attention_mask, scale, dtype)
+        return output.transpose(1, 2), None
     with torch.autocast("cpu", enabled=False):
         query, key, value = query.float(), key.float(), value.float()
+        if options.get("position_bias") is not None:  # T5's
+            options["position_bias"] = options["position_bias"].float()
         output, weights = sdpa_attention_forward(
             module, query, key, value, attention_mask, **options
         )
     return output.to(dtype), weights
+
+
+def _short(
+    module: nn.Module,
+    query: Tensor,
+    key: Tensor,
+    mask: Tensor | None,
+    options: Mapping[str, Any],
+) -> bool:
+    """Return whether products can compute the attention: short, with no options but a mask."""
+    causal = mask is None and query.shape[2] > 1 and getattr(module, "is_causal", False)
+    masked = mask is None or (mask.dtype == torch.bool and mask.shape[1] == 1)
+    return (
+        short_attention.FROM <= key.shape[2] <= short_attention.TO
+        and query.shape[1] == key.shape[1]
+        and masked
+        and not causal
+        and not options.get("dropout")
+        and options.get("position_bias") is None
+        and options.get("is_causal") is None
+        and options.get("softcap") is None
+    )
 
 
 def _causal(query: Tensor, key: Tensor) -> Tensor:

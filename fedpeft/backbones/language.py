@@ -52,7 +52,7 @@ def prepared(
     language.eval().requires_grad_(False)
     if shape.sites.attends:
         language.set_attn_implementation(SDPA)
-    return _base(language)
+    return base_of(language)
 
 
 def caches(config: Any) -> bool:
@@ -64,7 +64,7 @@ def caches(config: Any) -> bool:
     return layers is None or bool(layers == config.num_hidden_layers)
 
 
-def _base(language: Any) -> PreTrainedModel:
+def base_of(language: Any) -> PreTrainedModel:
     """Return the model without output embeddings, with the same modules.
 
     T5's class with output embeddings contains no model of the other class.

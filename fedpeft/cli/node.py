@@ -43,6 +43,7 @@ def up(
     backbone: options.Backbones = None,
     roster: options.Roster = None,
     colluders: options.Colluders = 0,
+    weights: options.Weights = "",
     worker: options.Worker = True,
     log_json: LogJson = False,
 ) -> None:
@@ -79,6 +80,7 @@ def up(
         key=str(key.resolve()),
         roster=str(roster.resolve()) if roster else "",
         colluders=colluders,
+        weights=weights,
     )
     described = node.Node(superlink, key.resolve(), ca.resolve(), state.resolve(), settings, worker)
     node.up(described, log_json)

@@ -110,6 +110,14 @@ MaxVector = Annotated[
         help="Largest task vector, in numbers; full fine-tuning needs the backbone's size.",
     ),
 ]
+Weights = Annotated[
+    Literal["", "float32", "bfloat16", "int8", "int4"],
+    typer.Option(
+        rich_help_panel=_LIMITS,
+        help="Hold the frozen weights in this form, to save memory; default: that of the run "
+        "(engine.weights). Runs without federation.mixed_weights refuse a node with another form.",
+    ),
+]
 Backbones = Annotated[
     list[str] | None,
     typer.Option(

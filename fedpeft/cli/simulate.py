@@ -25,6 +25,7 @@ from fedpeft.experiment.robust import unset
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from fedpeft.backbones.loading import Backbone
     from fedpeft.vector import Layout
 
 
@@ -90,6 +91,7 @@ def _run(
             experiment,
             f"{federation.clients:,} clients, {_a_round(experiment)}",
             _traffic(layout, experiment),
+            *_precision(experiment, runtime.backbone),
         ),
         soft_wrap=True,
     )
@@ -129,6 +131,16 @@ def _traffic(layout: Layout, experiment: Experiment) -> str:
     if up == down == "float32":
         return f"{numbers} each way {head}"
     return f"{numbers} {head}, {up} up and {down} down"
+
+
+def _precision(experiment: Experiment, backbone: Backbone) -> list[str]:
+    """Return the precision that ``engine.autocast = "auto"`` takes, as text."""
+    from fedpeft.backbones.loading import choose_autocast
+
+    if experiment.engine.autocast != "auto":
+        return []
+    chosen = choose_autocast("auto", backbone.device, backbone.model.dtype)
+    return [f"{experiment.engine.dtype if chosen == 'off' else chosen} (auto)"]
 
 
 @contextmanager

@@ -61,8 +61,19 @@ def in_head(head: HeadSection) -> Iterator[str]:
 
 def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:
     """Yield one line per contradiction, also with the method."""
-    if engine.dtype == "float64" and engine.autocast != "off":
+    if engine.dtype == "float64" and engine.autocast not in ("off", "auto"):
         yield f"engine.autocast = '{engine.autocast}': has no effect with dtype 'float64'"
+    if engine.weights != "float32":
+        if engine.dtype != "float32":
+            yield f"engine.weights = '{engine.weights}': expected engine.dtype = 'float32'"
+        if engine.weights == "bfloat16" and engine.autocast == "float16":
+            yield "engine.autocast = 'float16': engine.weights = 'bfloat16' sets it to 'bfloat16'"
+    if not method_class(method.name).grouped:
+        why = f"method '{method.name}' changes whole weights; leave it out, or use another method"
+        if engine.weights != "float32":
+            yield f"engine.weights = '{engine.weights}': {why}"
+        if engine.checkpointing:
+            yield f"engine.checkpointing = true: {why}"
     if engine.cohort > 1 and not method_class(method.name).grouped:
         yield (
             f"engine.cohort = {engine.cohort}: method '{method.name}' changes whole "

@@ -141,6 +141,11 @@ class FederationSection(Section):
         False,
         description="divide each update by its local steps, times the round's mean number of steps",
     )
+    mixed_weights: bool = Field(
+        False,
+        description="whether a node may hold the frozen weights in another form than "
+        "engine.weights (fedpeft node up --weights)",
+    )
     node_wait: float = Field(60.0, gt=0, description="seconds to wait for nodes to connect")
     personal: Names = Field(
         (), description="parameters that each client keeps to itself: head, or parameter names"

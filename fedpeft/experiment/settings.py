@@ -14,6 +14,8 @@ Representation = Literal["mask", "cls", "mean", "last"]
 
 #: Strings, also accepted as ``"a,b"``.
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
+#: Forms of the frozen weights, see ``fedpeft.backbones.compact``.
+Weights = Literal["float32", "bfloat16", "int8", "int4"]
 #: Names of codecs, see ``fedpeft.wire.codecs``.
 Up = Annotated[str, AfterValidator(check_up)]
 HeadCodec = Annotated[str, AfterValidator(lambda name: name and check_codec(name, "eden"))]
@@ -250,8 +252,20 @@ class EngineSection(Section):
     dtype: Literal["float32", "float64"] = Field(
         "float32", description="number format of the model"
     )
-    autocast: Literal["off", "bfloat16", "float16"] = Field(
-        "off", description="lower precision inside the backbone"
+    autocast: Literal["off", "auto", "bfloat16", "float16"] = Field(
+        "off",
+        description="lower precision inside the backbone; auto: bfloat16 where the hardware "
+        "multiplies it natively",
+    )
+    weights: Weights = Field(
+        "float32",
+        description="form in which the frozen weights are held: float32 (that of dtype) | bfloat16 "
+        "(and autocast is bfloat16) | int8 | int4 (needs bitsandbytes)",
+    )
+    checkpointing: bool = Field(
+        False,
+        description="keep only the states that enter each block, and compute the block again in "
+        "the backward pass: less memory, longer steps",
     )
     cache_mb: int = Field(
         1024,

@@ -67,7 +67,7 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
             write_atomic(out, vector_bytes(trained.vector, trained.about))
             return
         with whole_folder(out) as folder:
-            _FOLDERS[kind](trained, folder)
+            _FOLDERS[kind](trained.in_float32(), folder)
     except (OSError, SafetensorError) as error:  # latter: a full disk, for example
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(f"--out {out}: cannot be written ({reason})") from None

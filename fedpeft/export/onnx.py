@@ -146,7 +146,7 @@ def _portable(trained: Trained) -> Iterator[TaskModel]:
     experiment = trained.experiment.model_copy(update={"engine": engine})
     name, metric = experiment.task.name, str(trained.about.get("metric", ""))
     info = TaskInfo(name, trained.kind, trained.labels, trained.pair, metric, None, "")
-    model = Runtime(experiment, known=info).model
+    model = Runtime(experiment, known=info).model.in_float32()
     model.backbone.model.set_attn_implementation(EAGER)
     try:
         yield model

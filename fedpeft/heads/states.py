@@ -30,7 +30,7 @@ def label_weights(weights: Labelled, backbone: Backbone) -> Tensor:
     nothing = np.zeros(len(texts), np.int64)
     examples = Examples(texts, None, nothing)
     encoded = encode(examples, backbone.tokenizer, weights.representation, _LONGEST)
-    encoder, dtype = Encoder(backbone), next(backbone.model.parameters()).dtype
+    encoder, dtype = Encoder(backbone), backbone.dtype
     pad_id, read = backbone.pad_id, []
     with torch.no_grad():
         for rows in np.split(np.arange(len(texts)), range(_CHUNK, len(texts), _CHUNK)):

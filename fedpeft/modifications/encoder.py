@@ -5,16 +5,19 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from dataclasses import replace
+from functools import cached_property, partial
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedpeft.backbones.loading import Backbone
+from fedpeft.backbones.loading import Backbone, choose_autocast
+from fedpeft.backbones.lowered import lowered
 from fedpeft.batches.batch import Batch
 from fedpeft.batches.packing import Packing
 from fedpeft.modifications import Modification, WeightChange
+from fedpeft.modifications.checkpointing import recomputed
 from fedpeft.modifications.hooks import applied, hooked
 from fedpeft.modifications.inputs import model_inputs, padding_mask
 from fedpeft.modifications.prompts import prefixes_of
@@ -34,15 +37,20 @@ class Encoder:
 
     Args:
         backbone: the backbone.
-        autocast: "off", or the name of the torch dtype inside the backbone.
+        autocast: "off", "auto" (see ``choose_autocast``), or the name of the torch dtype inside
+            the backbone.
+        checkpointing: whether a backward pass computes each block again, see ``recomputed``.
     """
 
-    def __init__(self, backbone: Backbone, autocast: str = "off"):
-        self._model: Any = backbone.model
-        self._shape = backbone.shape
+    def __init__(self, backbone: Backbone, autocast: str = "off", checkpointing: bool = False):
+        self._backbone, self._shape = backbone, backbone.shape
+        self._checkpointing = checkpointing
         mask_id = backbone.tokenizer.mask_token_id
         self._mask_id: int = -1 if mask_id is None else mask_id
-        self._device, self._autocast = backbone.device.type, autocast
+        self._device = backbone.device.type
+        # Weights in bfloat16 are multiplied as they are.
+        chosen = choose_autocast(autocast, backbone.device, backbone.model.dtype)
+        self._autocast = "bfloat16" if backbone.weights == "bfloat16" else chosen
 
     def run(
         self,
@@ -69,10 +77,13 @@ class Encoder:
             prepared.append(ready)
         weights = {m.name: m.value for m in prepared if isinstance(m, WeightChange)}
         others = [m for m in prepared if not isinstance(m, WeightChange)]
-        changes, arguments = prefixes_of(others, self._module)
-        with self._precision(), applied(self._model, self._shape, changes):
+        # Trained weights are added to float32 weights.
+        model = self._backbone.model if weights else self._model
+        changes, arguments = prefixes_of(others, partial(self._module, model))
+        hooks = recomputed if self._checkpointing and torch.is_grad_enabled() else applied
+        with self._precision(), hooks(model, self._shape, changes):
             if batch.states is None:
-                states = self._run_all(weights, batch, arguments, decoder_ids)
+                states = self._run_all(model, weights, batch, arguments, decoder_ids)
             else:
                 states = self._run_from(first, batch.states, batch, arguments)
         return batch.packing.unpack(states) if batch.packing else states, batch
@@ -89,20 +100,28 @@ class Encoder:
         if any(modification.adds_tokens for modification in modifications):
             raise ValueError("a method that adds tokens has no passes of other code")
         others = [m for m in modifications if not isinstance(m, WeightChange)]
-        changes, arguments = prefixes_of(others, self._module)
+        model = self._backbone.model
+        changes, arguments = prefixes_of(others, partial(self._module, model))
         with (
             self._precision(),
-            applied(self._model, self._shape, changes),
+            applied(model, self._shape, changes),
             _given(self._stacks, arguments),
-            _replaced(self._model, [m for m in modifications if isinstance(m, WeightChange)]),
+            _replaced(model, [m for m in modifications if isinstance(m, WeightChange)]),
         ):
             yield
 
     @property
     def _stacks(self) -> Sequence[torch.nn.Module]:
         """The modules to which generating code passes arguments."""
-        both = len(self._shape.sites.stacks) > 1
-        return [self._model.encoder, self._model.decoder] if both else [self._model]
+        model: Any = self._backbone.model
+        return [model.encoder, model.decoder] if len(self._shape.sites.stacks) > 1 else [model]
+
+    @cached_property
+    def _model(self) -> Any:
+        """The model of passes without trained weights, in the precision of autocast."""
+        if self._autocast == "off" or self._backbone.weights != "float32":
+            return self._backbone.model
+        return lowered(self._backbone, getattr(torch, self._autocast))
 
     def states_before(self, block: int, batch: Batch) -> Tensor:
         """Return the hidden states [N, T, width] that enter a block, with no modification.
@@ -112,7 +131,7 @@ class Encoder:
         with torch.no_grad(), self._precision():
             if not self._shape.sites.resumes:
                 assert block == self._shape.layers, "this family starts a pass at its first block"
-                return self._run_all({}, replace(batch, packing=None), {})
+                return self._run_all(self._model, {}, replace(batch, packing=None), {})
             inputs = model_inputs(self._model, self._shape, batch)
             mask = padding_mask(self._model, inputs.pop("attention_mask"))
             states = self._model.embeddings(**inputs)
@@ -124,16 +143,16 @@ class Encoder:
 
     def _run_all(
         self,
+        model: Any,
         weights: dict[str, Tensor],
         batch: Batch,
         prefixes: dict[str, Any],
         decoder_ids: Tensor | None = None,
     ) -> Tensor:
-        model = self._model
         arguments = {**model_inputs(model, self._shape, batch), **prefixes}
         if decoder_ids is not None:
             arguments["decoder_input_ids"] = decoder_ids
-        with self._packed(batch.packing, arguments):
+        with self._packed(model, batch.packing, arguments):
             if not weights:
                 return model(**arguments).last_hidden_state
             changed = {
@@ -157,7 +176,9 @@ class Encoder:
         return states
 
     @contextmanager
-    def _packed(self, packing: Packing | None, arguments: dict[str, Any]) -> Iterator[None]:
+    def _packed(
+        self, model: Any, packing: Packing | None, arguments: dict[str, Any]
+    ) -> Iterator[None]:
         """Pack texts after the embeddings while the context is open.
 
         Adds the packing to ``arguments`` of the forward pass, and replaces the mask by the
@@ -167,16 +188,16 @@ class Encoder:
             yield
             return
         arguments["packing"] = packing
-        arguments["attention_mask"] = padding_mask(self._model, arguments["attention_mask"])
+        arguments["attention_mask"] = padding_mask(model, arguments["attention_mask"])
         place = self._shape.place("embeddings", 0)
-        handle = hooked(self._model, place, lambda module, hidden, given: packing.pack(hidden))
+        handle = hooked(model, place, lambda module, hidden, given: packing.pack(hidden))
         try:
             yield
         finally:
             handle.remove()
 
-    def _module(self, site: str, layer: int) -> torch.nn.Module:
-        module: torch.nn.Module = self._model.get_submodule(self._shape.place(site, layer).path)
+    def _module(self, model: Any, site: str, layer: int) -> torch.nn.Module:
+        module: torch.nn.Module = model.get_submodule(self._shape.place(site, layer).path)
         return module
 
     @property

@@ -173,7 +173,7 @@ def _name_of(path: Path) -> str:
 
 
 def open_catalog(first: Path, most: int) -> Catalog:
-    """Return an empty catalog with the backbone, device and dtype of a vector.
+    """Return an empty catalog with the backbone, device, dtype and weights of a vector.
 
     Raises:
         UserError: the vector's file is invalid, or its backbone is not on this machine.
@@ -181,5 +181,7 @@ def open_catalog(first: Path, most: int) -> Catalog:
     file = vector_file(first)
     experiment, _ = description_of(str(file), read_vector(file)[1])
     engine = experiment.engine
-    backbone = load_backbone(experiment.backbone, engine.device, engine.dtype)
+    backbone = load_backbone(
+        experiment.backbone, engine.device, engine.dtype, weights=engine.weights
+    )
     return Catalog(Setups(backbone, engine), most)

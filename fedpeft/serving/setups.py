@@ -116,7 +116,7 @@ class Setups:
 
     Args:
         backbone: the backbone of all vectors.
-        engine: its device and dtype.
+        engine: its device, dtype and form of the weights.
 
     Attributes:
         using: held while the backbone or its tokenizer is in use: hooks of one pass would change
@@ -156,7 +156,7 @@ class Setups:
         self._check_backbone(source, experiment, about)
         # A name from outside must not be looked up on the hub; the fingerprint was compared above.
         own = experiment.engine.model_copy(
-            update={"device": self._engine.device, "dtype": self._engine.dtype}
+            update={name: getattr(self._engine, name) for name in ("device", "dtype", "weights")}
         )
         experiment = experiment.model_copy(update={"backbone": self.backbone.name, "engine": own})
         runtime = Runtime(experiment, known=info)
@@ -227,4 +227,4 @@ class Setups:
     @property
     def dtype(self) -> torch.dtype:
         """The dtype of the backbone and of the vectors."""
-        return next(self.backbone.model.parameters()).dtype
+        return self.backbone.dtype

@@ -60,6 +60,7 @@ class HandshakeReply:
         experiment, projection, layout, labels, backbone: SHA-256 digests that the server compares
             with its own.
         peer: how the client introduces itself to its peers, for sums under masks.
+        weights: form in which the node holds the frozen weights, see ``engine.weights``.
     """
 
     version: str = _field("s", str, "")
@@ -73,6 +74,7 @@ class HandshakeReply:
     labels: bytes = _field("a", bytes, b"")
     backbone: bytes = _field("b", bytes, b"")
     peer: bytes = _field("k", bytes, b"")
+    weights: str = _field("w", str, "float32")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -18,7 +18,7 @@ from workers import handshake, node_context, state_folder, task_vector
 from clients import relay
 from clients.channel import listen
 from clients.folder import NodeFolder, NodeSettings
-from fedpeft.backbones.loading import load_backbone
+from fedpeft.backbones.loading import cached_backbone
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.version import __version__
@@ -64,14 +64,14 @@ def test_a_node_loads_only_backbones_that_its_operator_named(
     tmp_path: Path, quick: Quick, name: str
 ) -> None:
     """Backbones on its disk and on the hub."""
-    loaded = load_backbone.cache_info().misses
+    loaded = cached_backbone.cache_info().misses
     refused = "Refusal: this node does not load backbone "
     refusal = reason(state_folder(tmp_path / "any"), handshake(quick(f"backbone={name}")))
     assert refusal.startswith(refused) and "only minilm, tiny" in refusal
     named = state_folder(tmp_path / "named", allow=("minilm",))
     refusal = reason(named, handshake(quick("backbone=tiny")))
     assert refusal.startswith(f"{refused}'tiny', only minilm;")
-    assert load_backbone.cache_info().misses == loaded
+    assert cached_backbone.cache_info().misses == loaded
 
 
 @pytest.mark.parametrize("at", ["task.path={}", "task.train={}/train.tsv", "task.dev={}/train.tsv"])

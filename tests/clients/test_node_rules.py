@@ -13,6 +13,7 @@ from clients import relay
 from clients.folder import NodeSettings
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
+from fedpeft.wire.messages import RECORD, HandshakeReply, from_fields
 from server.flower import new_run
 
 Quick = Callable[..., Experiment]
@@ -154,3 +155,37 @@ def test_a_node_says_from_how_many_colluders_a_sum_has_to_protect(
     fewer = quick("federation.secure=true", "federation.clients=10", "secure.colluders=1")
     reply = relay.app(handshake(fewer), node_context(state))
     assert reply.error.reason.startswith("Refusal: secure.colluders = 1: this node takes part only")
+
+
+def test_a_node_reports_the_form_of_its_weights_and_trains_with_it(
+    tmp_path: Path, quick: Quick
+) -> None:
+    new_run()
+    experiment = quick()
+    start = runtime_of(experiment).parameters.initial(0)
+    vectors = []
+    for form in ("", "float32", "int8"):
+        context = node_context(state_folder(tmp_path / f"state{form}", weights=form))
+        reply = relay.app(handshake(experiment), context)
+        said = from_fields(HandshakeReply, reply.content[RECORD])
+        assert said.weights == (form or "float32")
+        trained = relay.app(task_vector("train", experiment, start), context)
+        vectors.append(trained.content[RECORD]["v"])
+    assert vectors[0] == vectors[1] != vectors[2]
+
+
+@pytest.mark.parametrize(
+    ("settings", "expected"),
+    [
+        (["method.name=said"], "engine.weights = 'int8': method 'said' changes whole weights"),
+        (["engine.dtype=float64"], "engine.weights = 'int8': expected engine.dtype = 'float32'"),
+    ],
+)
+def test_a_run_that_compact_weights_cannot_do_is_refused(
+    tmp_path: Path, quick: Quick, settings: list[str], expected: str
+) -> None:
+    new_run()
+    context = node_context(state_folder(tmp_path / "state", weights="int8"))
+    reply = relay.app(handshake(quick(*settings)), context)
+    assert reply.error.reason.startswith(f"Refusal: {expected}")
+    assert "fedpeft node up --weights int8" in reply.error.reason

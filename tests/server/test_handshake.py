@@ -89,6 +89,29 @@ def test_a_run_that_needs_a_refused_node_stops_and_names_all_differences(
     assert "layout" not in text
 
 
+def test_weights_in_another_form_are_refused_unless_allowed(
+    quick: Quick, federate: Federate, caplog: pytest.LogCaptureFixture
+) -> None:
+    folder = federate(quick(), saying(weights="int8"), HANDSHAKE, client=1)
+    assert [line["clients"] for line in folder.rounds()] == [2, 2]
+    (warning,) = warnings(caplog)
+    assert "client 1 holds the frozen weights in int8, the server in float32; start" in warning
+    assert "federation.mixed_weights = true" in warning
+    mixed = quick("federation.mixed_weights=true")
+    folder = federate(mixed, saying(weights="int8"), HANDSHAKE, client=1, out="mixed")
+    assert [line["clients"] for line in folder.rounds()] == [3, 3]
+
+
+def test_unknown_weights_are_refused_and_not_quoted(
+    quick: Quick, federate: Federate, caplog: pytest.LogCaptureFixture
+) -> None:
+    mixed = quick("federation.mixed_weights=true")
+    federate(mixed, saying(weights="my secret"), HANDSHAKE, client=1)
+    (warning,) = warnings(caplog)
+    assert "weights is none of float32, bfloat16, int8, int4" in warning
+    assert "secret" not in warning
+
+
 @pytest.mark.parametrize("key", ["version", "layout"])
 def test_a_node_that_does_not_report_its_identity_is_refused(
     quick: Quick, federate: Federate, key: str

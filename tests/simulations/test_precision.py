@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 import torch
 
+from fedpeft.backbones.lowered import lowered
 from fedpeft.batches.batch import collate
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
@@ -30,7 +31,8 @@ def test_products_are_in_bfloat16_and_all_else_is_not(quick: Quick, method: str)
     def note(module: torch.nn.Module, inputs: object, output: torch.Tensor) -> None:
         seen[type(module).__name__].add(output.dtype)
 
-    leaves = [layer for layer in model.backbone.model.modules() if not [*layer.children()]]
+    lowest = lowered(model.backbone, torch.bfloat16)
+    leaves = [layer for layer in lowest.modules() if not [*layer.children()]]
     handles = [layer.register_forward_hook(note) for layer in leaves]
     try:
         batch = collate([runtime.train], [np.arange(4)], 1, "cpu", model.dtype)

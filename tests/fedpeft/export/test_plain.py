@@ -17,6 +17,8 @@ from exports import (
     TEXTS,
     assert_predicts,
     examples_for,
+    expected_of,
+    flat,
     said_by_readme,
 )
 from finished import finished_run, made_up, method, small
@@ -26,7 +28,7 @@ from safetensors.torch import load_file
 from scipy.special import softmax
 
 from fedpeft.errors import UserError
-from fedpeft.export import check_target, default_target, export
+from fedpeft.export import Format, check_target, default_target, export
 from fedpeft.export.plain import realise
 from fedpeft.methods import method_class
 from fedpeft.modifications.fusing import fused
@@ -35,6 +37,22 @@ from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
 
 FUSABLE = [name for name in METHODS if method_class(name).fusable]
+
+
+@pytest.mark.parametrize("form", ["bfloat16", "int8"])
+@pytest.mark.parametrize("kind", ["hf", "onnx"])
+def test_compact_weights_are_merged_with_the_values_they_have(
+    tmp_path: Path, kind: Format, form: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = small(*READINGS["cls"], f"engine.weights={form}", "method.name=slash", "method.d=12")
+    trained = Trained.read(made_up(tmp_path / "vector", settings, 0.3))
+    export(trained, kind, tmp_path / "out")
+    assert trained.model.backbone.weights == form
+    whole = trained.in_float32()
+    outputs = said_by_readme(tmp_path / "out", whole, monkeypatch)
+    np.testing.assert_allclose(flat(outputs), flat(expected_of(whole)), rtol=0, atol=1e-5)
+    if form == "int8":
+        np.testing.assert_allclose(flat(outputs), flat(expected_of(trained)), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("backbone", ["tiny", "minilm"])

@@ -20,6 +20,7 @@ FAST = {
         *(*TINY, "--task", "synthetic/sentiment", "--examples", "60", "--held-out", "10"),
         *("--texts", "12", "--steps", "1", "--seeds", "2", "--epochs", "1"),
     ],
+    "roofline": [*TINY, "--method", "bitfit", "full", "--examples", "16", "--batch", "8"],
     "scaling": ["--sizes", "3", "--vectors", "16"],
     "serving": [
         *(*TINY, "--task", "synthetic/sentiment", "--d", "12", "--vectors", "20"),
@@ -56,6 +57,10 @@ SLOW = {
         *("--seconds", "3", "--rates", "20", "--clients", "4", "--threads", "1"),
     ],
     "startup": TINY,
+    "weights": [
+        *("--backbones", "tiny", "--batch", "2", "--tokens", "8", "--steps", "1"),
+        *("--examples", "16", "--rounds", "1"),
+    ],
     "text_steps": ["--small", "--batch", "2"],
     "table5": [
         *("--sizes", "tiny", "--methods", "slash"),

@@ -1,0 +1,34 @@
+"""A backbone whose products have low-precision weights, converted once."""
+
+from __future__ import annotations
+
+from copy import deepcopy
+from functools import lru_cache
+
+import torch
+from torch import nn
+from transformers import PreTrainedModel
+from transformers.pytorch_utils import Conv1D
+
+from fedpeft.backbones.loading import Backbone
+
+
+@lru_cache(maxsize=2)
+def lowered(backbone: Backbone, dtype: torch.dtype) -> PreTrainedModel:
+    """Return a copy of the model with the weights of its linear layers in another dtype.
+
+    For use under autocast, which would convert the frozen weights in every pass. Everything else
+    is shared with the backbone's model: norms, embeddings, buffers and configuration.
+
+    Args:
+        backbone: the backbone.
+        dtype: dtype of the weights and biases of linear layers.
+    """
+    model = backbone.model
+    shared = [*model.parameters(), *model.buffers(), model.config]
+    copied = deepcopy(model, {id(item): item for item in shared})
+    for module in copied.modules():
+        if isinstance(module, nn.Linear | Conv1D):
+            for name, weight in module.named_parameters(recurse=False):
+                setattr(module, name, nn.Parameter(weight.to(dtype), requires_grad=False))
+    return copied
