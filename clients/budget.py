@@ -13,7 +13,7 @@ from typing import Any
 from clients.folder import NodeFolder, NodeSettings
 from fedpeft.errors import UserError
 from fedpeft.privacy.accounting import Mechanism, spent
-from fedpeft.privacy.ledger_store import Charge, Contents, read_ledger
+from fedpeft.privacy.ledger_store import Charge, Contents, LedgerDamaged, read_ledger
 from fedpeft.privacy.plan import default_delta
 
 _MOST = 10_000  # rounds that are counted as fitting
@@ -57,8 +57,11 @@ class Budget:
         path, result = self._folder.ledger, self._computed
         try:
             result = describe_units(read_ledger(path) if path.exists() else None, settings), ""
-        except UserError as error:
+        except LedgerDamaged as error:
             result = [], str(error)
+        except UserError as error:  # perhaps a charge is being written: the next read tries again
+            self._known = ()
+            result = self._computed[0], str(error)
         finally:
             self._computed = result  # replaced as a whole: others read it meanwhile
             self._running.release()

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import os
+import sqlite3
 from collections.abc import Sequence
+from contextlib import closing
 from pathlib import Path
 from typing import Any
 
+import pytest
 from ledgers import DELTA, NO_NOISE, charged, opened
 from workers import eventually, state_folder
 
 from clients.budget import Budget, describe_units
 from clients.folder import NodeFolder, NodeSettings
+from fedpeft.privacy import ledger_store
 from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.ledger_store import read_ledger
 from fedpeft.privacy.plan import default_delta
@@ -82,3 +86,20 @@ def test_the_result_follows_the_ledger(tmp_path: Path) -> None:
     folder.ledger.write_bytes(content)
     os.utime(folder.ledger)
     eventually(lambda: "is damaged" in budget.latest(settings)[1])
+
+
+def test_a_ledger_that_is_in_use_is_read_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its file need not change when the one who writes it is done."""
+    monkeypatch.setattr(ledger_store, "_BUSY_SECONDS", 0.1)
+    folder = NodeFolder(state_folder(tmp_path / "state"))
+    charged(opened(folder.ledger), ROUND)
+    settings, budget = NodeSettings.read(folder.path), Budget(folder)
+    with closing(sqlite3.connect(folder.ledger, isolation_level=None)) as writer:
+        writer.execute("BEGIN EXCLUSIVE")
+        eventually(lambda: "cannot be used now" in budget.latest(settings)[1])
+        assert budget.latest(settings)[0] is None  # not "nothing was spent"
+        writer.execute("ROLLBACK")
+    eventually(lambda: bool(budget.latest(settings)[0]))
+    assert budget.latest(settings)[1] == ""
