@@ -53,7 +53,7 @@ class TaskModel:
         self.backbone, self.parameters, self.labels = backbone, parameters, labels
         self.method, self.head, self.layout = parameters.method, parameters.head, parameters.layout
         self.dtype: torch.dtype = backbone.dtype
-        self._encoder = Encoder(backbone, autocast, checkpointing)
+        self._encoder = Encoder(backbone, autocast, checkpointing, self.method.grouped)
         self._method_operators, self._head_operators = (
             [operator(projection, backbone.device, self.dtype, projections) for projection in fixed]
             for fixed in (self.method.projections(), self.head.projections())
@@ -92,6 +92,11 @@ class TaskModel:
         modifications = self.method.realise(parameters, self._method_operators)
         head = self.head.realise(parameters, self._head_operators, self._labels)
         return Realised(modifications, *head)
+
+    @property
+    def blocks(self) -> Sequence[torch.nn.Module]:
+        """The blocks that passes run, of a family with one stack."""
+        return self._encoder.blocks
 
     def hidden_states(
         self, modifications: Sequence[Modification], batch: Batch

@@ -208,7 +208,7 @@ def _recorded(model: TaskModel) -> Iterator[Record]:
     record = Record(model, [])
     handles = [
         layer.register_forward_hook(lambda module, given, out: record.hidden.append(out))
-        for layer in model.backbone.model.encoder.layer
+        for layer in model.blocks
     ]
     try:
         yield record

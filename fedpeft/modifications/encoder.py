@@ -40,10 +40,18 @@ class Encoder:
         autocast: "off", "auto" (see ``choose_autocast``), or the name of the torch dtype inside
             the backbone.
         checkpointing: whether a backward pass computes each block again, see ``recomputed``.
+        converts: whether passes under autocast run a copy of the backbone with converted weights,
+            see ``lowered``; not for a method that changes weights.
     """
 
-    def __init__(self, backbone: Backbone, autocast: str = "off", checkpointing: bool = False):
-        self._backbone, self._shape = backbone, backbone.shape
+    def __init__(
+        self,
+        backbone: Backbone,
+        autocast: str = "off",
+        checkpointing: bool = False,
+        converts: bool = True,
+    ):
+        self._backbone, self._shape, self._converts = backbone, backbone.shape, converts
         self._checkpointing = checkpointing
         mask_id = backbone.tokenizer.mask_token_id
         self._mask_id: int = -1 if mask_id is None else mask_id
@@ -77,8 +85,7 @@ class Encoder:
             prepared.append(ready)
         weights = {m.name: m.value for m in prepared if isinstance(m, WeightChange)}
         others = [m for m in prepared if not isinstance(m, WeightChange)]
-        # Trained weights are added to float32 weights.
-        model = self._backbone.model if weights else self._model
+        model = self._model
         changes, arguments = prefixes_of(others, partial(self._module, model))
         hooks = recomputed if self._checkpointing and torch.is_grad_enabled() else applied
         with self._precision(), hooks(model, self._shape, changes):
@@ -118,8 +125,8 @@ class Encoder:
 
     @cached_property
     def _model(self) -> Any:
-        """The model of passes without trained weights, in the precision of autocast."""
-        if self._autocast == "off" or self._backbone.weights != "float32":
+        """The model that passes run."""
+        if self._autocast == "off" or self._backbone.weights != "float32" or not self._converts:
             return self._backbone.model
         return lowered(self._backbone, getattr(torch, self._autocast))
 
@@ -137,7 +144,7 @@ class Encoder:
             states = self._model.embeddings(**inputs)
             if hasattr(self._model, "embeddings_project"):  # ELECTRA
                 states = self._model.embeddings_project(states)
-            for layer in self._blocks[:block]:
+            for layer in self.blocks[:block]:
                 states = layer(states, mask)
         return states
 
@@ -171,7 +178,7 @@ class Encoder:
         if batch.packing:
             states = batch.packing.pack(states)
             arguments = {**prefixes, "packing": batch.packing}
-        for layer in self._blocks[first:]:
+        for layer in self.blocks[first:]:
             states = layer(states, mask, **arguments)
         return states
 
@@ -201,8 +208,8 @@ class Encoder:
         return module
 
     @property
-    def _blocks(self) -> Sequence[Any]:
-        """The blocks, of a family with one stack."""
+    def blocks(self) -> Sequence[Any]:
+        """The blocks that passes run, of a family with one stack."""
         (stack,) = self._shape.sites.stacks
         blocks: Sequence[Any] = self._model.get_submodule(stack.path.removesuffix(".{layer}"))
         return blocks

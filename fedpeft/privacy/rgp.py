@@ -157,16 +157,17 @@ def power_iteration(change: Tensor, rank: int, noise: Noise) -> tuple[Tensor, Te
     """
     outputs, inputs = change.shape
     rank = min(rank, outputs, inputs)
-    start = _normal(change, inputs, rank, noise)
-    if not change.any():
-        return _orthonormal(_normal(change, outputs, rank, noise)), _orthonormal(start).T
-    left = _orthonormal(change @ start)
-    return left, _orthonormal(change.T @ left).T
+    left = _orthonormal(change @ _normal(change, inputs, rank, noise), noise)
+    return left, _orthonormal(change.T @ left, noise).T
 
 
-def _orthonormal(columns: Tensor) -> Tensor:
-    """Return an orthonormal basis of a space that contains the columns, [n, r]."""
-    return torch.linalg.qr(columns)[0]
+def _orthonormal(columns: Tensor, noise: Noise) -> Tensor:
+    """Return an orthonormal basis [n, r] of the columns, completed at random if they have less rank.
+
+    Random numbers as small as rounding errors decide where the columns decide nothing.
+    """
+    size = torch.finfo(columns.dtype).eps * (columns.norm() or 1)
+    return torch.linalg.qr(columns + size * _normal(columns, *columns.shape, noise))[0]
 
 
 def _normal(like: Tensor, rows: int, columns: int, noise: Noise) -> Tensor:

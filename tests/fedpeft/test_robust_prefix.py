@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from models import build_model, encoded
+from models import build_model, encoded, task_model
 
-from fedpeft.backbones.loading import Backbone
+from fedpeft.backbones.loading import Backbone, load_backbone
 from fedpeft.batches.batch import batches
 from fedpeft.batches.encoded import Encoded
 from fedpeft.errors import UserError
@@ -76,6 +76,16 @@ def test_the_standard_is_of_correctly_classified_examples(model: TaskModel, data
     for along, hidden in zip(standard.directions, states, strict=True):
         expected = principal(hidden[torch.as_tensor(correct)], 0.9)
         torch.testing.assert_close(along @ along.T, expected @ expected.T)
+
+
+def test_the_standard_under_autocast_is_close_to_that_in_float32() -> None:
+    single = load_backbone("tiny", "cpu", "float32")
+    exact = build_model(single, "prefix", length=3)
+    coarse = task_model(single, exact.method, exact.head, autocast="bfloat16")
+    data = encoded(single, "synthetic/sentiment", "mask", 30)
+    standards = [standard_of(model, start(exact), data, 0.5) for model in (exact, coarse)]
+    for expected, found in zip(*(standard.directions for standard in standards), strict=True):
+        assert (expected[:, 0] @ found[:, 0]).abs() > 0.95
 
 
 def test_the_distance_is_what_lies_outside_the_directions() -> None:

@@ -18,7 +18,7 @@ from models import (
 )
 from torch import Tensor
 
-from fedpeft.backbones.loading import Backbone
+from fedpeft.backbones.loading import Backbone, load_backbone
 from fedpeft.batches.batch import Batch
 from fedpeft.heads import Head, Projected
 from fedpeft.methods import method_class
@@ -113,6 +113,23 @@ def test_gradients_of_modules_called_several_times_add_up(
     counter.remove()
     assert len(calls) == batch.input_ids.shape[1] > 1
     torch.testing.assert_close(pieces, whole, rtol=1e-9, atol=1e-9)
+
+
+@by_method
+def test_example_gradients_under_autocast_are_close_to_float32(name: str) -> None:
+    single = load_backbone("tiny", "cpu", "float32")
+    exact = build_model(single, name)
+    coarse = task_model(single, exact.method, exact.head, autocast="bfloat16")
+    vectors = random_vectors(exact, 1, 0.1).float()
+    batch = replace(batch_of(single, 1, 4), weights=torch.ones(4))
+    (expected, _), (gradients, _) = (
+        example_gradients(model, vectors, batch) for model in (exact, coarse)
+    )
+    assert 0 < (gradients - expected).norm() < 0.1 * expected.norm()
+    parts, close = (exact.layout.unpack(each) for each in (expected, gradients))
+    for part, value in parts.items():
+        limit = 0.3 * value.norm() + 1e-3 * expected.norm()  # a bias of keys changes no output
+        assert (close[part] - value).norm() <= limit, part
 
 
 @by_method
