@@ -79,14 +79,15 @@ def said_by_readme(folder: Path, trained: Trained, monkeypatch: pytest.MonkeyPat
 def assert_predicts(block: list[Any], trained: Trained) -> None:
     """Compare outputs with the run's: within 1e-5, or as near to float64's as its own are.
 
-    CPUs add float32 in different orders. A part may be at most twice as far from the outputs in
-    float64 as the run's own outputs are.
+    CPUs add float32 in different orders. A part may be at most 5 times as far from the outputs in
+    float64 as the run's own outputs are: on two CPUs, rounding errors of equal code differed by a
+    factor of up to 3, while a wrong weight changes outputs by over 1e-3.
     """
     exact, own = flat(expected_of(in_float64(trained))), flat(expected_of(trained))
     outputs = flat(block)
     assert np.array_equal(np.isnan(outputs), np.isnan(own)) and len(own)
     if np.nanmax(np.abs(outputs - own)) > 1e-5:
-        assert np.nanmax(np.abs(outputs - exact)) <= 2 * np.nanmax(np.abs(own - exact))
+        assert np.nanmax(np.abs(outputs - exact)) <= 5 * np.nanmax(np.abs(own - exact))
 
 
 def in_float64(trained: Trained) -> Trained:
