@@ -12,12 +12,12 @@ import numpy as np
 
 from fedpeft.batches.encoded import IGNORED, Encoded
 from fedpeft.errors import RunFailed, UserError
-from fedpeft.generation import generate
 from fedpeft.runtime import encode_examples
 from fedpeft.tasks import Examples, Kind, glue
 from fedpeft.tasks.base import tag_column
 from fedpeft.tasks.readers import Columns, cells, read_table, shorten, to_examples
-from fedpeft.text_model import TextModel
+from fedpeft.text.generation import generate
+from fedpeft.text.model import TextModel
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
 

@@ -21,7 +21,6 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.fitting import check_fitting
 from fedpeft.heads import Head, build_head
-from fedpeft.likelihood import LikelihoodModel
 from fedpeft.methods import build_method
 from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
@@ -34,7 +33,8 @@ from fedpeft.tasks.encoding import encode
 from fedpeft.tasks.label_words import encode_prompted, label_words
 from fedpeft.tasks.text_metrics import generates
 from fedpeft.tasks.writing import encode_written
-from fedpeft.text_model import Search, TextModel
+from fedpeft.text.likelihood import LikelihoodModel
+from fedpeft.text.model import Search, TextModel
 from fedpeft.version import __version__
 
 #: Keys of ``Runtime.identity``, which server and node must have in common.

@@ -24,8 +24,8 @@ from fedpeft.privacy.dpsgd import DPSGD, poisson_batches, private_gradients
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
 from fedpeft.tasks.metrics import statistics, tag_statistics
-from fedpeft.text_evaluation import evaluate_text
-from fedpeft.text_model import TextModel
+from fedpeft.text.evaluation import evaluate_text
+from fedpeft.text.model import TextModel
 from fedpeft.zeroth import combined, directions, measure
 
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 
 from fedpeft.export.card import metadata, sections
-from fedpeft.likelihood import LikelihoodModel
 from fedpeft.tasks.prompts import PAIR, PLACES, SOURCE
+from fedpeft.text.likelihood import LikelihoodModel
 from fedpeft.trained import Trained
 from fedpeft.version import __version__
 

@@ -162,7 +162,7 @@ def power_iteration(change: Tensor, rank: int, noise: Noise) -> tuple[Tensor, Te
 
 
 def _orthonormal(columns: Tensor, noise: Noise) -> Tensor:
-    """Return an orthonormal basis [n, r] of the columns, completed at random if they have less rank.
+    """Return an orthonormal basis [n, r] of columns, completed at random where they lack rank.
 
     Random numbers as small as rounding errors decide where the columns decide nothing.
     """

@@ -13,11 +13,11 @@ from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.heads import LanguageHead
-from fedpeft.likelihood import LikelihoodModel
 from fedpeft.methods import build_method, settings_for
 from fedpeft.parameters import TaskParameters
 from fedpeft.tasks.base import Examples
 from fedpeft.tasks.label_words import encode_prompted, label_words
+from fedpeft.text.likelihood import LikelihoodModel
 
 #: Of different lengths, and both orders of length.
 TEXTS = ["a good film", "bad", "the plot was very dull and slow", "great fun", "not good at all"]

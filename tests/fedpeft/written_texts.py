@@ -17,7 +17,7 @@ from fedpeft.methods import build_method, settings_for
 from fedpeft.parameters import TaskParameters
 from fedpeft.tasks.base import Examples
 from fedpeft.tasks.writing import encode_written
-from fedpeft.text_model import TextModel
+from fedpeft.text.model import TextModel
 
 #: Of different lengths, in sources and targets, and both orders of length.
 SOURCES = ["a good film", "bad", "the plot was very dull and slow", "great fun", "not good at all"]

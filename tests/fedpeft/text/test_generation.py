@@ -12,14 +12,14 @@ from small_families import WRITING, _randomized, small_language
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from written_texts import encoded_texts, text_model
 
-from fedpeft import generation
 from fedpeft.backbones.known import shape_of_config
 from fedpeft.backbones.language import caches, prepared
 from fedpeft.batches.encoded import IGNORED
 from fedpeft.errors import UserError
 from fedpeft.modifications.fusing import fused
 from fedpeft.tasks.writing import _beside, _joined
-from fedpeft.text_model import Search, TextModel
+from fedpeft.text import generation
+from fedpeft.text.model import Search, TextModel
 
 CACHED = [name for name in METHODS if name not in ("linear", "prompt", "jr_warp")]
 SEARCH = Search(tokens=7)

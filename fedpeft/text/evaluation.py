@@ -7,9 +7,9 @@ import torch
 
 from fedpeft.batches.batch import EVALUATION_BATCH, batches
 from fedpeft.batches.encoded import IGNORED, Encoded
-from fedpeft.generation import generate
 from fedpeft.tasks.text_metrics import generated_statistics, token_statistics
-from fedpeft.text_model import TextModel
+from fedpeft.text.generation import generate
+from fedpeft.text.model import TextModel
 
 
 def evaluate_text(

@@ -18,7 +18,7 @@ from transformers import GenerationConfig
 from fedpeft.batches.batch import EVALUATION_BATCH, Batch, batches, collate
 from fedpeft.batches.encoded import Encoded, offsets_of
 from fedpeft.modifications import Modification
-from fedpeft.text_model import Search, TextModel
+from fedpeft.text.model import Search, TextModel
 
 
 def generate(

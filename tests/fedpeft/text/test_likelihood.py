@@ -15,9 +15,9 @@ from worded import LABELS, PAIRS, TEXTS, WORDS, likelihood_model, prompted, prom
 
 from fedpeft.backbones.loading import Backbone
 from fedpeft.errors import UserError
-from fedpeft.likelihood import LikelihoodModel
 from fedpeft.modifications.fusing import fused
 from fedpeft.tasks.metrics import scores
+from fedpeft.text.likelihood import LikelihoodModel
 from fedpeft.training import evaluate
 
 METHODS = [name for name in GROUPED if name != "linear"]

@@ -16,7 +16,7 @@ from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.encoded import IGNORED
 from fedpeft.errors import UserError
 from fedpeft.modifications.fusing import fused
-from fedpeft.text_model import TextModel
+from fedpeft.text.model import TextModel
 
 METHODS = [name for name in GROUPED if name != "linear"]
 

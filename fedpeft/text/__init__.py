@@ -1,0 +1,1 @@
+"""Models of language: backbones that write texts, or name a class by its word."""
