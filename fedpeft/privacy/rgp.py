@@ -167,7 +167,8 @@ def _orthonormal(columns: Tensor, noise: Noise) -> Tensor:
     Random numbers as small as rounding errors decide where the columns decide nothing.
     """
     size = torch.finfo(columns.dtype).eps * (columns.norm() or 1)
-    return torch.linalg.qr(columns + size * _normal(columns, *columns.shape, noise))[0]
+    rows, rank = columns.shape
+    return torch.linalg.qr(columns + size * _normal(columns, rows, rank, noise))[0]
 
 
 def _normal(like: Tensor, rows: int, columns: int, noise: Noise) -> Tensor:
