@@ -29,6 +29,7 @@ from parts import (  # noqa: E402  (the path is set above)
     results,
     small_messages,
     strangers,
+    texts,
     turns,
 )
 
@@ -41,6 +42,7 @@ PARTS: dict[str, Callable[..., str]] = {
     **results.PARTS,
     **small_messages.PARTS,
     **strangers.PARTS,
+    **texts.PARTS,
     **turns.PARTS,
 }
 #: Pages whose parts are committed.
@@ -57,6 +59,7 @@ COMMITTED = [
         "rgp.md",
         "robust-prefix.md",
         "small-messages.md",
+        "text.md",
     )
 ]
 PICTURE = Path("images") / "score-against-bytes.svg"
