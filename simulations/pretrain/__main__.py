@@ -30,7 +30,7 @@ from fedpeft.errors import UserError
 from fedpeft.randomness import generator
 from simulations.benchmarks.common import script
 from simulations.pretrain.corpus import blocks, sentences, train_tokenizer
-from simulations.pretrain.models import KINDS, Continued, Denoised
+from simulations.pretrain.models import KINDS, RATES, Continued, Denoised
 
 
 class Log(TrainerCallback):
@@ -61,12 +61,14 @@ def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--tokens", type=float, default=30e6, help="to train on (30e6)")
     parser.add_argument("--length", type=int, default=64, help="tokens of a block (64)")
     parser.add_argument("--batch", type=int, default=64, help="blocks of a step (64)")
-    parser.add_argument("--lr", type=float, default=2e-3, help="largest learning rate (2e-3)")
+    parser.add_argument("--lr", type=float, help="largest learning rate (2e-3; with encoder: 5e-4)")
     parser.add_argument("--vocabulary", type=int, default=8000, help="tokens (8000)")
     parser.add_argument("--save", type=int, default=500, help="steps between checkpoints (500)")
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--bf16", action="store_true", help="multiply in bfloat16")
     options = parser.parse_args(arguments)
+    if options.lr is None:
+        options.lr = RATES[options.kind]
     # 256 bytes and the special tokens are entries of every vocabulary.
     least = {"tokens": 1, "length": 2, "batch": 1, "lr": 1e-9, "vocabulary": 261, "save": 1}
     for name, smallest in least.items():
