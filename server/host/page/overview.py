@@ -122,7 +122,7 @@ class Overview:
 def _presence(node: Mapping[str, Any], line: Line | None) -> dict[str, Any]:
     """Return a node's state, and when it was last seen; null if it is online.
 
-    The gateway's word counts first: it sees a connection end at once.
+    The gateway's view precedes Flower's: it notices the end of a connection at once.
     """
     if line and line.connected:
         return {"state": "online", "last_seen": None}
