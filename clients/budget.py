@@ -16,7 +16,7 @@ from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.ledger_store import Charge, Contents, LedgerDamaged, read_ledger
 from fedpeft.privacy.plan import default_delta
 
-_MOST = 10_000  # rounds that are counted as fitting
+_MOST = 10_000  # largest number of further rounds that is computed
 
 Signature = tuple[int, int, int]
 
@@ -73,9 +73,10 @@ def describe_units(contents: Contents | None, settings: NodeSettings) -> list[di
     ``{"unit", "spent", "delta", "guessed", "limit", "last", "next", "fits", "capped"}``: ``spent``
     is the epsilon of all charges at ``delta``, None without a bound. ``limit`` is the owner's, or
     None. ``last`` is ``{"run", "round"}`` of the last charge. ``next`` is the epsilon after another
-    charge of the same mechanism, and ``fits`` how many such charges the limit allows; both are None
-    if unknown. ``capped`` is whether more may fit. ``guessed`` is whether ``delta`` is the smallest
-    one in the ledger because that of the limit depends on the number of rows.
+    charge of the same mechanism, and ``fits`` the number of such charges that the limit allows;
+    both are None if unknown. ``capped`` is true if ``fits`` is only a lower bound. ``guessed`` is
+    true if the delta of the limit depends on the number of rows, which is unknown here; ``delta``
+    is then the smallest one in the ledger.
 
     Args:
         contents: the ledger; None if nothing was ever charged.

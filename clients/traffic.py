@@ -1,8 +1,8 @@
-"""A node's own record of its messages: when, for which run and round, and what left the site.
+"""The node's record of its messages: time, run, round, and the content that left the site.
 
-``messages.jsonl`` in the state folder (mode 0600) has a line for each answered message. It is
-written before the reply leaves the process: a reply that left is there, unless the disk was full,
-and one that was lost on the way is there, too. At ``LARGEST`` bytes the file becomes
+``messages.jsonl`` in the state folder (mode 0600) has a line for each answered message. The line is
+written before the reply leaves the process: it includes every reply that left, unless the disk was
+full, and replies that were lost on the way. At ``LARGEST`` bytes the file becomes
 ``messages.old.jsonl`` in place of an earlier one, so both together are bounded.
 """
 

@@ -10,10 +10,11 @@ place: people also read those in the repository.
 
 from __future__ import annotations
 
+import argparse
 import re
 import shutil
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[1]
@@ -111,8 +112,40 @@ def update() -> None:
     results.picture(SOURCE / PICTURE)
 
 
-if __name__ == "__main__":
-    if sys.argv[1:] == ["--update"]:
+def main(arguments: Sequence[str] | None = None) -> None:
+    """Run the command line.
+
+    Raises:
+        SystemExit: --help, or invalid arguments (exit code 2).
+    """
+    parser = argparse.ArgumentParser(
+        description="Fill in the generated parts of the documentation.",
+        epilog="Example: python docs/generate.py build/docs",
+    )
+    parser.add_argument(
+        "folder",
+        nargs="?",
+        type=Path,
+        metavar="FOLDER",
+        help="write all pages there, with all parts filled in; the folder is replaced",
+    )
+    parser.add_argument(
+        "--update", action="store_true", help="fill in the committed pages and picture in place"
+    )
+    options = parser.parse_args(arguments)
+    if (options.folder is None) != options.update:
+        parser.error("expected either FOLDER or --update")
+    if options.update:
         update()
-    else:
-        generate(Path(sys.argv[1]))
+        return
+    folder = options.folder.resolve()
+    if SOURCE.is_relative_to(folder) or folder.is_relative_to(SOURCE):
+        parser.error(
+            f"FOLDER '{options.folder}' is replaced, so it cannot be in or above {SOURCE}; "
+            f"choose another, such as build/docs"
+        )
+    generate(folder)
+
+
+if __name__ == "__main__":
+    main()

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any
 
 import numpy as np
 
@@ -27,7 +27,6 @@ from server.matrix_rounds import MatrixRounds
 
 #: Name of the adaptive clip in the checkpoint.
 CLIP = "privacy.clip"
-Client = TypeVar("Client")
 
 
 class CentralPrivacy:

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 HANDSHAKE = 437  # bytes up of a client in its run
-SMS, WHOLE = 140, 3000  # bytes of payload a round and way; of messages up in a run
+SMS = 140  # bytes of payload in a round, each way
 
 
 def read(name: str) -> pd.DataFrame:

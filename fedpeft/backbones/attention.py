@@ -109,7 +109,7 @@ def _short(
     causal = mask is None and query.shape[2] > 1 and getattr(module, "is_causal", False)
     masked = mask is None or (mask.dtype == torch.bool and mask.shape[1] == 1)
     return (
-        short_attention.FROM <= key.shape[2] <= short_attention.TO
+        short_attention.MIN_KEYS <= key.shape[2] <= short_attention.MAX_KEYS
         and query.shape[1] == key.shape[1]
         and masked
         and not causal

@@ -1,127 +1,32 @@
 """Frozen weights in a compact form: bfloat16, 8 bits or 4 bits.
 
 - bfloat16: linear layers hold and multiply bfloat16, under torch's autocast.
-- int8: a row of a weight [outputs, inputs] has one scale, its largest magnitude / 127.
-- int4: NormalFloat in blocks of 64 (Dettmers et al. 2023, arXiv 2305.14314, section 3), by
-  bitsandbytes.
+- int8 and int4: linear layers hold rounded weights, see the module ``rounding``.
 
-Embeddings take 8 bits in the last two forms: four would change the input of every block. Biases,
-norms and what no linear layer or table of embeddings holds stay in float32.
+Embeddings take 8 bits with int8 and int4: the error of 4 bits would reach the input of every block.
+All other parameters, such as biases and norms, stay in float32.
 
-An int8 or int4 layer computes with the float32 values of its weight, which it makes for the product
-and again for the gradient, so that both equal those of a float32 layer with these values. torchao
-0.18 has int8 layers, too; their autograd keeps the float32 weight of every layer until the
-backward pass, which takes as much memory as a float32 backbone.
+An int8 or int4 layer expands its weight to float32 in the forward pass and again in the backward
+pass, so outputs and gradients equal those of a float32 layer with the rounded weight. torchao 0.18
+has int8 layers, too, but its autograd keeps the float32 weight of every layer until the backward
+pass, which takes as much memory as a float32 backbone.
 """
 
 from __future__ import annotations
 
 import copy
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.nn import functional
 from transformers.pytorch_utils import Conv1D
 
-from fedpeft.errors import UserError
-
-PIECE = 1 << 22  # numbers of a weight that are expanded at once: 16 MB in float32
-_LEVELS = 127  # largest magnitude of an 8-bit number; -128 is not used
-
-
-class Stored(Protocol):
-    """A weight [rows, columns] in a compact form."""
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-
-    def pieces(self, dtype: torch.dtype) -> Iterator[Tensor]:
-        """Yield the rows in order, some at a time, each piece [some, columns]."""
-
-
-@dataclass(frozen=True)
-class Rows:
-    """A weight in bfloat16, or in 8 bits with a scale for each row.
-
-    Attributes:
-        values: bfloat16 or int8 [rows, columns].
-        scale: float32 [rows, 1]; None for bfloat16.
-    """
-
-    values: Tensor
-    scale: Tensor | None = None
-
-    @classmethod
-    def rounded(cls, weight: Tensor) -> Rows:
-        """Return a weight [rows, columns] in 8 bits."""
-        scale = weight.abs().amax(1, keepdim=True) / _LEVELS
-        scale = torch.where(scale > 0, scale, 1.0)  # a row of zeros
-        return cls((weight / scale).round().to(torch.int8), scale)
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        return self.values.nbytes + (self.scale.nbytes if self.scale is not None else 0)
-
-    def pieces(self, dtype: torch.dtype) -> Iterator[Tensor]:
-        """See Stored."""
-        rows, columns = self.values.shape
-        step = max(1, PIECE // columns)
-        for start in range(0, rows, step):
-            yield self.at(slice(start, start + step)).to(dtype)
-
-    def at(self, rows: Any) -> Tensor:
-        """Return some rows in float32."""
-        found = self.values[rows].float()
-        return found if self.scale is None else found.mul_(self.scale[rows])
-
-
-@dataclass(frozen=True)
-class FourBit:
-    """A weight in 4 bits: packed pieces and bitsandbytes' description of each."""
-
-    packed: tuple[tuple[Tensor, Any], ...]
-
-    @classmethod
-    def rounded(cls, weight: Tensor) -> FourBit:
-        """Return a weight [rows, columns] in 4 bits.
-
-        Raises:
-            UserError: bitsandbytes is not installed.
-        """
-        quantize = _bitsandbytes().quantize_4bit
-        rows = weight.split(max(1, PIECE // weight.shape[1]))
-        return cls(tuple(quantize(piece.contiguous(), quant_type="nf4") for piece in rows))
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes in memory."""
-        return sum(packed.nbytes + about.absmax.nbytes for packed, about in self.packed)
-
-    def pieces(self, dtype: torch.dtype) -> Iterator[Tensor]:
-        """See Stored."""
-        expand = _bitsandbytes().dequantize_4bit
-        for packed, about in self.packed:
-            yield expand(packed, about).to(dtype)
-
-
-def _bitsandbytes() -> Any:
-    try:
-        import bitsandbytes.functional as library
-    except ImportError:
-        raise UserError(
-            "engine.weights = 'int4': needs bitsandbytes; pip install 'fedpeft[int4]', or use "
-            "'int8', which needs nothing"
-        ) from None
-    return library
+from fedpeft.backbones.rounding import FourBit, Rows, Stored
 
 
 class _Product(torch.autograd.Function):
-    """x W^T + bias. Saves only the compact weight, and expands it again for the gradient of x."""
+    """x W^T + bias; saves only the compact weight, which the backward pass expands again."""
 
     @staticmethod
     def forward(x: Tensor, stored: Stored, bias: Tensor | None) -> Tensor:
@@ -151,7 +56,7 @@ class _Product(torch.autograd.Function):
 
 
 class _Compact(nn.Module):
-    """A module without its weight, which ``stored`` holds.
+    """A module whose weight is replaced by a compact one.
 
     Attributes:
         stored: the weight [rows, columns].
@@ -172,7 +77,8 @@ class _Compact(nn.Module):
         """Return the original module with the weight in float32.
 
         Args:
-            tied: parameters of stored weights that other modules have, too; is added to.
+            tied: the parameters made so far by the id of their stored weight, which modules may
+                share; this module's is added.
         """
         (module,) = self._module
         if id(self.stored) not in tied:
@@ -214,15 +120,15 @@ def compact(model: nn.Module, form: str, device: torch.device) -> None:
     """Replace the weights of a frozen model by compact ones, in place and one after the other.
 
     Args:
-        model: of transformers, float32.
+        model: a model of transformers in float32.
         form: "bfloat16", "int8" or "int4".
         device: where the weights are stored.
 
     Raises:
-        UserError: a library is missing.
+        UserError: bitsandbytes is not installed.
     """
     made: dict[int, Stored] = {}  # by the id of the weight: modules may share it
-    kept = []  # the weights, so that no two have one id
+    kept = []  # the weights: the id of a deleted one could be used again
     replaced: dict[nn.Module, nn.Module] = {}  # a module may have several paths
     output: Any = model.get_output_embeddings()  # type: ignore[operator]
 

@@ -58,7 +58,7 @@ def prepared(
 def caches(config: Any) -> bool:
     """Return whether transformers can cache keys and values while it generates.
 
-    It gives the cache of T5's decoder as many layers as the encoder has (transformers 5.24).
+    transformers 5.24 makes the cache of T5's decoder with the encoder's number of layers.
     """
     layers = getattr(config, "num_decoder_layers", None)
     return layers is None or bool(layers == config.num_hidden_layers)
@@ -82,7 +82,7 @@ def base_of(language: Any) -> PreTrainedModel:
 def token_logits(language: Any, states: Tensor, tokens: Tensor | None = None) -> Tensor:
     """Return the logits of the next token, [..., V], from last hidden states [..., width].
 
-    As the models' own forward passes compute them: T5 scales the states where input and output
+    They equal those of the models' own forward passes: T5 scales the states where input and output
     embeddings are tied, BART adds a bias.
 
     Args:

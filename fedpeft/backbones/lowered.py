@@ -1,4 +1,4 @@
-"""A backbone whose products have low-precision weights, converted once."""
+"""A copy of a backbone with its linear layers in low precision, converted once for all passes."""
 
 from __future__ import annotations
 
@@ -17,8 +17,9 @@ from fedpeft.backbones.loading import Backbone
 def lowered(backbone: Backbone, dtype: torch.dtype) -> PreTrainedModel:
     """Return a copy of the model with the weights of its linear layers in another dtype.
 
-    For use under autocast, which would convert the frozen weights in every pass. Everything else
-    is shared with the backbone's model: norms, embeddings, buffers and configuration.
+    Passes under autocast use the copy: with the original, autocast converts the frozen weights in
+    every pass. The copy shares everything else with the backbone's model: norms, embeddings,
+    buffers and configuration.
 
     Args:
         backbone: the backbone.

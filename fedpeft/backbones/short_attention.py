@@ -1,8 +1,8 @@
 """Attention over short texts in bfloat16 on a CPU, by batched matrix products.
 
 PyTorch's fused attention works on one text and head at a time. Its backward pass in bfloat16 is
-slower than in float32, and its softmax works on single numbers in rows that are no multiple of a
-vector.
+slower than in float32, and its softmax is not vectorized for rows whose length is no multiple of
+the vector width.
 """
 
 from __future__ import annotations
@@ -13,12 +13,12 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-#: Least and largest number of keys for which products were faster than fused attention in float32,
-#: by the CPU time of both passes with 16 texts and 12 heads of width 32 (torch 2.13, one thread).
-FROM, TO = 9, 64
-#: Numbers of float32 in a vector of AVX-512. Softmax over 16 keys takes a tenth of that over 13.
+#: Smallest and largest number of keys for which products took less CPU time than fused attention in
+#: float32, forward and backward, with 16 texts and 12 heads of width 32 (torch 2.13, one thread).
+MIN_KEYS, MAX_KEYS = 9, 64
+#: float32 numbers in an AVX-512 vector. Softmax over 16 keys takes a tenth of the time over 13.
 _VECTOR = 16
-_NEVER = torch.finfo(torch.float32).min  # not -inf: a row without keys would be NaN
+_MASKED = torch.finfo(torch.float32).min  # not -inf: a row without keys would be NaN
 
 
 def attend(
@@ -26,8 +26,8 @@ def attend(
 ) -> Tensor:
     """Return softmax(scale * query key^T) value in ``dtype``, [N, heads, queries, width of a head].
 
-    The softmax has float32 at least. So have the products with up to 16 keys, where this costs the
-    same; with more keys the inputs of products have ``dtype``.
+    The softmax is computed in float32 or a higher precision. So are the products with up to 16
+    keys, where this takes no more time; with more keys they are computed in ``dtype``.
 
     Args:
         query: [N, heads, queries, width of a head].
@@ -42,11 +42,11 @@ def attend(
     padded = keys + -keys % _VECTOR
     if mask is None:
         bias = query.new_zeros((1, 1, 1, padded), dtype=torch.float32)
-        bias[..., keys:] = _NEVER
+        bias[..., keys:] = _MASKED
     else:
         if mask.stride(2) == 0:  # the same for all queries
             mask = mask[:, :, :1]
-        bias = torch.full((*mask.shape[:-1], padded), _NEVER)
+        bias = torch.full((*mask.shape[:-1], padded), _MASKED)
         bias[..., :keys].masked_fill_(mask, 0.0)
     inner = torch.promote_types(dtype, torch.float32) if padded == _VECTOR else dtype
     output: Tensor = _Attend.apply(query, key, value, bias, scale, inner)
@@ -54,7 +54,7 @@ def attend(
 
 
 class _Attend(torch.autograd.Function):
-    """Attention by products, which keeps its probabilities for the backward pass."""
+    """Attention by products; saves the attention weights for the backward pass."""
 
     @staticmethod
     def forward(
@@ -76,33 +76,33 @@ class _Attend(torch.autograd.Function):
         k, v = (_padded(part, size, dtype) for part in (key, value))
         with torch.autocast("cpu", enabled=False):
             scores = torch.bmm(q, k.mT).view(rows, heads, queries, size)
-            scores = torch.add(bias, scores.to(_exact(dtype)), alpha=scale)
-            shares = torch.softmax(scores, -1).to(dtype).view(-1, queries, size)
-            output = torch.bmm(shares, v).view(query.shape)
-        ctx.save_for_backward(q, k, v, shares)
+            scores = torch.add(bias, scores.to(_softmax_dtype(dtype)), alpha=scale)
+            weights = torch.softmax(scores, -1).to(dtype).view(-1, queries, size)
+            output = torch.bmm(weights, v).view(query.shape)
+        ctx.save_for_backward(q, k, v, weights)
         ctx.scale, ctx.shape, ctx.dtypes = scale, key.shape, (query.dtype, key.dtype, value.dtype)
         return output
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, outward: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor | None, ...]:
         """Return the gradients of query, key and value."""
-        q, k, v, shares = ctx.saved_tensors
+        q, k, v, weights = ctx.saved_tensors
         rows, heads, keys, width = ctx.shape
-        outward, exact = outward.contiguous().view(q.shape), _exact(q.dtype)
+        gradient, exact = gradient.contiguous().view(q.shape), _softmax_dtype(q.dtype)
         scores = torch._softmax_backward_data(
-            torch.bmm(outward, v.mT).to(exact), shares.to(exact), -1, exact
+            torch.bmm(gradient, v.mT).to(exact), weights.to(exact), -1, exact
         )
         scores = scores.mul_(ctx.scale).to(q.dtype)
-        gradients = torch.bmm(scores, k), torch.bmm(scores.mT, q), torch.bmm(shares.mT, outward)
+        gradients = torch.bmm(scores, k), torch.bmm(scores.mT, q), torch.bmm(weights.mT, gradient)
         query, key, value = (
-            gradient.view(rows, heads, -1, width).to(dtype)
-            for gradient, dtype in zip(gradients, ctx.dtypes, strict=True)
+            part.view(rows, heads, -1, width).to(dtype)
+            for part, dtype in zip(gradients, ctx.dtypes, strict=True)
         )
         return query, key[:, :, :keys], value[:, :, :keys], None, None, None
 
 
-def _exact(dtype: torch.dtype) -> torch.dtype:
+def _softmax_dtype(dtype: torch.dtype) -> torch.dtype:
     """Return the dtype of the softmax."""
     return torch.promote_types(dtype, torch.float32)
 

@@ -10,7 +10,7 @@ from typing import Annotated, Any
 import typer
 
 from fedpeft.cli import node_options as options
-from fedpeft.cli.options import AsJson, LogJson
+from fedpeft.cli.options import AsJson, LogJson, OpenPage
 from fedpeft.cli.printing import ago, print_json
 from fedpeft.cli.privacy.ledger import ledger_totals
 from fedpeft.errors import UserError
@@ -58,11 +58,9 @@ def up(
     from clients import node
     from clients.folder import NodeSettings
 
-    _check_privacy(max_epsilon, delta, examples)
-    if colluders and not roster:
-        raise UserError(f"--colluders {colluders}: is about sums with --roster, which is missing")
+    _check_limits(max_epsilon, delta, examples, roster, colluders)
     settings = NodeSettings(
-        data=str(data.resolve()) if data else "",
+        data=str(data or ""),
         partition=partition,
         max_epsilon=max_epsilon,
         allow=tuple(backbone or ()),
@@ -77,17 +75,24 @@ def up(
         examples=_number(examples or "exact"),
         delta=delta,
         max_vector=max_vector,
-        key=str(key.resolve()),
-        roster=str(roster.resolve()) if roster else "",
+        key=str(key),
+        roster=str(roster or ""),
         colluders=colluders,
         weights=weights,
     )
-    described = node.Node(superlink, key.resolve(), ca.resolve(), state.resolve(), settings, worker)
-    node.up(described, log_json)
+    node.up(node.Node(superlink, key, ca, state, settings, worker), log_json)
 
 
-def _check_privacy(max_epsilon: float | None, delta: float | None, examples: str | None) -> None:
-    """Check the options about privacy; raise UserError."""
+def _check_limits(
+    max_epsilon: float | None,
+    delta: float | None,
+    examples: str | None,
+    roster: Path | None,
+    colluders: int,
+) -> None:
+    """Raise UserError for options about privacy and sums that are wrong or need another one."""
+    if colluders and not roster:
+        raise UserError(f"--colluders {colluders}: is about sums with --roster, which is missing")
     if max_epsilon is None:
         if delta is not None:
             raise UserError(f"--delta {delta:g}: is the delta of --max-epsilon, which is missing")
@@ -116,7 +121,7 @@ def _number(examples: str) -> str | int:
 
 @app.command()
 def status(
-    state: Annotated[Path, typer.Option(help="The node's state folder.")],
+    state: options.ExistingState,
     quick: Annotated[
         bool, typer.Option("--quick", help="Omit the privacy spent, which takes seconds.")
     ] = False,
@@ -141,9 +146,9 @@ def status(
 
 @app.command()
 def watch(
-    state: Annotated[Path, typer.Option(help="The node's state folder.")],
+    state: options.ExistingState,
     port: Annotated[int, typer.Option(min=0, max=65535, help="0 = any free port.")] = 8322,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    open_: OpenPage = False,
 ) -> None:
     """Show the privacy that is left, and all that left this site, on a page of this machine.
 

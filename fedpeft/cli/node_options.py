@@ -1,4 +1,4 @@
-"""The options of ``fedpeft node up``."""
+"""The options of ``fedpeft node``; paths are absolute, since the processes it starts read them."""
 
 from __future__ import annotations
 
@@ -10,11 +10,17 @@ import typer
 _DATA, _LIMITS = "Data", "What the node allows"
 
 Superlink = Annotated[str, typer.Option(metavar="HOST:PORT", help="Address of the server.")]
-Key = Annotated[Path, typer.Option(help="This node's private key (fedpeft keys node).")]
-Authority = Annotated[Path, typer.Option(help="The ca.crt from the server's operator.")]
-State = Annotated[
-    Path, typer.Option(help="The node's state folder (mode 0700), not inside --data.")
+Key = Annotated[
+    Path, typer.Option(resolve_path=True, help="This node's private key (fedpeft keys node).")
 ]
+Authority = Annotated[
+    Path, typer.Option(resolve_path=True, help="The ca.crt from the server's operator.")
+]
+State = Annotated[
+    Path,
+    typer.Option(resolve_path=True, help="The node's state folder (mode 0700), not inside --data."),
+]
+ExistingState = Annotated[Path, typer.Option("--state", help="The node's state folder.")]
 Worker = Annotated[
     bool, typer.Option("--worker/--no-worker", help="Keep backbone and data in memory.")
 ]
@@ -22,7 +28,9 @@ Worker = Annotated[
 Data = Annotated[
     Path | None,
     typer.Option(
-        rich_help_panel=_DATA, help="This node's examples: a table file or a folder of them."
+        resolve_path=True,
+        rich_help_panel=_DATA,
+        help="This node's examples: a table file or a folder of them.",
     ),
 ]
 Task = Annotated[
@@ -59,6 +67,7 @@ Partition = Annotated[
 Roster = Annotated[
     Path | None,
     typer.Option(
+        resolve_path=True,
         rich_help_panel=_LIMITS,
         help="Public keys of the nodes that this one sums updates with, one in a line (their .pub "
         "files together, this node's too). Runs without federation.secure are then refused; "

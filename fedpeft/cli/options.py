@@ -30,6 +30,13 @@ FinishedRun = Annotated[
 ]
 AsJson = Annotated[bool, typer.Option("--json", help="Print JSON for other programs.")]
 LogJson = Annotated[bool, typer.Option("--log-json", help="Print the log as JSON.")]
+OnServer = Annotated[
+    str, typer.Option("--on", help="Server: its state folder, connection file, or name.")
+]
+NewRun = Annotated[
+    Path | None, typer.Option("--out", help="Run folder; default: runs/TASK-METHOD-TIME.")
+]
+OpenPage = Annotated[bool, typer.Option("--open", help="Open the page in a browser.")]
 ServerState = Annotated[Path, typer.Option("--state", help="The server's state folder.")]
 
 

@@ -29,9 +29,9 @@ def report(
 
     Example: fedpeft report runs/studies/noniid-small
     """
-    from simulations.study.folder import STUDY
+    from simulations.study.folder import StudyFolder
 
-    studies = [folder for folder in folders if (folder / STUDY).is_file()]
+    studies = [folder for folder in folders if StudyFolder.is_at(folder)]
     if not studies:
         _report_runs(folders, out)
     elif len(folders) > 1:

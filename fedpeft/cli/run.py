@@ -11,6 +11,8 @@ import typer
 from fedpeft.cli.options import (
     ExperimentFile,
     FromRound,
+    NewRun,
+    OnServer,
     Overrides,
     check_from_round,
     read_experiment,
@@ -38,14 +40,10 @@ _ENDS = {"completed": "has finished", "failed": "has failed", "stopped": "was st
 
 
 def run(
-    on: Annotated[
-        str, typer.Option("--on", help="Server: its state folder, connection file, or name.")
-    ],
+    on: OnServer,
     experiment: ExperimentFile = None,
     overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; default: runs/TASK-METHOD-TIME.")
-    ] = None,
+    out: NewRun = None,
     name: Annotated[
         str | None, typer.Option(help="Name of the run at the server; default: the name of --out.")
     ] = None,

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ipaddress
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
-import typer
-
+from fedpeft.cli import serve_options as options
 from fedpeft.cli.printing import plain_console
 from fedpeft.errors import UserError
 
@@ -18,50 +17,20 @@ _MEGABYTE = 1 << 20
 
 
 def serve(
-    runs: Annotated[
-        list[str],
-        typer.Argument(
-            metavar="[NAME=]RUN...",
-            help="Run folders, vector files, or folders of them, all of one backbone. NAME is the "
-            "name in requests; default: the folder's or file's name.",
-        ),
-    ],
-    host: Annotated[
-        str, typer.Option(help="IP address to listen on; other than loopback: needs TLS and token.")
-    ] = "127.0.0.1",
-    port: Annotated[int, typer.Option(min=1, max=65535, help="Port to listen on.")] = 8321,
-    keys: Annotated[
-        Path | None,
-        typer.Option(help="Folder of ca.crt, server.crt and server.key (fedpeft keys): use TLS."),
-    ] = None,
-    token: Annotated[
-        Path | None,
-        typer.Option(metavar="FILE", help="File of the token for requests; made if missing."),
-    ] = None,
-    operator_token: Annotated[
-        Path | None,
-        typer.Option(
-            metavar="FILE",
-            help="File of the token that adds and removes vectors; made if missing.",
-        ),
-    ] = None,
-    batch: Annotated[int, typer.Option(min=1, max=1024, help="Most texts in a batch.")] = 64,
-    delay: Annotated[
-        float,
-        typer.Option(min=0, max=1000, metavar="MS", help="Wait of an idle server for more texts."),
-    ] = 2.0,
-    queue: Annotated[
-        int, typer.Option(min=1, help="Most texts that wait; further requests get 503.")
-    ] = 1024,
-    rate: Annotated[
-        float, typer.Option(min=0, help="Most texts per second of an address; 0 = no limit.")
-    ] = 0.0,
-    max_characters: Annotated[int, typer.Option(min=1, help="Most characters of a text.")] = 20_000,
-    max_vectors: Annotated[int, typer.Option(min=1, help="Most vectors.")] = 100_000,
-    cache_mb: Annotated[
-        int, typer.Option(min=0, help="Memory for vectors in the form that a pass needs.")
-    ] = 256,
-    threads: Annotated[int, typer.Option(min=0, help="Torch threads; 0 = all cores.")] = 0,
+    runs: options.Runs,
+    host: options.Host = "127.0.0.1",
+    port: options.Port = 8321,
+    keys: options.Keys = None,
+    token: options.Token = None,
+    operator_token: options.OperatorToken = None,
+    batch: options.Batch = 64,
+    delay: options.Delay = 2.0,
+    queue: options.Queue = 1024,
+    rate: options.Rate = 0.0,
+    max_characters: options.MaxCharacters = 20_000,
+    max_vectors: options.MaxVectors = 100_000,
+    cache_mb: options.CacheMegabytes = 256,
+    threads: options.Threads = 0,
 ) -> None:
     """Serve predictions of many runs from one backbone over HTTP.
 

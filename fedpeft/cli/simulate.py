@@ -12,6 +12,7 @@ import typer
 from fedpeft.cli.options import (
     ExperimentFile,
     FromRound,
+    NewRun,
     Overrides,
     check_from_round,
     read_experiment,
@@ -32,9 +33,7 @@ if TYPE_CHECKING:
 def simulate(
     experiment: ExperimentFile = None,
     overrides: Overrides = None,
-    out: Annotated[
-        Path | None, typer.Option(help="Run folder; default: runs/TASK-METHOD-TIME.")
-    ] = None,
+    out: NewRun = None,
     resume: Annotated[bool, typer.Option("--resume", help="Continue the run in --out.")] = False,
     from_round: FromRound = None,
     profile: Annotated[

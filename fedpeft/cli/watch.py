@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from fedpeft.cli.options import OpenPage
+
 if TYPE_CHECKING:
     from simulations.watch.source import Folders
 
@@ -28,7 +30,7 @@ def watch(
         bool,
         typer.Option("--token", help="Need a token at loopback, too: on a machine with others."),
     ] = False,
-    open_: Annotated[bool, typer.Option("--open", help="Open the page in a browser.")] = False,
+    open_: OpenPage = False,
 ) -> None:
     """Show runs and studies, finished and running, on a page of this machine.
 

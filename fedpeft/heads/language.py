@@ -1,6 +1,7 @@
-"""A head without parameters: the backbone's own frozen output embeddings, nothing trained.
+"""A head without trained parameters: the backbone's frozen output embeddings.
 
-Tasks of text predict tokens with it, and classes by likelihood their words' first tokens.
+Tasks of text predict tokens with it; classification by likelihood predicts the first token of each
+class's word.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ class _Nothing(Weights):
 class LanguageHead(Head):
     """A head without parameters: logits come from the output embeddings.
 
-    ``TextModel`` and ``LikelihoodModel`` compute them; the weights that it realises are empty.
+    ``TextModel`` and ``LikelihoodModel`` compute the logits; this head realises empty weights.
 
     Args:
         width: size of the representation.

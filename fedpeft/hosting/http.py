@@ -10,6 +10,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from starlette.datastructures import Headers
+from starlette.exceptions import HTTPException
+from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -80,3 +82,9 @@ def json_response(
 ) -> Response:
     """Return a value as one line of JSON."""
     return Response(json.dumps(value) + "\n", status, headers, "application/json")
+
+
+def json_error(request: Request, error: Exception) -> Response:
+    """Return the response to an HTTPException, a handler for Starlette."""
+    assert isinstance(error, HTTPException)  # for mypy: it is registered for no other
+    return json_response({"error": error.detail}, error.status_code, error.headers)

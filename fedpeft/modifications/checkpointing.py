@@ -1,4 +1,4 @@
-"""Gradient checkpointing: keep the inputs of each block, and compute it again in a backward pass.
+"""Gradient checkpointing: keep the inputs of each block, and recompute it in the backward pass.
 
 Chen et al. 2016 (arXiv 1604.06174), with one segment for each block. transformers' own
 checkpointing works only in training mode, which also switches dropout on, and its second pass would
@@ -24,10 +24,11 @@ from fedpeft.modifications.hooks import applied
 def recomputed(
     model: nn.Module, shape: BackboneShape, modifications: Sequence[Modification]
 ) -> Iterator[None]:
-    """Hook modifications into a model as ``applied`` does, with blocks that are computed twice.
+    """Hook modifications into a model as ``applied`` does, and checkpoint each block.
 
-    While the context is open, each block is inside a module that hooks in the changes of the block
-    for both passes. Changes outside the blocks stay hooked for the first pass only.
+    While the context is open, each block is wrapped in a module that hooks the block's changes in
+    for the forward pass and again for the recomputation. Changes outside the blocks are hooked in
+    for the forward pass only.
 
     Args:
         model: the backbone.
@@ -49,7 +50,7 @@ def recomputed(
 
 
 class _Recomputed(nn.Module):
-    """A block whose inner results are not kept for the backward pass.
+    """A block that is recomputed in the backward pass instead of keeping its activations.
 
     Args:
         block: the block; its attributes are also those of this module.

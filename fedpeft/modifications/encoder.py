@@ -41,7 +41,7 @@ class Encoder:
             the backbone.
         checkpointing: whether a backward pass computes each block again, see ``recomputed``.
         converts: whether passes under autocast run a copy of the backbone with converted weights,
-            see ``lowered``; not for a method that changes weights.
+            see ``lowered``; must be False for a method that changes weights.
     """
 
     def __init__(
@@ -56,7 +56,7 @@ class Encoder:
         mask_id = backbone.tokenizer.mask_token_id
         self._mask_id: int = -1 if mask_id is None else mask_id
         self._device = backbone.device.type
-        # Weights in bfloat16 are multiplied as they are.
+        # Layers with bfloat16 weights need inputs in bfloat16.
         chosen = choose_autocast(autocast, backbone.device, backbone.model.dtype)
         self._autocast = "bfloat16" if backbone.weights == "bfloat16" else chosen
 
@@ -105,7 +105,7 @@ class Encoder:
             ValueError: a modification adds tokens, which a pass with cached states cannot do.
         """
         if any(modification.adds_tokens for modification in modifications):
-            raise ValueError("a method that adds tokens has no passes of other code")
+            raise ValueError("a method that adds tokens cannot change passes that other code makes")
         others = [m for m in modifications if not isinstance(m, WeightChange)]
         model = self._backbone.model
         changes, arguments = prefixes_of(others, partial(self._module, model))

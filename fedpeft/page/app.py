@@ -23,8 +23,8 @@ from fedpeft.wire.messages import EXPERIMENT_BYTES
 VIEWS = ("list", "runs", "study", "server", "node")
 _NAMED = ("runs", "study")  # views of something that the address names
 MOST = 12  # runs that one page compares: as many as there are colors
-_PATIENCE = 0.5  # seconds until a stream ends when the server does
-_SILENCE = 15.0  # seconds after which a comment is sent: it finds readers that are gone
+_PATIENCE = 0.5  # seconds within which a stream ends when the server stops
+_SILENCE = 15.0  # seconds after which a comment is sent, to detect readers that disconnected
 
 
 class Feed(Protocol):
@@ -57,9 +57,9 @@ class Source(Protocol):
         """
 
 
-#: Does what a button says, ``(action, name, text) -> a line for the reader``; ``text`` is the body
-#: of the request. Called in a thread. Raises KeyError if there is no such action or name, and
-#: UserError if it cannot be done.
+#: Carries out the action of a button, ``(action, name, text) -> a line for the reader``; ``text``
+#: is the body of the request. Called in a thread. Raises KeyError for an unknown action or name,
+#: and UserError if the action is impossible.
 Act = Callable[[str, str, str], str]
 
 
@@ -74,7 +74,7 @@ def page_app(
     Args:
         source: of the data.
         access: who may read, and act.
-        stopping: whether the server ends, which then waits for streams that are open.
+        stopping: returns whether the server is stopping; open streams then end.
         act: see ``Act``; None = the pages have no buttons.
     """
     pages = _Pages(source, stopping, act, access.act if act else "")
@@ -106,7 +106,7 @@ class _Pages:
         return self._page(request.path_params["view"], request.query_params.getlist("name"))
 
     async def act(self, request: Request) -> Response:
-        """Do what a button says: ``POST /act/ACTION?name=...`` with a text as its body."""
+        """Carry out a button's action: ``POST /act/ACTION?name=...`` with a text as its body."""
         if self._act is None:
             raise HTTPException(404, "no such page")
         action, name = request.path_params["action"], request.query_params.get("name", "")

@@ -1,4 +1,4 @@
-"""Who may read a live page: checks before every answer, and headers of every answer.
+"""Access to a live page: checks of every request, and security headers of every response.
 
 - Host: a web page whose name was made to resolve to this machine (DNS rebinding) is refused.
 - Origin and Sec-Fetch-Site: requests that a page of another site makes are refused.
@@ -33,11 +33,11 @@ class Access:
 
     Attributes:
         token: needed to read it; "" = none is needed.
-        names: host names of the machine; without any, only loopback is served. IP addresses are
-            allowed with any name: no foreign name resolves to an address without being sent.
+        names: host names of the machine; without any, only loopback is served. With some, every
+            IP address is allowed as well: after DNS rebinding the Host header holds a name.
         cookie: name of the cookie, different for each server of a machine.
         path: of the pages below which the cookie is sent.
-        command: what prints the address with the token.
+        command: the command that prints the address with the token.
         act: needed in the header ``ACT`` of a POST; "" = the page is read-only.
     """
 

@@ -1,4 +1,4 @@
-"""Pages whose whole content is small: each change sends all of it again."""
+"""The feed of a page whose whole content is small, so that each change sends all of it."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from typing import Any
 
 
 class Snapshots:
-    """The feed of such a page, see ``fedpeft.page.app.Feed``; several threads may use it.
+    """A feed, see ``fedpeft.page.app.Feed``; several threads may use it.
 
     Args:
-        read: returns the entries of the page, which hold nothing that changes by itself, such as
-            an age in seconds.
+        read: returns the entries of the page. None may change with time alone, as an age in seconds
+            does: each change is sent.
         interval: seconds between two reads, which serve all readers of the page.
     """
 
@@ -26,7 +26,7 @@ class Snapshots:
         self._lock = threading.Lock()
 
     def whole(self) -> dict[str, Any]:
-        """Return the present content, with a cursor: its digest."""
+        """Return the current content, with its digest as the cursor."""
         with self._lock:
             if time.monotonic() - self._at >= self.interval:
                 content = self._read()
@@ -36,6 +36,6 @@ class Snapshots:
             return self._content
 
     def changes(self, cursor: str) -> dict[str, Any] | None:
-        """Return the present content; None if it is that of the cursor."""
+        """Return the current content; None if the cursor is its digest."""
         content = self.whole()
         return None if content["cursor"] == cursor else content

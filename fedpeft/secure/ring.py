@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 
 import numpy as np
 
-MOST_BITS = 56
 _ZERO = bytes(16)  # ChaCha20's counter and nonce: a seed is used for one stream
 
 

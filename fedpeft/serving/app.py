@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from fedpeft.errors import RunFailed, UserError
-from fedpeft.hosting.http import LoopbackHost, SameOrigin, bears, json_response
+from fedpeft.hosting.http import LoopbackHost, SameOrigin, bears, json_error, json_response
 from fedpeft.predicting import Prediction
 from fedpeft.serving.catalog import Catalog
 from fedpeft.serving.engine import Engine
@@ -81,7 +81,7 @@ def serving_app(catalog: Catalog, settings: Serving) -> Starlette:
             *([Middleware(LoopbackHost)] if settings.loopback else ()),
             Middleware(SameOrigin),
         ],
-        exception_handlers={HTTPException: _error},
+        exception_handlers={HTTPException: json_error},
         lifespan=endpoint.lifespan,
     )
     app.router.redirect_slashes = False
@@ -244,8 +244,3 @@ def _shown(prediction: Prediction) -> dict[str, Any]:
 
 def _unauthorized(text: str) -> HTTPException:
     return HTTPException(401, text, {"WWW-Authenticate": "Bearer"})
-
-
-def _error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # for mypy: registered for no other
-    return json_response({"error": error.detail}, error.status_code, error.headers)

@@ -97,13 +97,11 @@ class Setup:
         tags = self.info.kind == "tags"
         return ("tags" if tags else self.representation, self.max_length, self.info.pair)
 
-    @property
-    def row_size(self) -> int:
-        """Count of numbers of a realised vector: its modifications, weight [C, width], bias [C]."""
-        return self.family.size + self.head.classes * (self.head.width + 1)
-
     def rows(self, vectors: Tensor) -> Tensor:
-        """Return realised task vectors: [G, P] -> [G, ``row_size``]."""
+        """Return realised task vectors: [G, P] -> [G, R].
+
+        A row has its modifications, the head's weight [C, width] and its bias [C].
+        """
         parameters = self.parameters.layout.unpack(vectors)
         changes = self.family.method.realise(parameters, self.family.operators)
         tensors = [tensor for change in changes for tensor in change.tensors().values()]

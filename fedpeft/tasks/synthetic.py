@@ -85,13 +85,8 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
     return Task(info, _draw(info, "train", sizes[0], seed), _draw(info, "eval", sizes[1], seed))
 
 
-def space_size(name: str) -> int:
-    """Return the number of distinct texts of a synthetic task."""
-    return GRAMMARS[name].classes * GRAMMARS[name].size
-
-
 def examples(name: str, indices: np.ndarray) -> Examples:
-    """Return the examples with these indices in ``[0, space_size(name))``, in order."""
+    """Return the examples with these indices, each from 0 to classes * size - 1, in order."""
     grammar = GRAMMARS[name]
     digits = np.stack(np.unravel_index(indices // grammar.classes, grammar.radices), axis=1)
     written = [

@@ -15,9 +15,10 @@ from fedpeft.errors import UserError
 from fedpeft.hosting.processes import Supervisor
 from server.host.health import superlink_answers
 from server.host.presence import ONLINE, Presence, last_seen
-from server.host.runs import Run, is_over, read_run, run_folders, signature
+from server.host.runs import RUN_FILES, Run, is_over, read_run, run_folders
 from server.registry import registered_nodes
 from server.remote.connection import Connection
+from server.view.state import signature
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric
@@ -66,7 +67,7 @@ class Metrics:
         """Return the watched runs; read only those whose files have changed."""
         current: dict[Path, tuple[object, Run]] = {}
         for folder in watched_runs(self.state):
-            now = signature(folder)
+            now = signature(folder, RUN_FILES)
             before, run = self._read.get(folder, (None, None))
             current[folder] = (now, run if run and before == now else read_run(folder))
         self._read = current  # replaced as a whole: scrapes may overlap

@@ -28,7 +28,7 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedpeft.hosting.http import LoopbackHost, bears, json_response
+from fedpeft.hosting.http import LoopbackHost, bears, json_error, json_response
 from fedpeft.hosting.processes import Supervisor
 from server.deployed import RUNS
 from server.host.folder import ServerFolder
@@ -101,7 +101,7 @@ def operations_app(
             Mount(PATH.rstrip("/"), pages),
         ],
         middleware=[Middleware(LoopbackHost)],
-        exception_handlers={HTTPException: _error},
+        exception_handlers={HTTPException: json_error},
     )
     app.router.redirect_slashes = False
     return app
@@ -208,8 +208,3 @@ def _offset(request: Request) -> int:
     if not (text.isascii() and text.isdigit() and len(text) < 20):
         raise HTTPException(400, "from: expected an offset in bytes")
     return int(text)
-
-
-def _error(request: Request, error: Exception) -> Response:
-    assert isinstance(error, HTTPException)  # for mypy: registered for no other
-    return json_response({"error": error.detail}, error.status_code, error.headers)

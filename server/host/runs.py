@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,9 @@ from server.byte_ledger import total_bytes
 from server.deployed import ENDED, RUNS
 from server.records import KINDS, WAYS, RoundLine, of_kind
 from server.runfolder import RESULT, ROSTER, ROUNDS, RunFolder
+
+#: Files from which ``read_run`` reads.
+RUN_FILES = (EXPERIMENT, ROUNDS, RESULT, ENDED, ROSTER)
 
 
 @dataclass(frozen=True)
@@ -84,16 +86,6 @@ def _state(folder: Path, ended: dict[str, Any]) -> str:
     if not ended["ok"]:
         return "failed"
     return "finished" if (folder / RESULT).exists() else "unfinished"
-
-
-def signature(folder: Path) -> tuple[tuple[int, int, int], ...]:
-    """Return a value that changes whenever the result of ``read_run`` may change."""
-    stats = []
-    for name in (EXPERIMENT, ROUNDS, RESULT, ENDED, ROSTER):
-        with suppress(FileNotFoundError):
-            about = (folder / name).stat()
-            stats.append((about.st_ino, about.st_mtime_ns, about.st_size))
-    return tuple(stats)
 
 
 def sent_by_client(folder: Path) -> dict[int, dict[str, int]]:

@@ -1,4 +1,4 @@
-"""Some runs of one page, as they grow."""
+"""The feed of a page of one or several runs."""
 
 from __future__ import annotations
 

@@ -37,9 +37,7 @@ def state_of(path: Path) -> tuple[State, str]:
     return ("running" if RunFolder(path).in_use() else "unfinished"), ""
 
 
-def signature(
-    path: Path, names: tuple[str, ...] = (EXPERIMENT, RESULT, ENDED, REFUSED)
-) -> Signature:
+def signature(path: Path, names: tuple[str, ...] = HEAD) -> Signature:
     """Return a value that changes when one of the named files changes."""
     stats = []
     for name in names:

@@ -24,7 +24,6 @@ from __future__ import annotations
 import io
 import json
 import logging
-import subprocess
 import sys
 import tempfile
 import time
@@ -52,7 +51,7 @@ from simulations.benchmarks.common import (
     Report,
     alternate,
     arguments_of,
-    child,
+    child_json,
     compare,
     difference,
     record,
@@ -141,11 +140,9 @@ def bare_process(arguments: Sequence[str]) -> None:
 def in_process(side: str, options: Namespace, out: Path) -> tuple[Measurement, np.ndarray]:
     """Run one side of this module in a fresh process; return its figures and vector [P]."""
     code = f"import sys; from simulations.benchmarks import aggregation as module; module.{side}"
-    command = child(f"{code}(sys.argv[1:])", str(options.clients), str(SIZE), str(out))
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{side}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1]), np.load(out / "vector.npy")
+    arguments = str(options.clients), str(SIZE), str(out)
+    figures = child_json(f"{code}(sys.argv[1:])", *arguments)
+    return figures, np.load(out / "vector.npy")
 
 
 def measure(options: Namespace) -> Report:

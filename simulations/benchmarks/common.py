@@ -11,6 +11,7 @@ import json
 import os
 import platform
 import shlex
+import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -91,6 +92,18 @@ def timed(call: Callable[[], ResultT]) -> tuple[Timing, ResultT]:
 def child(code: str, *arguments: str) -> list[str]:
     """Return the command of a fresh Python process that runs ``code``."""
     return [sys.executable, "-c", code, *arguments]
+
+
+def child_json(code: str, *arguments: str) -> Any:
+    """Return the value of the last line, JSON, that ``code`` prints in a fresh Python process.
+
+    Raises:
+        RuntimeError: the process failed.
+    """
+    done = subprocess.run(child(code, *arguments), capture_output=True, text=True)
+    if done.returncode:
+        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
 
 
 def alternate(

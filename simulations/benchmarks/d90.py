@@ -31,7 +31,7 @@ from simulations.benchmarks.parts.ladder import Ladder, draw, ladders_of
 from simulations.study.display import StudyDisplay
 from simulations.study.execution import Pool
 from simulations.study.file import read
-from simulations.study.folder import LOG, STUDY, StudyFolder
+from simulations.study.folder import LOG, StudyFolder
 from simulations.study.plan import Plan
 from simulations.study.pool import run_jobs
 
@@ -129,7 +129,7 @@ def main(arguments: Sequence[str] | None = None, pool: Pool | None = None) -> Re
     options = parser.parse_args(arguments)
     study, text = read(options.study)
     plan = Plan(study, tuple(options.set))
-    resume = (options.out / STUDY).is_file()
+    resume = StudyFolder.is_at(options.out)
     folder = StudyFolder.create(options.out, text, resume, str(options.study), options.set)
     pool = pool or partial(run_jobs, count=options.jobs, log=folder.path / LOG)
     console = Console(markup=False, highlight=False)

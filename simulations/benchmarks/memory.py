@@ -15,7 +15,6 @@ from __future__ import annotations
 import json
 import logging
 import resource
-import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
@@ -26,7 +25,15 @@ from typing import Any
 import numpy as np
 
 from fedpeft.experiment.config import Experiment
-from simulations.benchmarks.common import Report, Row, arguments_of, child, record, script, slash_d
+from simulations.benchmarks.common import (
+    Report,
+    Row,
+    arguments_of,
+    child_json,
+    record,
+    script,
+    slash_d,
+)
 from simulations.simulation import prepare, simulate
 
 TARGET = 5.0  # MB for 100 additional clients
@@ -89,11 +96,7 @@ def in_processes(
     measurements: dict[int, list[Measurement]] = {size: [] for size in sizes}
     for _ in range(repeats):
         for size in sizes:
-            command = child(code, backbone, str(size), str(examples))
-            done = subprocess.run(command, capture_output=True, text=True)
-            if done.returncode:
-                raise RuntimeError(f"{size} clients on {backbone}: {done.stderr[-2000:]}")
-            measurements[size].append(json.loads(done.stdout.splitlines()[-1]))
+            measurements[size].append(child_json(code, backbone, str(size), str(examples)))
     return measurements
 
 

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import subprocess
 import sys
 import time
 from argparse import Namespace
@@ -35,7 +34,7 @@ from fedpeft.randomness import When
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.tasks.metrics import scores
 from fedpeft.training import evaluate, train_cohort
-from simulations.benchmarks.common import Report, Row, arguments_of, child, record, script
+from simulations.benchmarks.common import Report, Row, arguments_of, child_json, record, script
 from simulations.benchmarks.memory import resident
 
 STEPS = 5  # of one side per turn
@@ -124,10 +123,7 @@ def in_process(function: str, arguments: Sequence[str], kept: Path) -> dict[str,
     code = (
         f"import sys; from simulations.benchmarks import methods; methods.{function}(sys.argv[1:])"
     )
-    done = subprocess.run(child(code, *arguments), capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(arguments)}: {done.stderr[-2000:]}")
-    result = {**json.loads(done.stdout.splitlines()[-1]), "source": source_digest()}
+    result = {**child_json(code, *arguments), "source": source_digest()}
     kept.parent.mkdir(parents=True, exist_ok=True)
     write_json(kept, {"arguments": called, "result": result})
     print(f"{kept.stem}: {json.dumps(result)[:100]}", flush=True)

@@ -15,7 +15,6 @@ Example:
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 from argparse import Namespace
 from collections.abc import Callable, Sequence
@@ -36,7 +35,7 @@ from simulations.benchmarks.common import (
     Row,
     alternate,
     arguments_of,
-    child,
+    child_json,
     compare,
     record,
     script,
@@ -116,11 +115,7 @@ def peak(mode: Mode, options: Namespace) -> float:
     """
     code = "import sys; from simulations.benchmarks import projections as module; "
     sizes = [options.backbone, str(options.d), str(options.groups), options.device]
-    command = child(f"{code}module.memory_process(sys.argv[1:])", mode, *sizes)
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{' '.join(command[3:])}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return float(child_json(f"{code}module.memory_process(sys.argv[1:])", mode, *sizes))
 
 
 def measure(options: Namespace) -> Report:

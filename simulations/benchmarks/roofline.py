@@ -38,7 +38,6 @@ from simulations.benchmarks.parts.step_parts import (
     tokens_of_batches,
 )
 
-WORKS = ("training", "DP-SGD", "evaluation")
 TARGETS = "training 55 % in float32, 45 % in bfloat16; DP-SGD at most 1.10 of training"
 
 

@@ -20,7 +20,6 @@ Example:
 from __future__ import annotations
 
 import json
-import subprocess
 import sys
 import tempfile
 from argparse import Namespace
@@ -40,7 +39,7 @@ from simulations.benchmarks.common import (
     Row,
     alternate,
     arguments_of,
-    child,
+    child_json,
     compare,
     record,
     script,
@@ -152,11 +151,7 @@ def in_process(part: str, name: str, folder: Path, options: Namespace) -> Any:
     """Return the output of ``process`` in a fresh process."""
     settings = {key: getattr(options, key) for key in SETTINGS}
     code = "import sys; from simulations.benchmarks.table5 import process; process(sys.argv[1:])"
-    command = child(code, part, name, str(folder), json.dumps(settings))
-    done = subprocess.run(command, capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{name}, {part}: {done.stderr[-2000:]}")
-    return json.loads(done.stdout.splitlines()[-1])
+    return child_json(code, part, name, str(folder), json.dumps(settings))
 
 
 SETTINGS = ("size", "batch", "tokens", "threads", "device", "autocast", "repeats")

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import argparse
 import json
-import subprocess
 import sys
 import tempfile
 import time
@@ -24,7 +23,7 @@ from pathlib import Path
 from statistics import mean, stdev
 
 from fedpeft.experiment.config import Experiment
-from simulations.benchmarks.common import Report, Row, arguments_of, child, record, script
+from simulations.benchmarks.common import Report, Row, arguments_of, child_json, record, script
 from simulations.benchmarks.memory import resident
 from simulations.benchmarks.parts.short_runs import kept
 from simulations.simulation import prepare, simulate
@@ -51,12 +50,7 @@ def measured(settings: Sequence[str], folder: Path) -> Row:
 
     def figures() -> Row:
         code = "import sys; from simulations.benchmarks.upper_half import measure_process as m; "
-        done = subprocess.run(
-            child(code + "m(sys.argv[1:])", *settings), capture_output=True, text=True, check=False
-        )
-        if done.returncode:
-            raise SystemExit(f"{' '.join(settings)}: {done.stderr[-2000:]}")
-        return json.loads(done.stdout.splitlines()[-1])
+        return dict(child_json(code + "m(sys.argv[1:])", *settings))
 
     return kept(settings, folder, figures)
 

@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import ctypes
 import json
-import subprocess
 import sys
 import tempfile
 from argparse import Namespace
@@ -34,7 +33,7 @@ from simulations.benchmarks.common import (
     Report,
     Row,
     arguments_of,
-    child,
+    child_json,
     record,
     script,
     slash_d,
@@ -122,11 +121,7 @@ def _in_process(function: str, **options: Any) -> dict[str, Any]:
     code = (
         f"import sys; from simulations.benchmarks.weights import {function} as f; f(sys.argv[1:])"
     )
-    done = subprocess.run(child(code, json.dumps(options)), capture_output=True, text=True)
-    if done.returncode:
-        raise RuntimeError(f"{options}: {done.stderr[-2000:]}")
-    result: dict[str, Any] = json.loads(done.stdout.splitlines()[-1])
-    return result
+    return dict(child_json(code, json.dumps(options)))
 
 
 def report_of(backbone: str, options: Namespace, scores: dict[str, float]) -> Report:

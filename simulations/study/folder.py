@@ -43,6 +43,14 @@ class StudyFolder:
 
     path: Path
 
+    @staticmethod
+    def is_at(path: Path) -> bool:
+        """Return whether a folder is a study's, made by ``create``.
+
+        A study.toml alone does not make it one: users also keep their study files beside runs.
+        """
+        return (path / STUDY).is_file() and (path / ASKED).is_file()
+
     @classmethod
     def create(
         cls, path: Path, text: str, resume: bool, file: str = STUDY, overrides: Sequence[str] = ()
@@ -60,7 +68,7 @@ class StudyFolder:
             UserError: the folder holds other files, holds a study without ``resume``, holds none
                 with ``resume``, or cannot be written.
         """
-        there = (path / STUDY).is_file()
+        there = cls.is_at(path)
         if resume and not there:
             raise UserError(f"nothing to resume in '{path}': it holds no {STUDY}")
         if there and not resume:
@@ -88,7 +96,7 @@ class StudyFolder:
         Raises:
             UserError: it holds no study.
         """
-        if not (path / STUDY).is_file():
+        if not cls.is_at(path):
             raise UserError(f"'{path}' holds no study ({STUDY}); expected a folder of study run")
         return cls(path)
 
@@ -114,16 +122,14 @@ class StudyFolder:
         """Return the study's ``file`` and the overrides of the command line (``set``).
 
         Raises:
-            UserError: asked.json is damaged.
+            UserError: asked.json is missing or damaged.
         """
         path = self.path / ASKED
-        if not path.exists():
-            return {"file": STUDY, "set": []}
         try:
             asked = json.loads(path.read_text(encoding="utf-8"))
             return {"file": str(asked["file"]), "set": [str(change) for change in asked["set"]]}
-        except (ValueError, KeyError, TypeError):
-            raise UserError(f"'{path}' is damaged; choose another --out") from None
+        except (OSError, ValueError, KeyError, TypeError):
+            raise UserError(f"'{path}' is missing or damaged; choose another --out") from None
 
     def locked(self) -> AbstractContextManager[None]:
         """Lock the study against other processes; the lock of a killed process is released."""

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from fedpeft.errors import UserError
 from server.view.state import is_run
-from simulations.study.folder import STUDY
+from simulations.study.folder import STUDY, StudyFolder
 
 _DEPTH = 4  # folders within folders that are searched
 
@@ -52,7 +52,7 @@ def find(paths: Sequence[Path]) -> Found:
 
 
 def _below(folder: Path, relative: str, depth: int) -> Iterator[tuple[Path, str]]:
-    if is_run(folder) or (folder / STUDY).is_file():
+    if is_run(folder) or StudyFolder.is_at(folder):
         yield folder, relative
         return
     if not depth:

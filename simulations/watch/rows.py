@@ -1,4 +1,4 @@
-"""A line about each run, for lists of many: read once, and again when its files change."""
+"""The row of a run in a list of runs, read again only when the run's files change."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ from server.runfolder import RESULT, ROUNDS
 from server.view.state import HEAD, ROWS, signature, state_of
 
 _TAIL = 1 << 16  # bytes at the end of rounds.jsonl that are searched for its last line
-_SELDOM = 8  # a finished run is looked at in one of so many calls
+_SELDOM = 8  # a finished run is checked for changes in every eighth call
 
 Row = dict[str, Any]
 
 
 class RunRow:
-    """The line of one run, kept up to date by ``refresh``."""
+    """The row of one run, kept up to date by ``refresh``."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -29,7 +29,7 @@ class RunRow:
         self._calls = 0
 
     def refresh(self) -> bool:
-        """Read the run again if its files changed; return whether its line changed."""
+        """Read the run again if its files changed; return whether its row changed."""
         self._calls += 1
         if self.row.get("state") == "finished" and self._calls % _SELDOM:
             return False

@@ -13,14 +13,14 @@ class Versions:
     """Named rows, each with the version in which it last changed."""
 
     def __init__(self) -> None:
-        self._session = secrets.token_hex(4)  # cursors of an earlier server are not of this one
+        self._session = secrets.token_hex(4)  # tells cursors of an earlier process apart
         self._version = 0
         self._rows: dict[str, tuple[int, Row]] = {}
         self._gone: dict[str, int] = {}
 
     @property
     def cursor(self) -> str:
-        """The present version as text."""
+        """The current version as text."""
         return f"{self._session}.{self._version}"
 
     def put(self, name: str, row: Row) -> None:
@@ -44,7 +44,7 @@ class Versions:
     def since(self, cursor: str) -> dict[str, Any] | None:
         """Return ``{"rows", "gone", "whole", "cursor"}`` since a cursor; None if nothing changed.
 
-        Of a cursor of another server, all rows are returned, and ``whole`` is true.
+        For a cursor of another process, all rows are returned, and ``whole`` is true.
         """
         if cursor == self.cursor:
             return None

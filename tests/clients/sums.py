@@ -22,6 +22,7 @@ from fedpeft.wire.messages import PrepareReply
 from server.unmasking import Masked, Prepared, checked_shares, enough, read_prepared, unmasked
 
 BITS = 12
+SIZE = 40  # levels in an update
 WORK: Work = (b"vector", 1.0, 1.0)
 
 
@@ -116,3 +117,34 @@ class Federation:
         private = secrets.read(self.data[client]).private
         made = keys.simulated(seed, client)
         return keys.introduced(made, self.data[client].context, client, private).to_bytes()
+
+
+def updates(clients: list[int], number: int = 1) -> dict[int, np.ndarray]:
+    """Return an update of each client, levels from 0 to 15 [SIZE]."""
+    draw = np.random.default_rng(number)
+    return {client: draw.integers(0, 16, SIZE).astype(np.uint64) for client in clients}
+
+
+def play(
+    federation: Federation, lost_before: list[int], lost_after: list[int], number: int = 1
+) -> tuple[np.ndarray, np.ndarray]:
+    """The sum of a round in which some clients are lost, and what it should be."""
+    prepared = federation.prepare(number)
+    plain = updates(federation.clients, number)
+    masked = {
+        client: federation.mask(prepared, client, plain[client], number)
+        for client in federation.clients
+        if client not in lost_before
+    }
+    holders = [client for client in masked if client not in lost_after]
+    shares = {client: federation.reveal(client, masked, number) for client in holders}
+    levels, facts = federation.total(prepared, masked, shares, number)
+    assert facts.tolist() == [len(masked), 2 * len(masked)]
+    return levels, sum(plain[client] for client in masked)
+
+
+def mask_all(federation: Federation) -> None:
+    """Prepare round 1, and mask an update of every client."""
+    prepared, plain = federation.prepare(), updates(federation.clients)
+    for client in federation.clients:
+        federation.mask(prepared, client, plain[client])

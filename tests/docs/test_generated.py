@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import re
+import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 from pages import ROOT
@@ -53,3 +55,33 @@ def test_empty_parts_say_how_to_see_them_on_github() -> None:
         if page not in generate.COMMITTED:
             for part in generate._PART.finditer(page.read_text("utf-8")):
                 assert "`make docs`" in part[0] and part[0].count("`") >= 4, page
+
+
+def script(*arguments: str, where: Path) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, str(ROOT / "docs" / "generate.py"), *arguments]
+    return subprocess.run(command, cwd=where, capture_output=True, text=True, check=False)
+
+
+def test_help_explains_the_script_and_writes_nothing(tmp_path: Path) -> None:
+    shown = script("--help", where=tmp_path)
+    assert shown.returncode == 0
+    assert "--update" in shown.stdout and "Example: python docs/generate.py" in shown.stdout
+    assert not [*tmp_path.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        ([], "expected either FOLDER or --update"),
+        (["site", "--update"], "expected either FOLDER or --update"),
+        (["--upgrade"], "--upgrade"),
+        ([str(ROOT)], "cannot be in or above"),
+        ([str(ROOT / "docs" / "how-to")], "cannot be in or above"),
+    ],
+)
+def test_wrong_arguments_are_refused(
+    arguments: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit) as stop:
+        generate.main(arguments)
+    assert stop.value.code == 2 and message in capsys.readouterr().err

@@ -14,7 +14,7 @@ from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment
 from fedpeft.heads import Full, Head
 from fedpeft.methods import build_method
-from simulations.cohorts import CACHED, MOST, cohort_size, saved_bytes
+from simulations.cohorts import CACHED, KEPT, MOST, cohort_size, saved_bytes
 
 SIZE = 5000  # numbers of a task vector
 GB = 1 << 30
@@ -54,6 +54,13 @@ def test_on_a_cpu_small_work_is_batched_and_large_is_not() -> None:
     assert 2 <= chosen("minilm", 16, "local.batch_size=8") <= 10
     assert chosen("minilm", 64) == chosen("roberta-base", 64) == 1
     assert chosen("minilm", 16, size=CACHED) == 1
+    assert chosen("minilm", 16) < chosen("minilm", 16, "engine.autocast=bfloat16")
+
+
+@pytest.mark.parametrize(("backbone", "tokens"), [("tiny", 128), ("minilm", 13), ("minilm", 64)])
+def test_a_cohort_on_a_cpu_keeps_little_for_its_backward_pass(backbone: str, tokens: int) -> None:
+    kept = 16 * saved_bytes(KNOWN_SHAPES[backbone], tokens, 4)
+    assert chosen(backbone, tokens) == 1 or chosen(backbone, tokens) * kept <= KEPT
 
 
 def test_a_gpu_takes_what_fits_its_memory() -> None:

@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Literal
-
-import typer
+from typing import TYPE_CHECKING, Any
 
 from fedpeft.cli.options import AsJson, Overrides, read_experiment
 from fedpeft.cli.printing import headline, plain_console, plain_table, print_json
+from fedpeft.cli.privacy import audit_options as options
 from fedpeft.cli.privacy.audit_clients import TRIALS, audit_run
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
@@ -49,52 +48,15 @@ _VOCABULARY = 1000  # by default no inversion with more candidate tokens: it tak
 
 
 def audit(
-    experiment: Annotated[
-        Path | None,
-        typer.Argument(help="Experiment file (TOML); default: a quick experiment on tiny."),
-    ] = None,
+    experiment: options.AttackedExperiment = None,
     overrides: Overrides = None,
-    canaries: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of canaries; default: 200, but at most two thirds of the examples."
-        ),
-    ] = None,
-    rounds: Annotated[
-        int | None,
-        typer.Option(
-            min=1, help="Number of rounds to attack; default: 50, for clients those of the run."
-        ),
-    ] = None,
-    guesses: Annotated[
-        int | None,
-        typer.Option(
-            help="Number of guesses, half of them 'in'; default: half the canaries. Do not choose "
-            "it by the result: that voids the confidence."
-        ),
-    ] = None,
-    confidence: Annotated[
-        float, typer.Option(help="Confidence of the lower bound, in (0, 1).")
-    ] = 0.95,
-    inversion: Annotated[
-        bool | None,
-        typer.Option(
-            help="Also recover texts from single updates; default: if the dev texts have at most "
-            "1,000 different tokens."
-        ),
-    ] = None,
-    unit: Annotated[
-        Literal["example", "client"] | None,
-        typer.Option(
-            help="What to attack; default: client if privacy.unit is client, otherwise example."
-        ),
-    ] = None,
-    trials: Annotated[
-        int | None,
-        typer.Option(
-            min=2, help="client: canary clients in all runs together; default: 20,000, or more."
-        ),
-    ] = None,
+    canaries: options.Canaries = None,
+    rounds: options.Rounds = None,
+    guesses: options.Guesses = None,
+    confidence: options.Confidence = 0.95,
+    inversion: options.Inversion = None,
+    unit: options.Unit = None,
+    trials: options.Trials = None,
     as_json: AsJson = False,
 ) -> None:
     """Attack private training, and compare the leak with the claimed epsilon.

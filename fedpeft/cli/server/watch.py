@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Annotated
-
-import typer
-
+from fedpeft.cli.options import OnServer
 from fedpeft.errors import UserError
 
 
 def watch(
-    on: Annotated[
-        str, typer.Option("--on", help="Server: its state folder, connection file, or name.")
-    ],
+    on: OnServer,
 ) -> None:
     """Print the address of a server's live page: nodes, runs, refusals, processes and log.
 

@@ -15,7 +15,7 @@ function start() {
       ...data.names.map((name) => `name=${encodeURIComponent(name)}`)];
     source = new EventSource(`events?${query.join("&")}`);
     source.onopen = () => { status.textContent = "live"; };
-    source.onerror = () => { status.textContent = "not connected: this is the last that arrived; trying again"; };
+    source.onerror = () => { status.textContent = "not connected, reconnecting; the page shows the last data that arrived"; };
     source.onmessage = (event) => {
       const change = JSON.parse(event.data);
       cursor = change.cursor;

@@ -31,7 +31,7 @@ function contentText(message) {
   if (message.error) return `error: ${message.error}`;
   const bytes = Object.entries(message.content ?? {}).map(([name, count]) => `${name} ${bytesText(count)}`);
   const numbers = Object.entries(message.numbers ?? {}).map(([name, value]) => `${name} = ${shortText(value)}`);
-  return [...bytes, ...numbers].join(", ") || "nothing but the answer itself";
+  return [...bytes, ...numbers].join(", ") || "an empty reply";
 }
 
 function messagesTable(messages) {
@@ -42,7 +42,7 @@ function messagesTable(messages) {
 }
 
 function siteRunsTable(runs) {
-  const columns = [{ title: "run" }, { title: "about" }, ...["rounds trained", "messages", "sent", "of them updates", "received", "first", "last"].map((title) => ({ title, number: true }))];
+  const columns = [{ title: "run" }, { title: "about" }, ...["rounds trained", "messages", "sent", "of this, updates", "received", "first", "last"].map((title) => ({ title, number: true }))];
   const rows = runs.map((run) => [run.run, run.about || NONE, numberCell(run.rounds, countText), numberCell(run.messages, countText), numberCell(run.up, bytesText),
     numberCell(run.payload, bytesText), numberCell(run.down, bytesText), momentCell(run.first), momentCell(run.last)]);
   return table(columns, rows, "runs");
@@ -72,7 +72,7 @@ function nodeView(main, first) {
         ["rounds trained", countText(node.total.rounds), "requests answered with an update"],
         ["version", node.version, "fedpeft"],
       ]));
-      about.textContent = node.total.since ? `Kept since ${momentText(node.total.since)}, the oldest messages are dropped at some point. A message is written down before it leaves, so one that never arrived is here as well.` : "";
+      about.textContent = node.total.since ? `Recorded since ${momentText(node.total.since)}; the record has a limited size, so the oldest messages are dropped. A message is recorded before it is sent, so the record includes messages that never arrived.` : "";
     },
     privacy: (privacy) => redraw(places.privacy, ...(privacy === null ? [el("p", {}, "The privacy spent is being computed …")]
       : privacy.length ? privacy.map(budgetPart) : [el("p", {}, "No privacy was spent, and no limit is set: fedpeft node up --max-epsilon. Runs without privacy are in no ledger.")])),

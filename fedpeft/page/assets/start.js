@@ -9,7 +9,7 @@ function startForm(act, say) {
   const button = el("button", { type: "submit", class: "action", id: "start" }, "Start");
   const field = (label, input) => el("p", { class: "field" }, el("label", { for: input.id }, label), input);
   const form = el("form", { class: "start" },
-    el("p", { class: "soft", id: "start-hint" }, "The experiment is a TOML file as for fedpeft run; fedpeft config prints one with all settings. Paths in it are of the server and of the nodes."),
+    el("p", { class: "soft", id: "start-hint" }, "The experiment is a TOML file as for fedpeft run; fedpeft config prints one with all settings. Paths in it are paths on the server and on the nodes."),
     field("Name", name), field("Experiment from a file", file), field("Experiment", text), button);
 
   file.addEventListener("change", async () => {

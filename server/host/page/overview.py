@@ -16,13 +16,12 @@ from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
 from server.host.page.log import REFUSED, log_tail
 from server.host.presence import Line, Presence, connected_nodes
-from server.host.runs import Run, read_run, run_folders, sent_by_client, signature
+from server.host.runs import RUN_FILES, Run, read_run, run_folders, sent_by_client
 from server.host.status import describe_nodes
 from server.remote.connection import Connection
 from server.runfolder import BYTES, IDENTITY
 from server.runfolder import REFUSED as REFUSED_NODES
-from server.view.state import signature as signature_of
-from server.view.state import state_of
+from server.view.state import signature, state_of
 from server.wire_bytes import read_wire
 
 _RUNS = 50  # the latest ones
@@ -82,7 +81,7 @@ class Overview:
         """Return the latest runs, the last one at the end; read only those that changed."""
         current: dict[Path, tuple[object, Run]] = {}
         for folder in run_folders(self._state.path)[-_RUNS:]:
-            now = signature(folder)
+            now = signature(folder, RUN_FILES)
             before, run = self._read.get(folder, (None, None))
             current[folder] = (now, run if run and before == now else read_run(folder))
         self._read = current
@@ -90,7 +89,7 @@ class Overview:
         return {folder: run for folder, (_, run) in current.items()}
 
     def _sent_by_client(self, folder: Path) -> dict[int, dict[str, int]]:
-        now = signature_of(folder, (BYTES,))
+        now = signature(folder, (BYTES,))
         if self._sent.get(folder, (None, {}))[0] != now:
             self._sent[folder] = now, sent_by_client(folder)
         return self._sent[folder][1]
@@ -122,7 +121,7 @@ class Overview:
 def _presence(node: Mapping[str, Any], line: Line | None) -> dict[str, Any]:
     """Return a node's state, and when it was last seen; null if it is online.
 
-    The gateway's word counts first: it sees a connection end at once.
+    The gateway's view precedes Flower's: it notices the end of a connection at once.
     """
     if line and line.connected:
         return {"state": "online", "last_seen": None}

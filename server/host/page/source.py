@@ -37,7 +37,7 @@ def server_pages(
         state: the server's folder.
         supervisor: of the server's processes.
         presence: Flower's view of the nodes.
-        stopping: whether the server ends.
+        stopping: returns whether the server is stopping.
     """
     connection = state.connection()
     access = Access(

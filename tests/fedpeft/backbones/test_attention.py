@@ -82,7 +82,7 @@ def test_attention_in_16_bits_rounds_only_inputs_and_outputs(
 
 
 @pytest.mark.parametrize("masked", [False, True])
-@pytest.mark.parametrize("tokens", [17, 40, short_attention.TO])
+@pytest.mark.parametrize("tokens", [17, 40, short_attention.MAX_KEYS])
 def test_attention_by_products_in_bfloat16_is_off_by_two_last_bits(
     masked: bool, tokens: int
 ) -> None:

@@ -18,10 +18,11 @@ from torch import Tensor, nn
 from transformers.pytorch_utils import Conv1D
 from written_texts import text_batch, text_model
 
-from fedpeft.backbones import compact as module
-from fedpeft.backbones.compact import CompactLinear, FourBit, Rows, compact, weight_bytes
+from fedpeft.backbones import rounding
+from fedpeft.backbones.compact import CompactLinear, compact, weight_bytes
 from fedpeft.backbones.language import base_of
 from fedpeft.backbones.loading import Backbone, in_float32, load_backbone
+from fedpeft.backbones.rounding import FourBit, Rows
 from fedpeft.batches.batch import Batch
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
@@ -149,7 +150,7 @@ def test_weights_in_pieces(kind: type, monkeypatch: pytest.MonkeyPatch) -> None:
     compact(parent, "int8", CPU)
     whole = parent["layer"].stored
     inputs = torch.randn(2, 3, 24, requires_grad=True)
-    monkeypatch.setattr(module, "PIECE", 24 * 7)  # 40 rows in six pieces
+    monkeypatch.setattr(rounding, "PIECE", 24 * 7)  # 40 rows in six pieces
     assert len([*whole.pieces(torch.float32)]) == 6
     output = parent["layer"](inputs)
     cotangent = torch.randn_like(output)

@@ -102,7 +102,8 @@ def test_realised_vectors_are_kept_up_to_the_limit(kept: int) -> None:
     catalog = catalog_of("sentiment", "inference", "similarity")
     items = [Item(catalog["sentiment"], TEXTS[0])] * 2
     items += [Item(catalog[name], TEXTS[0], TEXTS[1]) for name in ("inference", "similarity")]
-    sizes = [4 * item.entry.setup.row_size for item in items[1:]]
+    setups = [item.entry.setup for item in items[1:]]
+    sizes = [4 * (s.family.size + s.head.classes * (s.head.width + 1)) for s in setups]
     engine = Engine(catalog.setups, sum(sizes[-kept:]) if kept else 0, most=8)
     for turn in range(1, 4):
         engine.answer(items)

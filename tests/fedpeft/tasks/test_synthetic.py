@@ -7,7 +7,8 @@ from fedpeft.backbones.tiny_words import vocabulary
 from fedpeft.errors import UserError
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks import load_task
-from fedpeft.tasks.synthetic import TASKS, examples, space_size
+from fedpeft.tasks.grammars import GRAMMARS
+from fedpeft.tasks.synthetic import TASKS, examples
 
 NAMES = [info.name for info in TASKS]
 PRAISE = (
@@ -94,6 +95,11 @@ def joined(texts):
 def keys(part):
     texts = joined(part.text)
     return set(zip(texts, part.text_pair or texts, strict=True))
+
+
+def space_size(name):
+    """Return the number of distinct texts of a synthetic task."""
+    return GRAMMARS[name].classes * GRAMMARS[name].size
 
 
 def synthetic(name, train=0, dev=0, seed=0):

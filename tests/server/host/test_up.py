@@ -22,6 +22,7 @@ from fedpeft.hosting.keys import make_node
 from fedpeft.hosting.ports import free_port
 from server.host.folder import ServerFolder
 from server.host.health import ask_health, superlink_answers
+from simulations.processes import alive
 
 pytestmark = pytest.mark.long
 COMMAND = (
@@ -63,14 +64,6 @@ def until(true: Callable[[], object], seconds: float = 90.0) -> None:
     while not true():
         assert time.monotonic() < limit, "did not happen in time"
         time.sleep(0.1)
-
-
-def alive(pid: int) -> bool:
-    """Return whether a process runs; one that only waits to be reaped does not."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except FileNotFoundError:
-        return False
 
 
 def end(process: subprocess.Popen[str]) -> None:

@@ -11,6 +11,7 @@ import pytest
 from made import add_lines, line, make_run
 
 from fedpeft.cli import main
+from simulations.study.folder import StudyFolder
 
 
 def data_of(path: Path) -> dict[str, Any]:
@@ -79,8 +80,7 @@ def test_wrong_arguments_are_errors_in_a_line(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     make_run(tmp_path / "run")
-    (tmp_path / "study").mkdir()
-    (tmp_path / "study" / "study.toml").touch()
+    StudyFolder.create(tmp_path / "study", "", resume=False)
     with pytest.raises(SystemExit) as stop:
         main(["report", *names, *options])
     assert stop.value.code == 2

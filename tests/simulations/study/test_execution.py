@@ -261,7 +261,7 @@ def test_overrides_of_the_command_line_are_kept_on_resume(tmp_path: Path) -> Non
         StudyFolder.create(path, "[axes]\nseed = [1]", True)
     assert (path / "study.toml").read_text() == GRID + "\n"
     (path / "asked.json").write_text("{}")
-    with pytest.raises(UserError, match=r"asked\.json' is damaged"):
+    with pytest.raises(UserError, match=r"asked\.json' is missing or damaged"):
         folder.plan()
 
 
@@ -286,6 +286,9 @@ def test_folders_without_a_study_are_refused(tmp_path: Path, folder_of: FolderOf
         StudyFolder.create(tmp_path / "other", GRID, False)
     with pytest.raises(UserError, match="holds no study"):
         StudyFolder.open(tmp_path / "other")
+    (tmp_path / "other" / "study.toml").write_text(GRID)  # a study file, not a study's folder
+    with pytest.raises(UserError, match="nothing to resume"):
+        StudyFolder.create(tmp_path / "other", GRID, True)
     with (
         folder.locked(),
         pytest.raises(UserError, match="in use by another process"),

@@ -90,6 +90,16 @@ def test_the_list_follows_its_runs(folder: Path) -> None:
     assert again and again["whole"] and len(again["rows"]) == 3
 
 
+def test_a_study_file_beside_runs_does_not_make_their_folder_a_study(folder: Path) -> None:
+    (folder / "study.toml").write_text(STUDY)
+    found = find([folder])
+    assert [*found.runs] == ["deep/er/two", "one"] and [*found.studies] == ["studies/s"]
+    (folder / "files").mkdir()
+    (folder / "files" / "study.toml").write_text(STUDY)
+    with pytest.raises(UserError, match="holds no run"):
+        find([folder / "files"])
+
+
 def test_a_damaged_run_is_listed_as_damaged(folder: Path) -> None:
     (folder / "deep" / "er" / "two" / "experiment.toml").write_text("= broken")
     rows = {row["name"]: row for row in Folders([folder]).feed("list", []).whole()["rows"]}
