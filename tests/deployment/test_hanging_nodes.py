@@ -40,18 +40,23 @@ def silent(client: int) -> dict[str, object]:
 
 
 def test_a_node_that_hangs_delays_few_rounds_by_the_timeout(deployed: Deployment) -> None:
-    """One train message and three handshakes; once it answers again, it takes part."""
+    """One train message and three handshakes; once it answers again, it takes part.
+
+    It is asked in round 7, and in round 12 if it is still busy with what waited for it.
+    """
     before = seen(deployed)
-    deployed.submit("hangs", [*SETTINGS, "federation.rounds=7", "local.steps=200"])
+    deployed.submit("hangs", [*SETTINGS, "federation.rounds=12", "local.steps=200"])
     with held(deployed, "hangs", 1, before, "north"):
         until(lambda: len(deployed.rounds("hangs")) == 5, "five rounds")
         status = describe_node(deployed.node("north"))
     deployed.finish("hangs")
     lines = deployed.rounds("hangs")
-    assert [line["failed"] for line in lines] == [[silent(0)]] + [[]] * 6
-    assert [line["clients"] for line in lines] == [1] * 6 + [2]
-    slow = [line["seconds"] > TIMEOUT for line in lines[:6]]
-    assert slow == [True] * 4 + [False] * 2, [line["seconds"] for line in lines]
+    assert [line["failed"] for line in lines] == [[silent(0)]] + [[]] * 11
+    clients = [line["clients"] for line in lines]
+    assert (clients[:6], clients[-1]) == ([1] * 6, 2), clients
+    slow = [line["seconds"] > TIMEOUT for line in lines]
+    assert slow[:6] == [True] * 4 + [False] * 2, [line["seconds"] for line in lines]
+    assert sum(slow[6:]) <= 1, [line["seconds"] for line in lines]
     assert max(line["seconds"] for line in lines) < TIMEOUT + 30
     assert f"no handshake: north: no reply within {TIMEOUT} s" in deployed.output("run-hangs")
     # The node's operator sees that the last message it answered is an old one.
