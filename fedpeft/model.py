@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from functools import partial
+from math import inf
 from typing import Self
 
 import numpy as np
@@ -14,7 +15,7 @@ from fedpeft.backbones.loading import Backbone, in_float32
 from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.batches.kept import KeptStates
-from fedpeft.batches.passes import pass_costs, passes_of
+from fedpeft.batches.passes import parts_by_length, pass_costs, passes_of
 from fedpeft.heads import Labelled
 from fedpeft.heads.states import label_weights
 from fedpeft.modifications import Modification
@@ -201,15 +202,23 @@ class TaskModel:
         pad_id = self.backbone.pad_id
         return collate(data, rows, pad_id, self.backbone.device, self.dtype, packed)
 
-    def passes(self, data: Sequence[Encoded], batches: Sequence[np.ndarray]) -> Iterator[Batch]:
+    def passes(
+        self,
+        data: Sequence[Encoded],
+        batches: Sequence[np.ndarray],
+        most: int | None = None,
+        packs: bool = True,
+    ) -> Iterator[Batch]:
         """Yield the batch of ``batches[g]`` of ``data[g]`` in the passes that cost least.
 
-        They are one packed pass or several padded ones, with some rows of each group.
+        They have some rows of each group, at most ``most``, and are packed if the model and
+        ``packs`` allow it and it costs less.
         """
         if self.trains_head_only and all(texts.states is not None for texts in data):
-            parts, packed = [[*batches]], False  # no text passes through the backbone
+            # No text passes through the backbone.
+            parts, packed = parts_by_length(data, batches, inf, most), False
         else:
-            parts, packed = passes_of(data, batches, self.costs, self.packs)
+            parts, packed = passes_of(data, batches, self.costs, packs and self.packs, most)
         for rows in parts:
             with phase("data"):
                 part = self.collate(data, rows, packed)

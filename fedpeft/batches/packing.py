@@ -26,6 +26,8 @@ class Packing:
             its text's first token, so that it never holds numbers of another text.
         is_text: 1 for the tokens of texts, 0 for padding, [N * T, 1].
         filled: 1 for the tokens of texts, 0 for those that fill up a group, [G * M, 1].
+        texts: the text of each packed token, int64 [G * M]; a token that fills up a group is
+            padding of its text.
         shape: N and T.
         groups: G.
     """
@@ -34,6 +36,7 @@ class Packing:
     places: Tensor
     is_text: Tensor
     filled: Tensor
+    texts: Tensor
     shape: tuple[int, int]
     groups: int
 
@@ -69,6 +72,7 @@ class Packing:
             tensor(places, torch.int64),
             tensor(mask.reshape(-1, 1), dtype),
             tensor(filled.reshape(-1, 1), dtype),
+            tensor(flat // mask.shape[1], torch.int64),
             mask.shape,
             groups,
         )
@@ -86,6 +90,14 @@ class Packing:
             packed.flatten(0, 1), self.places, self.origin, self.filled, self.is_text
         )
         return rows.unflatten(0, self.shape)
+
+    def spread(self, rows: Tensor) -> Tensor:
+        """Return [G * M, ...] of a row for each text, [N, ...]: each token gets its text's row.
+
+        The backward pass adds up the gradients of each text's tokens. Unlike a product with zeros
+        and ones, it carries no NaN from one text to another.
+        """
+        return rows.index_select(0, self.texts)
 
 
 def fill_with_first(places: np.ndarray, mask: np.ndarray) -> np.ndarray:

@@ -47,26 +47,39 @@ def pass_costs(device: str, width: int, vector_size: int) -> Costs:
 
 
 def passes_of(
-    data: Sequence[Encoded], batches: Sequence[np.ndarray], costs: Costs, packs: bool
+    data: Sequence[Encoded],
+    batches: Sequence[np.ndarray],
+    costs: Costs,
+    packs: bool,
+    most: int | None = None,
 ) -> tuple[list[list[np.ndarray]], bool]:
     """Return the rows of each client in each pass of a batch, and whether the passes are packed.
 
-    The batch is one packed pass, or several padded ones, whichever costs less.
+    The batch is packed in as few passes as ``most`` allows, or padded in several, whichever costs
+    less.
 
     Args:
         data: texts of each client.
         batches: rows of each client's batch.
         costs: costs of a pass.
         packs: whether packing is possible.
+        most: largest number of rows of a client in a pass; None = any number.
     """
-    parts = parts_by_length(data, batches, costs.per_pass)
+    parts = parts_by_length(data, batches, costs.per_pass, most)
     if not packs:
         return parts, False
-    lengths = _lengths(data, batches)
-    tokens = max(int(client.sum()) for client in lengths)
-    packed = costs.per_pass + costs.packing + (1 + costs.moving) * len(data) * tokens
+    longest = max(map(len, batches))
+    step = longest if most is None else most
+    whole = [[rows[at : at + step] for rows in batches] for at in range(0, longest, step or 1)]
+    extra = costs.per_pass + costs.packing
+    packed = sum(extra + (1 + costs.moving) * _packed_tokens(data, part) for part in whole)
     padded = sum(costs.per_pass + _padded_tokens(data, part) for part in parts)
-    return ([[*batches]], True) if packed < padded else (parts, False)
+    return (whole, True) if packed < padded else (parts, False)
+
+
+def _packed_tokens(data: Sequence[Encoded], rows: Sequence[np.ndarray]) -> int:
+    """Return the number of tokens of a packed pass."""
+    return len(data) * max(int(client.sum()) for client in _lengths(data, rows))
 
 
 def _lengths(data: Sequence[Encoded], rows: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -38,6 +38,8 @@ class Modification:
 
     Attributes:
         adds_tokens: whether texts get longer.
+        elementwise: whether each number of a hidden state changes by numbers of its own, as wide
+            as it; rows of ``apply`` may then be tokens instead of groups.
         site: name of the site.
         layer: index of the block; 0 for the embeddings and for whole weights.
         reads: what the change is computed from: ``input`` = the input of the site's module
@@ -48,6 +50,7 @@ class Modification:
     """
 
     adds_tokens: ClassVar[bool] = False
+    elementwise: ClassVar[bool] = False
     site: str
     layer: int
     reads: str = field(default="input", kw_only=True)
@@ -93,6 +96,7 @@ class Modification:
 class Shift(Modification):
     """h + value: the same shift for all tokens of a group."""
 
+    elementwise = True
     value: Tensor  # [G, width]
     reads: str = field(default="self", kw_only=True)
 
@@ -110,6 +114,7 @@ class Shift(Modification):
 class NormChange(Modification):
     """h + gain * x + bias: changes gain and bias of a norm whose normalised input is x."""
 
+    elementwise = True
     gain: Tensor  # [G, width]
     bias: Tensor | None  # [G, width]; None if the norm has no bias
     reads: str = field(default="normed", kw_only=True)

@@ -20,6 +20,7 @@ from fedpeft.modifications import Modification, WeightChange
 from fedpeft.modifications.checkpointing import recomputed
 from fedpeft.modifications.hooks import applied, hooked
 from fedpeft.modifications.inputs import model_inputs, padding_mask
+from fedpeft.modifications.packed import per_text
 from fedpeft.modifications.prompts import prefixes_of
 
 
@@ -87,6 +88,7 @@ class Encoder:
         others = [m for m in prepared if not isinstance(m, WeightChange)]
         model = self._model
         changes, arguments = prefixes_of(others, partial(self._module, model))
+        changes = per_text(changes, batch.packing)
         hooks = recomputed if self._checkpointing and torch.is_grad_enabled() else applied
         with self._precision(), hooks(model, self._shape, changes):
             if batch.states is None:

@@ -22,13 +22,11 @@ import torch
 from torch import Tensor
 
 from fedpeft.batches.encoded import Encoded
-from fedpeft.batches.passes import parts_by_length
 from fedpeft.norms import row_norms
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.noise import Noise, poisson
 from fedpeft.privacy.rgp import carriers_of
 from fedpeft.privacy.whole_weights import example_gradients
-from fedpeft.profiling import phase
 
 if TYPE_CHECKING:
     from fedpeft.model import TaskModel
@@ -94,10 +92,8 @@ def private_gradients(
     size = carriers.layout.size if carriers else vectors.shape[1]
     total = vectors.new_zeros(len(vectors), size)
     rows = max(1, private[0].physical_batch // len(private))
-    # Sorted by length to reduce padding; the order does not matter in a sum.
-    for chosen in parts_by_length(data, batches, model.costs.per_pass, rows):
-        with phase("data"):
-            part = model.collate(data, chosen)
+    # Gradients of whole weights come from the modules' padded inputs.
+    for part in model.passes(data, batches, rows, packs=model.method.grouped):
         if carriers:
             gradients = carriers.example_gradients(model, vectors, part)[0]
         else:

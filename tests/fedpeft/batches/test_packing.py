@@ -9,7 +9,7 @@ import pytest
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
-from models import VARIANTS, batch_of, build_model, random_vectors, small_backbone
+from models import GROUPED, SMALL, VARIANTS, batch_of, build_model, random_vectors, small_backbone
 
 from fedpeft.backbones.attention import EAGER, SDPA
 from fedpeft.batches.batch import collate
@@ -39,6 +39,22 @@ def test_gradients_and_losses_are_those_of_padded_texts(
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("groups", [1, 3])
+@pytest.mark.parametrize(("name", "values"), [v for v in VARIANTS if v[0] in GROUPED])
+def test_gradients_of_examples_are_those_of_padded_texts(
+    name: str, values: dict[str, object], groups: int
+) -> None:
+    model = build_model(small_backbone("roberta"), name, **values)
+    batch = batch_of(model.backbone, groups, 5, packed=True)
+    vectors = random_vectors(model, groups)
+    gradients, expected = (
+        model.example_gradients(vectors, batch),
+        model.example_gradients(vectors, replace(batch, packing=None)),
+    )
+    for one, other in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+
+
 @pytest.mark.parametrize("name", ["slash", "lora"])
 def test_a_non_finite_client_changes_no_other(name: str) -> None:
     model = build_model(small_backbone("roberta"), name)
@@ -49,8 +65,10 @@ def test_a_non_finite_client_changes_no_other(name: str) -> None:
     assert gradients.isfinite().all(1).tolist() == [False, True]
 
 
-def test_non_finite_states_change_no_other_example() -> None:
-    model = build_model(small_backbone("roberta"), "slash", d=12, layers="1")
+@pytest.mark.parametrize("packed", [False, True])
+@pytest.mark.parametrize("name", ["slash", "lora"])
+def test_non_finite_states_change_no_other_example(name: str, packed: bool) -> None:
+    model = build_model(small_backbone("roberta"), name, **{**SMALL[name], "layers": "1"})
     batch = batch_of(model.backbone, 1, 6)
     states = model.states_below(batch).clone()
     states[0] = float("inf")
@@ -64,7 +82,8 @@ def test_non_finite_states_change_no_other_example() -> None:
         states=states[batch.attention_mask.bool()],
     )
     pad_id = model.backbone.tokenizer.pad_token_id
-    ready = collate([texts], [np.arange(6)], pad_id, "cpu", torch.float64)
+    ready = collate([texts], [np.arange(6)], pad_id, "cpu", torch.float64, packed)
+    assert (ready.packing is not None) is packed
     gradients, _ = model.example_gradients(random_vectors(model, 1), ready)
     assert gradients.isfinite().all(1).tolist() == [False] + 5 * [True]
 

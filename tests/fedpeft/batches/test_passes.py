@@ -75,6 +75,19 @@ def test_passes_are_packed_where_that_costs_less() -> None:
         assert [len(rows[0]) for rows in passes] == [2, 2]
 
 
+def test_passes_have_at_most_so_many_rows_packed_or_not() -> None:
+    data = [ragged(np.array([2, 9, 30, 30])), ragged(np.array([5]))]
+    batches = [np.arange(4), np.arange(1)]
+    for costs, packs in ((Costs(10, 1, 0.01), True), (Costs(10, 1, 9.0), False)):
+        passes, packed = passes_of(data, batches, costs, True, most=3)
+        assert packed is packs
+        assert max(len(rows) for part in passes for rows in part) <= 3
+        for client, batch in enumerate(batches):
+            assert sorted(np.concatenate([part[client] for part in passes])) == [*batch]
+    none = np.array([], dtype=np.int64)
+    assert passes_of(data, [none, none], Costs(10, 1, 0.01), True, most=3) == ([], False)
+
+
 def test_equal_texts_are_not_packed() -> None:
     passes, packed = passes_of([ragged(np.full(5, 7))], [np.arange(5)], Costs(9, 1, 0.0), True)
     assert (len(passes), packed) == (1, False)
