@@ -130,7 +130,7 @@ def train_cohort(
             slopes, losses = measure(model, current, texts, batches, along, scale)
             gradients = combined(slopes, along)
         else:
-            gradients, losses = _mean_gradients(model, current, texts, batches, total[:rows])
+            gradients, losses = mean_gradients(model, current, texts, batches, total[:rows])
         history.append((losses, slopes))
         taken.take(gradients, [when.progress(step, count) for count in steps[:rows]])
     return _in_order(order, vectors, history, steps)
@@ -209,14 +209,22 @@ def _private_gradients(
     return gradients, gradients.new_full((len(vectors),), float("nan"))
 
 
-def _mean_gradients(
+def mean_gradients(
     model: TaskModel,
     vectors: Tensor,
     data: Sequence[Encoded],
     batches: Sequence[np.ndarray],
     total: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient of each client's mean loss, written into ``total`` [G, P], and losses."""
+    """Return the gradient [G, P] of each client's mean loss, written into ``total``, and losses [G].
+
+    Args:
+        model: the task model.
+        vectors: task vectors [G, P].
+        data: texts of each client.
+        batches: rows of each client's batch.
+        total: is overwritten.
+    """
     total.zero_()
     sizes = vectors.new_tensor([len(batch) for batch in batches])
     losses = vectors.new_zeros(len(vectors))

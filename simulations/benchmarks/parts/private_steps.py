@@ -21,7 +21,7 @@ from fedpeft.privacy.dpsgd import DPSGD, clipped_sums, private_gradients
 from fedpeft.privacy.noise import Noise, SeededNoise
 from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
-from fedpeft.training import train_cohort
+from fedpeft.training import mean_gradients, train_cohort
 from simulations.benchmarks.common import slash_d, timed
 
 SAME = 1e-4  # largest relative difference of Opacus's gradients from fedpeft's
@@ -77,9 +77,10 @@ def plain_step(runtime: Runtime) -> Step:
     """Return a step without privacy, as ``fedpeft.training`` does it."""
     vectors, local = start_of(runtime), runtime.experiment.local
     optimizer, lr = build_optimizer(local, vectors), vectors.new_tensor([[local.lr or 0.0]])
+    model, data, total = runtime.model, [runtime.train], torch.empty_like(vectors)
 
     def step(rows: np.ndarray) -> None:
-        gradients, _ = runtime.model.gradients(vectors, batch_of(runtime, rows))
+        gradients, _ = mean_gradients(model, vectors, data, [rows], total)
         optimizer.step(vectors, clip_rows(gradients, local.max_grad_norm), lr)
 
     return step
