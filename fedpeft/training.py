@@ -223,7 +223,7 @@ def mean_gradients(
         vectors: task vectors [G, P].
         data: texts of each client.
         batches: rows of each client's batch.
-        total: is overwritten.
+        total: the tensor [G, P] that is overwritten by the gradient.
     """
     total.zero_()
     sizes = vectors.new_tensor([len(batch) for batch in batches])
