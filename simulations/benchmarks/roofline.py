@@ -172,6 +172,11 @@ def _named(precision: str) -> str:
     return "float32" if precision == "off" else precision
 
 
+def _device(name: str) -> str:
+    """Return the device's name; a CPU's with the instructions that its matrix rate depends on."""
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}" if name == "cpu" else name
+
+
 def main(arguments: Sequence[str] | None = None) -> list[Report]:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
@@ -191,7 +196,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     for method in options.method:
         reports.append(measure(method, options))
         task = reports[-1].settings["task"]
-        case = f"{method}, {options.backbone}, {task}, {options.device}"
+        case = f"{method}, {options.backbone}, {task}, {_device(options.device)}"
         record("roofline", case, reports[-1], arguments, options.results)
     return reports
 
