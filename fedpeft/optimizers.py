@@ -7,15 +7,13 @@ from collections.abc import Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.optim.adamw import adamw
 
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.norms import row_norms
 from fedpeft.profiling import phase
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Gupta et al. 2023, appendix C
-#: Least second moment. Its root is negligible beside EPSILON in float32. A CPU needs 5 to 30 times
-#: as long for the root of 0 or of a number below 1e-37, and most of an embedding has no gradient.
-_LEAST = 1e-35
 _BLOCK = 1 << 21  # numbers of each tensor updated together; measured on a CPU
 
 
@@ -23,37 +21,48 @@ class Optimizer(ABC):
     """Updates rows of task vectors in place; its state has the same shape [K, P]."""
 
     @abstractmethod
-    def step(self, vectors: Tensor, gradients: Tensor, lr: Tensor) -> None:
+    def step(self, vectors: Tensor, gradients: Tensor, rates: Sequence[float]) -> None:
         """Update the first n rows.
 
         Args:
             vectors: [n, P], updated in place; n shrinks as clients finish.
             gradients: [n, P].
-            lr: learning rate of each row, [n, 1].
+            rates: learning rate of each row, n.
         """
 
 
 class AdamW(Optimizer):
-    """AdamW (Loshchilov & Hutter 2019) with torch.optim.AdamW's arithmetic."""
+    """AdamW (Loshchilov & Hutter 2019): PyTorch's fused one, which passes each number once."""
 
     def __init__(self, vectors: Tensor, weight_decay: float):
         self.mean, self.square = torch.zeros_like(vectors), torch.zeros_like(vectors)
         self.weight_decay, self.steps = weight_decay, 0
 
-    def step(self, vectors: Tensor, gradients: Tensor, lr: Tensor) -> None:
+    def step(self, vectors: Tensor, gradients: Tensor, rates: Sequence[float]) -> None:
         """See Optimizer."""
+        for rate in dict.fromkeys(rates):
+            # Row by row: the last numbers of a tensor are rounded differently.
+            rows = [row for row, own in enumerate(rates) if own == rate]
+            everything = (vectors, gradients, self.mean, self.square)
+            params, grads, means, squares = ([part[row] for row in rows] for part in everything)
+            steps = [vectors.new_full((), self.steps, dtype=torch.float32) for _ in rows]
+            adamw(
+                params,
+                grads,
+                means,
+                squares,
+                [],
+                steps,
+                fused=True,
+                amsgrad=False,
+                maximize=False,
+                beta1=BETA1,
+                beta2=BETA2,
+                lr=rate,
+                weight_decay=self.weight_decay,
+                eps=EPSILON,
+            )
         self.steps += 1
-        scale = (1 - BETA2**self.steps) ** 0.5
-        decay, rate = 1 - lr * self.weight_decay, lr / (1 - BETA1**self.steps)
-        for vector, gradient, mean, square, update in _blocks(
-            vectors, gradients, self.mean, self.square
-        ):
-            vector.mul_(decay)
-            mean.lerp_(gradient, 1 - BETA1)
-            square.mul_(BETA2).addcmul_(gradient, gradient, value=1 - BETA2)
-            torch.clamp(square, min=_LEAST, out=update).sqrt_().div_(scale).add_(EPSILON)
-            torch.div(mean, update, out=update).mul_(rate)
-            vector.sub_(update)
 
 
 class SGD(Optimizer):
@@ -63,8 +72,9 @@ class SGD(Optimizer):
         self.velocity = torch.zeros_like(vectors)
         self.weight_decay, self.momentum = weight_decay, momentum
 
-    def step(self, vectors: Tensor, gradients: Tensor, lr: Tensor) -> None:
+    def step(self, vectors: Tensor, gradients: Tensor, rates: Sequence[float]) -> None:
         """See Optimizer."""
+        lr = vectors.new_tensor(rates)[:, None]
         decay = 1 - lr * self.weight_decay
         for vector, gradient, velocity, update in _blocks(vectors, gradients, self.velocity):
             velocity.mul_(self.momentum).add_(gradient)
@@ -134,9 +144,9 @@ class Steps:
             gradients += self._local.proximal_mu * (current - initial)
         if self._fixed is not None:
             gradients.masked_fill_(self._fixed[:rows], 0)
-        lr = current.new_tensor([[learning_rate(self._local, share)] for share in progress])
+        rates = [learning_rate(self._local, share) for share in progress]
         with phase("optimiser"):
-            self._optimizer.step(current, clip_rows(gradients, self._max_norm), lr)
+            self._optimizer.step(current, clip_rows(gradients, self._max_norm), rates)
         if self._fixed is not None:  # of weight decay, too
             current.copy_(initial.where(self._fixed[:rows], current))
 

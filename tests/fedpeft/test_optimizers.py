@@ -34,7 +34,7 @@ def test_each_row_is_trained_as_by_torch(local: LocalSection) -> None:
     vectors = start.clone()
     optimizer = build_optimizer(local, vectors)
     for step in range(STEPS):
-        optimizer.step(vectors, gradients[step], rates[step])
+        optimizer.step(vectors, gradients[step], rates[step, :, 0].tolist())
     for row in range(ROWS):
         expected = start[row].clone().requires_grad_()
         other = torch_optimizer(local, expected)
@@ -56,7 +56,7 @@ def test_adamw_equals_torchs_for_tiny_squares(scale: float) -> None:
     other.param_groups[0]["lr"] = 0.1
     for gradient in gradients:
         expected.grad = gradient * scale
-        optimizer.step(vectors, gradient[None] * scale, torch.tensor([[0.1]]))
+        optimizer.step(vectors, gradient[None] * scale, [0.1])
         other.step()
     torch.testing.assert_close(vectors[0], expected.detach(), rtol=2e-7, atol=0)
 
@@ -74,8 +74,7 @@ def test_long_rows_are_updated_in_blocks_to_the_same_bits(name: str) -> None:
         vectors = start[:rows].repeat(1, size // short)
         optimizer = build_optimizer(local, vectors)
         for gradient in gradients:
-            lr = torch.full((rows, 1), 0.1)
-            optimizer.step(vectors, gradient[:rows].repeat(1, size // short), lr)
+            optimizer.step(vectors, gradient[:rows].repeat(1, size // short), [0.1] * rows)
         ends.append(vectors.view(rows, -1, short))
     for end in ends:
         assert torch.equal(end, ends[0][: len(end), :1].expand_as(end))
@@ -83,14 +82,31 @@ def test_long_rows_are_updated_in_blocks_to_the_same_bits(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", ["adamw", "sgd"])
+def test_a_row_of_a_cohort_gets_the_same_bits_as_alone(name: str) -> None:
+    local = LocalSection(optimizer=name, lr=0.1, momentum=0.5, weight_decay=0.1)
+    draw = torch.Generator().manual_seed(0)
+    start, *gradients = torch.randn(3, 3, 1003, generator=draw)  # no multiple of a vector's width
+    rates = [0.1, 0.3, 0.1]
+
+    def trained(rows: list[int]) -> torch.Tensor:
+        vectors = start[rows].clone()
+        optimizer = build_optimizer(local, vectors)
+        for gradient in gradients:
+            optimizer.step(vectors, gradient[rows], [rates[row] for row in rows])
+        return vectors
+
+    assert torch.equal(trained([0, 1, 2]), torch.cat([trained([row]) for row in range(3)]))
+
+
+@pytest.mark.parametrize("name", ["adamw", "sgd"])
 def test_finished_rows_do_not_change(name: str) -> None:
     local = LocalSection(optimizer=name, lr=0.1, momentum=0.5, weight_decay=0.1)
     vectors = torch.ones(3, 4, dtype=torch.float64)
     optimizer = build_optimizer(local, vectors)
-    gradient, lr = torch.ones(3, 4).double(), torch.full((3, 1), 0.1).double()
-    optimizer.step(vectors, gradient, lr)
+    gradient, rates = torch.ones(3, 4).double(), [0.1] * 3
+    optimizer.step(vectors, gradient, rates)
     kept = vectors.clone()
-    optimizer.step(vectors[:2], gradient[:2], lr[:2])
+    optimizer.step(vectors[:2], gradient[:2], rates[:2])
     assert torch.equal(vectors[2], kept[2])
     assert (vectors[:2] != kept[:2]).all()
 

@@ -76,12 +76,12 @@ def batch_of(runtime: Runtime, rows: np.ndarray) -> Batch:
 def plain_step(runtime: Runtime) -> Step:
     """Return a step without privacy, as ``fedpeft.training`` does it."""
     vectors, local = start_of(runtime), runtime.experiment.local
-    optimizer, lr = build_optimizer(local, vectors), vectors.new_tensor([[local.lr or 0.0]])
+    optimizer, rates = build_optimizer(local, vectors), [local.lr or 0.0]
     model, data, total = runtime.model, [runtime.train], torch.empty_like(vectors)
 
     def step(rows: np.ndarray) -> None:
         gradients, _ = mean_gradients(model, vectors, data, [rows], total)
-        optimizer.step(vectors, clip_rows(gradients, local.max_grad_norm), lr)
+        optimizer.step(vectors, clip_rows(gradients, local.max_grad_norm), rates)
 
     return step
 
@@ -95,11 +95,11 @@ def how(runtime: Runtime, noise: Noise, batch: int, expected: int) -> DPSGD:
 def private_step(runtime: Runtime, private: DPSGD) -> Step:
     """Return a step of DP-SGD, as ``fedpeft.training`` does it."""
     vectors, local, model = start_of(runtime), runtime.experiment.local, runtime.model
-    optimizer, lr = build_optimizer(local, vectors), vectors.new_tensor([[local.lr or 0.0]])
+    optimizer, rates = build_optimizer(local, vectors), [local.lr or 0.0]
 
     def step(rows: np.ndarray) -> None:
         gradients = private_gradients(model, vectors, [runtime.train], [rows], [private])
-        optimizer.step(vectors, gradients, lr)
+        optimizer.step(vectors, gradients, rates)
 
     return step
 
