@@ -216,7 +216,7 @@ def mean_gradients(
     batches: Sequence[np.ndarray],
     total: Tensor,
 ) -> tuple[Tensor, Tensor]:
-    """Return the gradient [G, P] of each client's mean loss, written into ``total``, and losses [G].
+    """Return the gradient [G, P] of each client's mean loss, and the losses [G].
 
     Args:
         model: the task model.
