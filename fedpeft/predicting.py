@@ -141,9 +141,8 @@ def _task_columns(trained: Trained) -> list[tuple[str, str]]:
     task = trained.experiment.task
     if task.name == "custom":
         return [(task.source, "") if task.kind == "text" else (task.text, task.text_pair)]
-    return [
-        names for info in glue.TASKS if info.name == task.name for names in glue.text_columns(info)
-    ]
+    infos = {info.name: info for info in glue.TASKS}
+    return glue.text_columns(infos[task.name]) if task.name in infos else []
 
 
 def _columns(table: Table, path: Path, candidates: Sequence[tuple[str, str]]) -> tuple[str, str]:

@@ -44,22 +44,16 @@ def _rows(path: Path) -> Iterator[list[str]]:
     tabs = path.suffix == ".tsv"
     number = 0  # of rows before this one
     with open(path, encoding="utf-8-sig", newline=None if tabs else "") as file:
+        # str.split: csv would limit the length of a field
         lines = (line.removesuffix("\n").split("\t") for line in file)
         try:
             for fields in lines if tabs else csv.reader(file, strict=True):
                 yield fields
                 number += 1
-        except csv.Error as error:
-            raise UserError(f"{path}: not a table: {_reason(error, number + 1)}") from None
-
-
-def _reason(error: csv.Error, line: int) -> str:
-    if "limit" in str(error):  # an unclosed quote, or a limit of the whole process
-        longest = f"more than {csv.field_size_limit():,} characters"
-        return f"a field in line {line} has {longest}; check its quotes, or use .tsv or .jsonl"
-    if "expected after" in str(error):
-        return f"text follows a closing quote in line {line}"
-    return "check its quotes"
+        except csv.Error as error:  # or a field is longer than csv.field_size_limit()
+            reason = f"{error} in line {number + 1}; check its quotes or save it as .jsonl"
+            reason = "check its quotes" if "end of data" in str(error) else reason
+            raise UserError(f"{path}: not a table: {reason}") from None
 
 
 def _read_jsonl(path: Path, wanted: _Wanted) -> Table:
@@ -92,7 +86,8 @@ def _read_parquet(path: Path, wanted: _Wanted) -> Table:
             index = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
             names = [name for name in file.schema_arrow.names if name not in index]
             content = file.read(_kept(names, wanted))
-            columns = {name: content.column(name).to_pylist() for name in content.column_names}
+            pairs = zip(content.column_names, content.columns, strict=True)
+            columns = {name: values.to_pylist() for name, values in pairs}
             return Table(tuple(names), columns, range(1, file.metadata.num_rows + 1))
     except (OSError, ValueError, ArrowException):
         raise UserError(f"{path}: cannot be read as Parquet") from None

@@ -35,8 +35,7 @@ class Columns:
     @property
     def names(self) -> list[str]:
         """Names of the columns."""
-        names = (self.text, self.text_pair, self.label, self.owner)
-        return [name for name in names if name]
+        return [name for name in (self.text, self.text_pair, self.label, self.owner) if name]
 
 
 def read_table(path: Path, wanted: Collection[str] | None = None) -> Table:
@@ -119,11 +118,7 @@ def check_columns(table: Table, path: Path, columns: Columns) -> None:
 
 
 def texts_of(table: Table, path: Path, column: str) -> list[str]:
-    """Return the texts of a column.
-
-    Raises:
-        UserError: a value is missing, is no text, or is blank.
-    """
+    """Return the texts of a column; raise UserError if one is missing or empty."""
     result = []
     for number, value in cells(table, path, column):
         if not isinstance(value, str):

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import csv
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -117,6 +119,17 @@ def test_parquet_keeps_types_and_leaves_out_a_stored_index(tmp_path: Path) -> No
     assert read_table(path).names == tuple(columns)
 
 
+def test_reading_parquet_needs_no_pandas(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"text": ["a"], "label": [[1, None]]}).to_parquet(path)
+    code = (
+        "import sys; from pathlib import Path; from fedpeft.tasks.readers import read_table\n"
+        f"print(dict(read_table(Path({str(path)!r})).columns), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "{'text': ['a'], 'label': [[1, None]]} False\n", done.stderr
+
+
 def test_selected_rows_keep_their_numbers() -> None:
     table = Table(("a", "b"), {"a": ["x", "y", "z"]}, range(1, 4))
     chosen = table.select([2, 0])
@@ -141,8 +154,8 @@ def test_long_fields_are_read_or_refused_by_line(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_table(tmp_path / "a.csv")
     assert str(caught.value) == (
-        f"{tmp_path / 'a.csv'}: not a table: a field in line 3 has more than 131,072 characters; "
-        "check its quotes, or use .tsv or .jsonl"
+        f"{tmp_path / 'a.csv'}: not a table: field larger than field limit (131072) in line 3; "
+        "check its quotes or save it as .jsonl"
     )
 
 
@@ -151,4 +164,5 @@ def test_text_behind_a_closing_quote_is_refused_by_line(tmp_path: Path) -> None:
     path.write_text('text,label\n"a",b\n"a" c,b\n')
     with pytest.raises(UserError) as caught:
         read_table(path)
-    assert str(caught.value) == f"{path}: not a table: text follows a closing quote in line 3"
+    reason = "',' expected after '\"' in line 3; check its quotes or save it as .jsonl"
+    assert str(caught.value) == f"{path}: not a table: {reason}"
