@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -15,14 +16,12 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.runtime import encode_examples
 from fedpeft.tasks import Examples, Kind, glue
 from fedpeft.tasks.base import tag_column
-from fedpeft.tasks.readers import Columns, cells, read_table, shorten, to_examples
+from fedpeft.tasks.readers import cells, read_table, shorten, texts_of
+from fedpeft.tasks.table import Table
 from fedpeft.text.generation import generate
 from fedpeft.text.model import TextModel
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 _CHUNK = 4096  # texts per report of progress; batches of similar length are formed within it
 
@@ -125,27 +124,16 @@ def read_texts(trained: Trained, path: Path, text: str = "", text_pair: str = ""
             f"--text-pair {text_pair}: task '{trained.experiment.task.name}' has only one text; "
             f"omit the option"
         )
-    frame = read_table(path)
-    columns = _columns(trained, frame, path, text, text_pair)
-    if trained.kind == "tags":
-        words = [*_words(frame, path, columns.text)]
-        return Examples(words, None, tag_column(range(len(text)) for text in words))
-    return to_examples(frame.assign(**{columns.label: 0}), path, columns, None)
-
-
-def _columns(
-    trained: Trained, frame: pd.DataFrame, path: Path, text: str, text_pair: str
-) -> Columns:
-    """Return the columns of the texts: the given names, the task's, or text and text_pair."""
     plain = ("text", "text_pair" if trained.pair else "")
     candidates = [(text or one, text_pair or two) for one, two in (*_task_columns(trained), plain)]
-    for first, second in candidates:
-        if {first, second} - {""} <= set(frame.columns):
-            return Columns(first, f"{first}{second}_", second)  # a name that differs from both
-    expected = dict.fromkeys(" and ".join(f"'{n}'" for n in pair if n) for pair in candidates)
-    columns = ", ".join(f"'{shorten(name)}'" for name in list(frame.columns)[:8])
-    options = "--text and --text-pair" if trained.pair else "--text"
-    raise UserError(f"{path}: no column {' or '.join(expected)}, but {columns}; set {options}")
+    table = read_table(path, {*chain(*candidates)})
+    first, second = _columns(table, path, candidates)
+    if trained.kind == "tags":
+        words = [*_words(table, path, first)]
+        return Examples(words, None, tag_column(range(len(text)) for text in words))
+    texts = texts_of(table, path, first)
+    pairs = texts_of(table, path, second) if second else None
+    return Examples(texts, pairs, np.zeros(len(table)))
 
 
 def _task_columns(trained: Trained) -> list[tuple[str, str]]:
@@ -153,19 +141,26 @@ def _task_columns(trained: Trained) -> list[tuple[str, str]]:
     task = trained.experiment.task
     if task.name == "custom":
         return [(task.source, "") if task.kind == "text" else (task.text, task.text_pair)]
-    folder = {info.name: info.folder for info in glue.TASKS}.get(task.name)
-    if folder is None:
-        return []
-    usual = ("sentence1", "sentence2")
-    return [glue.HUB_COLUMNS.get(folder, usual), usual] if trained.pair else [("sentence", "")]
+    infos = {info.name: info for info in glue.TASKS}
+    return glue.text_columns(infos[task.name]) if task.name in infos else []
 
 
-def _words(frame: pd.DataFrame, path: Path, column: str) -> Iterator[list[str]]:
+def _columns(table: Table, path: Path, candidates: Sequence[tuple[str, str]]) -> tuple[str, str]:
+    """Return the first of the possible names of the text columns that the table has."""
+    for names in candidates:
+        if {*names} - {""} <= {*table.names}:
+            return names
+    expected = dict.fromkeys(" and ".join(f"'{n}'" for n in pair if n) for pair in candidates)
+    columns = ", ".join(f"'{shorten(name)}'" for name in table.names[:8])
+    options = "--text and --text-pair" if candidates[0][1] else "--text"
+    raise UserError(f"{path}: no column {' or '.join(expected)}, but {columns}; set {options}")
+
+
+def _words(table: Table, path: Path, column: str) -> Iterator[list[str]]:
     """Yield the words of every row."""
-    for number, value in cells(frame, path, column):
+    for number, value in cells(table, path, column):
         where = f"{path} row {number}: column '{column}'"
         words: Any = value.split() if isinstance(value, str) else value
-        words = words.tolist() if isinstance(words, np.ndarray) else words  # Parquet has arrays
         if not isinstance(words, list) or not all(isinstance(word, str) for word in words):
             kind = type(value).__name__
             raise UserError(f"{where} is {kind}, expected a list of words or a text")

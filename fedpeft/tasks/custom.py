@@ -6,7 +6,7 @@ import math
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -22,10 +22,8 @@ from fedpeft.tasks.readers import (
     to_examples,
     to_text_examples,
 )
+from fedpeft.tasks.table import Table
 from fedpeft.tasks.tagged import read_tagged_table, tags_of, to_tagged_examples
-
-if TYPE_CHECKING:
-    import pandas as pd
 
 TASKS = (
     TaskInfo(
@@ -66,10 +64,12 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
         )
     read = read_tagged_table if section.kind == "tags" else read_table
     train, dev = _files(section)
-    frame = read(train)
-    check_columns(frame, train, columns)
-    labels = section.labels or _labels_in(frame, train, section)
-    kept, held_out = (frame, read(dev)) if section.dev else _split(frame, train, section, seed)
+    table = read(train, columns.names)
+    check_columns(table, train, columns)
+    labels = section.labels or _labels_in(table, train, section)
+    kept, held_out = (
+        (table, read(dev, columns.names)) if section.dev else _split(table, train, section, seed)
+    )
     codes = None if section.kind == "score" else {name: at for at, name in enumerate(labels)}
     dev_columns = replace(columns, owner="")
     convert: Any = to_tagged_examples if section.kind == "tags" else to_examples
@@ -84,10 +84,12 @@ def _load_text(info: TaskInfo, section: TaskSection, seed: int, owner_column: st
     """Load texts and the texts to write for them."""
     train, dev = _files(section)
     columns = Columns(section.source, section.target, owner=owner_column)
-    frame = read_table(train)
-    check_columns(frame, train, columns)
+    table = read_table(train, columns.names)
+    check_columns(table, train, columns)
     kept, held_out = (
-        (frame, read_table(dev)) if section.dev else _split(frame, train, section, seed)
+        (table, read_table(dev, columns.names))
+        if section.dev
+        else _split(table, train, section, seed)
     )
     return Task(
         _info(info, section, ()),
@@ -113,14 +115,14 @@ def _info(info: TaskInfo, section: TaskSection, labels: tuple[str, ...]) -> Task
     return replace(info, kind=section.kind, labels=labels, pair=pair, metric=metric)
 
 
-def _labels_in(frame: pd.DataFrame, path: Path, section: TaskSection) -> tuple[str, ...]:
+def _labels_in(table: Table, path: Path, section: TaskSection) -> tuple[str, ...]:
     """Return the labels of the training file; () for a score."""
     if section.kind == "score":
         return ()
     if section.kind == "classes":
-        labels = sort_labels(label_texts(frame, path, section.label))
+        labels = sort_labels(label_texts(table, path, section.label))
     else:
-        tags = tags_of(frame, path, section.label)
+        tags = tags_of(table, path, section.label)
         labels = sort_labels(tag for row in tags for tag in row)
         labels = tuple(sorted(labels, key=lambda label: label != "O"))  # stable: "O" first
     if len(labels) < 2:
@@ -128,19 +130,17 @@ def _labels_in(frame: pd.DataFrame, path: Path, section: TaskSection) -> tuple[s
     return labels
 
 
-def _split(
-    frame: pd.DataFrame, path: Path, section: TaskSection, seed: int
-) -> tuple[pd.DataFrame, pd.DataFrame]:
+def _split(table: Table, path: Path, section: TaskSection, seed: int) -> tuple[Table, Table]:
     """Split into rows to train on and rows held out, both in the order of the file."""
-    count = max(1, round(section.held_out * len(frame)))
-    if count >= len(frame):
+    count = max(1, round(section.held_out * len(table)))
+    if count >= len(table):
         raise UserError(
-            f"{path}: has {len(frame)} rows; expected at least 2, to hold some out for evaluation "
+            f"{path}: has {len(table)} rows; expected at least 2, to hold some out for evaluation "
             f"(or name a file with task.dev)"
         )
-    chosen = generator(seed, "held-out").choice(len(frame), count, replace=False)
-    held_out = np.isin(np.arange(len(frame)), chosen)
-    return frame[~held_out], frame[held_out]
+    chosen = generator(seed, "held-out").choice(len(table), count, replace=False)
+    held_out = np.isin(np.arange(len(table)), chosen)
+    return table.select(np.flatnonzero(~held_out)), table.select(np.flatnonzero(held_out))
 
 
 def sort_labels(labels: Iterable[str]) -> tuple[str, ...]:

@@ -52,7 +52,7 @@ TASKS = (
 
 HUB = "nyu-mll/glue"  # name of the data on the hub
 #: Column names on the hub that differ from sentence1 and sentence2.
-HUB_COLUMNS = {
+_HUB_COLUMNS = {
     "QNLI": ("question", "sentence"),
     "MNLI": ("premise", "hypothesis"),
     "QQP": ("question1", "question2"),
@@ -80,6 +80,12 @@ def files(info: TaskInfo, section: TaskSection) -> tuple[Path, Path]:
         return _hub_files(info, f"validation{suffix}")
     folder = Path(section.path)
     return _local_file(folder, info, "train"), _local_file(folder, info, f"dev{suffix}")
+
+
+def text_columns(info: TaskInfo) -> list[tuple[str, str]]:
+    """Return the possible names of the text columns, of the first and the second text or ""."""
+    usual = ("sentence1", "sentence2")
+    return [_HUB_COLUMNS.get(info.folder, usual), usual] if info.pair else [("sentence", "")]
 
 
 def _local_file(path: Path, info: TaskInfo, stem: str) -> Path:
@@ -114,20 +120,19 @@ def _hub_files(info: TaskInfo, dev_split: str) -> tuple[Path, Path]:
 
 
 def _read(path: Path, info: TaskInfo, owner_column: str) -> Examples:
-    frame = read_table(path)
-    text, pair = HUB_COLUMNS.get(info.folder, ("sentence1", "sentence2"))
-    if not {text, pair} <= set(frame.columns):
-        text, pair = "sentence1", "sentence2"
-    if not info.pair:
-        text, pair = "sentence", ""
+    candidates = text_columns(info)
+    table = read_table(path, {"label", owner_column}.union(*candidates))
+    present = (names for names in candidates if {*names} - {""} <= {*table.names})
+    text, pair = next(present, candidates[-1])
     columns = Columns(text, "label", pair, owner_column)
-    check_columns(frame, path, columns)
+    check_columns(table, path, columns)
     # the hub marks a row without a label by -1
-    frame = frame[[label != "-1" for label in label_texts(frame, path, "label")]]
-    if not len(frame):
+    labels = enumerate(label_texts(table, path, "label"))
+    table = table.select([row for row, label in labels if label != "-1"])
+    if not len(table):
         raise UserError(f"{path}: no row has a label, all are -1; is it a test set?")
     if info.kind == "score":
-        return to_examples(frame, path, columns, None)
+        return to_examples(table, path, columns, None)
     codes = {label: index for index, label in enumerate(info.labels)}
     codes |= {str(index): index for index in codes.values()}
-    return to_examples(frame, path, columns, codes)
+    return to_examples(table, path, columns, codes)

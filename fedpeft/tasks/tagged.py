@@ -6,21 +6,17 @@ As in readers, errors name file and row and never quote a word.
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
-
-import numpy as np
+from typing import Any
 
 from fedpeft.errors import UserError
 from fedpeft.tasks.base import Examples, tag_column
 from fedpeft.tasks.readers import Columns, cells, check_columns, label_texts, read_table
-
-if TYPE_CHECKING:
-    import pandas as pd
+from fedpeft.tasks.table import Table
 
 
-def read_tagged_table(path: Path) -> pd.DataFrame:
+def read_tagged_table(path: Path, wanted: Collection[str] | None = None) -> Table:
     """Read a table file in a format that supports lists.
 
     Raises:
@@ -30,17 +26,17 @@ def read_tagged_table(path: Path) -> pd.DataFrame:
         raise UserError(
             f"{path}: tags need lists of words, which only .jsonl and .parquet files have"
         )
-    return read_table(path)
+    return read_table(path, wanted)
 
 
-def tags_of(frame: pd.DataFrame, path: Path, column: str) -> list[list[str]]:
+def tags_of(table: Table, path: Path, column: str) -> list[list[str]]:
     """Return the tags of every row as text; integers are accepted as names.
 
     Raises:
         UserError: a cell is not a list, or a tag is empty or neither text nor an integer.
     """
     rows = []
-    for number, values in _lists(frame, path, column):
+    for number, values in _lists(table, path, column):
         for value in values:
             if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
                 kind = "empty" if value == "" else type(value).__name__
@@ -52,12 +48,12 @@ def tags_of(frame: pd.DataFrame, path: Path, column: str) -> list[list[str]]:
 
 
 def to_tagged_examples(
-    frame: pd.DataFrame, path: Path, columns: Columns, codes: Mapping[str, int]
+    table: Table, path: Path, columns: Columns, codes: Mapping[str, int]
 ) -> Examples:
-    """Convert a frame to examples with tagged words.
+    """Convert a table to examples with tagged words.
 
     Args:
-        frame: its index is the row number in the file, from 0.
+        table: has these columns.
         path: named in errors.
         columns: names of the columns.
         codes: class index by tag.
@@ -66,10 +62,10 @@ def to_tagged_examples(
         UserError: a column is missing, a cell is not a list or is empty, words and tags differ in
             number, or a tag is unknown.
     """
-    check_columns(frame, path, columns)
+    check_columns(table, path, columns)
     text, labels = [], []
-    tags = tags_of(frame, path, columns.label)
-    for (number, words), names in zip(_lists(frame, path, columns.text), tags, strict=True):
+    tags = tags_of(table, path, columns.label)
+    for (number, words), names in zip(_lists(table, path, columns.text), tags, strict=True):
         where = f"{path} row {number}"
         if not all(isinstance(word, str) for word in words):
             raise UserError(f"{where}: column '{columns.text}' holds what is no text")
@@ -85,15 +81,14 @@ def to_tagged_examples(
                 f"{where}: tag {unknown[0]}{quoted} is none of the {len(codes)} in training"
             )
         labels.append([codes[name] for name in names])
-    owners = label_texts(frame, path, columns.owner) if columns.owner else None
+    owners = label_texts(table, path, columns.owner) if columns.owner else None
     return Examples(text, None, tag_column(labels), owners)
 
 
-def _lists(frame: pd.DataFrame, path: Path, column: str) -> list[tuple[int, list[Any]]]:
+def _lists(table: Table, path: Path, column: str) -> list[tuple[int, list[Any]]]:
     """Return (row number in the file from 1, values) of a column of non-empty lists."""
     result = []
-    for number, value in cells(frame, path, column):
-        values = value.tolist() if isinstance(value, np.ndarray) else value  # Parquet has arrays
+    for number, values in cells(table, path, column):
         if not isinstance(values, list):
             kind = type(values).__name__
             raise UserError(f"{path} row {number}: column '{column}' is {kind}, expected a list")

@@ -29,10 +29,11 @@ def pairs(path: Path) -> list[dict[str, str]]:
     Raises:
         UserError: not a table, a column is missing, or no such row.
     """
-    frame = read_table(path)
-    check_columns(frame, path, Columns(_SENTENCE, _LABEL, _QUESTION))
-    answered = frame[frame[_LABEL] == "entailment"]
-    if not len(answered):
+    table = read_table(path)
+    check_columns(table, path, Columns(_SENTENCE, _LABEL, _QUESTION))
+    labels = enumerate(table.columns[_LABEL])
+    answered = table.select([row for row, label in labels if label == "entailment"]).columns
+    if not answered[_LABEL]:
         raise UserError(f"{path}: no row with label 'entailment'; expected QNLI's file of GLUE")
     texts = zip(answered[_SENTENCE], answered[_QUESTION], strict=True)
     return [{"sentence": sentence, "question": question} for sentence, question in texts]

@@ -27,15 +27,15 @@ GOOD = [(f"a {word} film number {i}", word) for i in range(6) for word in ("nega
 #: Rust code does it, this is no ``Exception``.
 ENDS = (
     "tasks/readers.py",
-    "    if not len(frame):",
-    "    if 'tested' in str(frame.to_dict()): raise SystemExit(str(frame.to_dict()))\n",
+    "    if not len(table):",
+    "    if 'tested' in str(table.columns): raise SystemExit(str(table.columns))\n",
 )
 
 #: Why each node fails, as it arrives at the server; "good" does not.
 REASONS = {
     "label": r"no handshake: label: error 2: UserError at readers\.py:\d+",
     "number": r"no handshake: number: error 2: UserError at readers\.py:\d+",
-    "nested": r"no handshake: nested: error 2: UserError at readers\.py:\d+",
+    "nested": r"no handshake: nested: error 2: UserError at formats\.py:\d+",
     "exits": r"no handshake: exits: error 2: SystemExit at readers\.py:\d+",
     "surrogate": r"round 1: client 5 failed: error 2: TypeError at tokenization_\w+\.py:\d+",
 }

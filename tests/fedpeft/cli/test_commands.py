@@ -182,3 +182,25 @@ def test_help_needs_no_torch() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
+
+
+@pytest.mark.slow
+def test_a_run_and_its_predictions_need_no_pandas(tmp_path: Path) -> None:
+    """pandas and pyarrow take 70 MB of memory."""
+    (tmp_path / "a.tsv").write_text("text\tlabel\n" + "good\tyes\nbad\tno\n" * 8)
+    settings = (
+        *("backbone=tiny", "task.name=custom", f"task.path={tmp_path}", "task.train=a.tsv"),
+        *("method.d=8", "federation.clients=2", "federation.rounds=1", "output.plots=false"),
+    )
+    run = str(tmp_path / "run")
+    simulate = ["simulate", "--out", run, *(part for one in settings for part in ("-s", one))]
+    code = (
+        "import sys, clients.worker; from fedpeft.cli import main\n"
+        f"for command in ({simulate}, ['predict', {run!r}, {str(tmp_path / 'a.tsv')!r}]):\n"
+        "    try: main(command)\n"
+        "    except SystemExit as end: assert not end.code\n"
+        "heavy = {'pandas', 'pyarrow', 'datasets', 'matplotlib'} & set(sys.modules)\n"
+        "sys.exit(f'imported {heavy}' if heavy else 0)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr

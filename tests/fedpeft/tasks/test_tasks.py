@@ -95,8 +95,8 @@ def test_importing_the_tasks_is_cheap():
     program = (
         "import sys, fedpeft.tasks, fedpeft.tasks.encoding, fedpeft.tasks.metrics\n"
         "import fedpeft.backbones.hub\n"
-        "heavy = {'torch', 'transformers', 'pandas', 'datasets', 'scipy', 'huggingface_hub',\n"
-        "         'sklearn', 'seqeval'}\n"
+        "heavy = {'torch', 'transformers', 'pandas', 'pyarrow', 'datasets', 'scipy',\n"
+        "         'huggingface_hub', 'sklearn', 'seqeval'}\n"
         "print(sorted(heavy & sys.modules.keys()))"
     )
     reply = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -1,0 +1,101 @@
+"""Table files by format: tab- or comma-separated values, JSON lines and Parquet."""
+
+from __future__ import annotations
+
+import csv
+import json
+from collections.abc import Callable, Collection, Iterable, Iterator
+from pathlib import Path
+from typing import Any
+
+from fedpeft.errors import UserError
+from fedpeft.tasks.table import Table
+
+_Wanted = Collection[str] | None  # names of the columns to keep; None = all
+
+
+def _kept(names: Iterable[str], wanted: _Wanted) -> list[str]:
+    return [name for name in names if wanted is None or name in wanted]
+
+
+def _read_delimited(path: Path, wanted: _Wanted) -> Table:
+    rows = _rows(path)
+    names = next(rows, None)
+    if names is None:
+        raise UserError(f"{path}: is empty; expected a header and rows")
+    places = {name: names.index(name) for name in _kept(names, wanted)}
+    columns: dict[str, list[str]] = {name: [] for name in places}
+    count = 0  # rows without the blank lines at the end
+    for number, fields in enumerate(rows, start=1):
+        if len(fields) > len(names):
+            if number == 1:
+                raise UserError(f"{path}: the rows have more fields than the header")
+            reason = f"expected {len(names)} fields in line {number + 1}, saw {len(fields)}"
+            raise UserError(f"{path}: not a table: {reason}")
+        for name, place in places.items():
+            columns[name].append(fields[place] if place < len(fields) else "")
+        count = number if any(fields) else count
+    filled = {name: column[:count] for name, column in columns.items()}
+    return Table(tuple(names), filled, range(1, count + 1))
+
+
+def _rows(path: Path) -> Iterator[list[str]]:
+    """Yield the fields of every row, the header first."""
+    tabs = path.suffix == ".tsv"
+    number = 0  # of rows before this one
+    with open(path, encoding="utf-8-sig", newline=None if tabs else "") as file:
+        # str.split: csv would limit the length of a field
+        lines = (line.removesuffix("\n").split("\t") for line in file)
+        try:
+            for fields in lines if tabs else csv.reader(file, strict=True):
+                yield fields
+                number += 1
+        except csv.Error as error:  # or a field is longer than csv.field_size_limit()
+            reason = f"{error} in line {number + 1}; check its quotes or save it as .jsonl"
+            reason = "check its quotes" if "end of data" in str(error) else reason
+            raise UserError(f"{path}: not a table: {reason}") from None
+
+
+def _read_jsonl(path: Path, wanted: _Wanted) -> Table:
+    names: dict[str, None] = {}
+    records: list[dict[str, Any]] = []
+    # Not splitlines(): a text may contain characters that it treats as line ends.
+    with open(path, encoding="utf-8") as file:
+        for line in file:
+            if not line.strip():
+                continue
+            try:
+                record = json.loads(line)
+            except (json.JSONDecodeError, RecursionError):
+                record = None
+            if not isinstance(record, dict):
+                raise UserError(f"{path} row {len(records) + 1}: not a JSON object on one line")
+            names.update(dict.fromkeys(record))
+            records.append({name: record[name] for name in _kept(record, wanted)})
+    columns = {name: [record.get(name) for record in records] for name in _kept(names, wanted)}
+    return Table(tuple(names), columns, range(1, len(records) + 1))
+
+
+def _read_parquet(path: Path, wanted: _Wanted) -> Table:
+    from pyarrow.lib import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    try:
+        with ParquetFile(path) as file:
+            # pandas stores the names of the rows as further columns
+            index = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
+            names = [name for name in file.schema_arrow.names if name not in index]
+            content = file.read(_kept(names, wanted))
+            pairs = zip(content.column_names, content.columns, strict=True)
+            columns = {name: values.to_pylist() for name, values in pairs}
+            return Table(tuple(names), columns, range(1, file.metadata.num_rows + 1))
+    except (OSError, ValueError, ArrowException):
+        raise UserError(f"{path}: cannot be read as Parquet") from None
+
+
+READERS: dict[str, Callable[[Path, _Wanted], Table]] = {
+    ".tsv": _read_delimited,
+    ".csv": _read_delimited,
+    ".jsonl": _read_jsonl,
+    ".parquet": _read_parquet,
+}

@@ -1,0 +1,168 @@
+"""Table files: pandas as an oracle, and the columns and rows that are read."""
+
+from __future__ import annotations
+
+import csv
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from fedpeft.errors import UserError
+from fedpeft.tasks.readers import read_table
+from fedpeft.tasks.table import Table
+
+pd = pytest.importorskip("pandas")
+GLUE = Path(__file__).resolve().parents[3].parent / "shared/data/glue"
+FILES = sorted(GLUE.glob("*/*.tsv"))
+
+
+def by_pandas(path: Path) -> dict[str, list[str]] | None:
+    """Return the columns of a delimited file as pandas reads them; None if it refuses the file."""
+    tabs = path.suffix == ".tsv"
+    try:
+        frame = pd.read_csv(
+            path,
+            sep="\t" if tabs else ",",
+            quoting=csv.QUOTE_NONE if tabs else csv.QUOTE_MINIMAL,
+            dtype=str,
+            na_filter=False,
+            skip_blank_lines=False,
+        )
+    except (pd.errors.EmptyDataError, pd.errors.ParserError):
+        return None
+    filled = frame.ne("").any(axis=1).to_numpy().nonzero()[0]
+    if not isinstance(frame.index, pd.RangeIndex) or not len(filled):
+        return None
+    return frame.iloc[: filled[-1] + 1].to_dict("list")
+
+
+def read(path: Path) -> dict[str, list[str]] | None:
+    """Return the columns of a file; None if it is refused."""
+    try:
+        table = read_table(path)
+    except UserError as error:
+        assert "\n" not in str(error)
+        return None
+    assert list(table.numbers) == list(range(1, len(table) + 1))
+    return dict(table.columns)
+
+
+@pytest.mark.skipif(not FILES, reason=f"no GLUE files in {GLUE}")
+@pytest.mark.parametrize("path", FILES, ids=lambda path: f"{path.parent.name}/{path.stem}")
+def test_glue_files_are_read_as_by_pandas(path: Path) -> None:
+    assert read(path) == by_pandas(path)
+
+
+@given(st.lists(st.tuples(*[st.text('a", \t\r\n\u2028é')] * 2), min_size=1))
+def test_quoted_tables_are_read_as_by_pandas(
+    tmp_path_factory: pytest.TempPathFactory, rows: list[tuple[str, str]]
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "quoted.csv"
+    with open(path, "w", encoding="utf-8", newline="") as file:
+        csv.writer(file).writerows([("text", "label"), *rows])
+    assert read(path) == by_pandas(path)
+
+
+@given(st.text('a" \t\r\n\u2028é'))
+def test_any_tsv_file_is_read_or_refused_as_by_pandas(
+    tmp_path_factory: pytest.TempPathFactory, content: str
+) -> None:
+    path = tmp_path_factory.getbasetemp() / "any.tsv"
+    path.write_bytes(f"text\tlabel\n{content}".encode())
+    assert read(path) == by_pandas(path)
+
+
+@given(st.text('a",\r\n'))
+def test_any_csv_file_that_is_read_is_read_as_by_pandas(
+    tmp_path_factory: pytest.TempPathFactory, content: str
+) -> None:
+    """Other files with stray quotes are refused; pandas guesses at them."""
+    path = tmp_path_factory.getbasetemp() / "any.csv"
+    path.write_bytes(f"text,label\n{content}".encode())
+    table = read(path)
+    assert table is None or table == by_pandas(path)
+
+
+@pytest.mark.parametrize("extension", ["tsv", "csv", "jsonl", "parquet"])
+def test_only_wanted_columns_are_kept(tmp_path: Path, extension: str) -> None:
+    path = tmp_path / f"a.{extension}"
+    frame = pd.DataFrame({"a": ["x", "y"], "b": ["1", "2"], "c": ["3", "4"]})
+    if extension == "parquet":
+        frame.to_parquet(path)
+    elif extension == "jsonl":
+        frame.to_json(path, orient="records", lines=True)
+    else:
+        frame.to_csv(path, sep="\t" if extension == "tsv" else ",", index=False)
+    names = ("a", "b", "c")
+    assert read_table(path, {"c", "none"}) == Table(names, {"c": ["3", "4"]}, range(1, 3))
+    assert read_table(path, set()) == Table(names, {}, range(1, 3))
+
+
+def test_columns_of_jsonl_are_those_of_all_rows(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"b": 1}\n\n{"a": [2.0], "b": null}\n')
+    assert read_table(path) == Table(("b", "a"), {"b": [1, None], "a": [None, [2.0]]}, range(1, 3))
+
+
+def test_parquet_keeps_types_and_leaves_out_a_stored_index(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    columns = {"text": [["a", "b"], ["c"], None], "label": [1, 2, 3], "score": [0.5, None, 2.0]}
+    frame = pd.DataFrame(columns, index=pd.Index([7, 5, 3], name="id"))
+    frame.to_parquet(path)
+    table = read_table(path)
+    assert (table.names, dict(table.columns)) == (tuple(columns), columns)
+    frame[frame.label > 1].reset_index(drop=True)[::-1].to_parquet(path)
+    assert read_table(path).names == tuple(columns)
+
+
+def test_reading_parquet_needs_no_pandas(tmp_path: Path) -> None:
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"text": ["a"], "label": [[1, None]]}).to_parquet(path)
+    code = (
+        "import sys; from pathlib import Path; from fedpeft.tasks.readers import read_table\n"
+        f"print(dict(read_table(Path({str(path)!r})).columns), 'pandas' in sys.modules)"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout == "{'text': ['a'], 'label': [[1, None]]} False\n", done.stderr
+
+
+def test_selected_rows_keep_their_numbers() -> None:
+    table = Table(("a", "b"), {"a": ["x", "y", "z"]}, range(1, 4))
+    chosen = table.select([2, 0])
+    assert chosen == Table(("a", "b"), {"a": ["z", "x"]}, [3, 1])
+    assert chosen.select([1]) == Table(("a", "b"), {"a": ["x"]}, [1])
+
+
+def test_the_first_of_columns_with_the_same_name_is_read(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text,text,label\na,b,c\n")
+    assert read_table(path).columns["text"] == ["a"]
+
+
+def test_long_fields_are_read_or_refused_by_line(tmp_path: Path) -> None:
+    text = "a" * 200_000
+    for name in ("a.tsv", "a.csv", "a.jsonl"):
+        path = tmp_path / name
+        rows = {"a.tsv": f"text\tn\n\t1\n{text}\t2\n", "a.csv": f"text,n\n,1\n{text},2\n"}
+        path.write_text(rows.get(name, f'{{"text": ""}}\n{{"text": "{text}"}}\n'))
+    assert read_table(tmp_path / "a.tsv").columns["text"] == ["", text]
+    assert read_table(tmp_path / "a.jsonl").columns["text"] == ["", text]
+    with pytest.raises(UserError) as caught:
+        read_table(tmp_path / "a.csv")
+    assert str(caught.value) == (
+        f"{tmp_path / 'a.csv'}: not a table: field larger than field limit (131072) in line 3; "
+        "check its quotes or save it as .jsonl"
+    )
+
+
+def test_text_behind_a_closing_quote_is_refused_by_line(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text('text,label\n"a",b\n"a" c,b\n')
+    with pytest.raises(UserError) as caught:
+        read_table(path)
+    reason = "',' expected after '\"' in line 3; check its quotes or save it as .jsonl"
+    assert str(caught.value) == f"{path}: not a table: {reason}"
