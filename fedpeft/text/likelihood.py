@@ -10,6 +10,7 @@ and an embedding instead of one for every token.
 
 from __future__ import annotations
 
+from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -47,6 +48,11 @@ class LikelihoodModel(TaskModel):
             torch.tensor(ids, device=backbone.device, dtype=torch.int64)
             for ids in (words.tokens, words.start)
         )
+
+    @property
+    def form(self) -> tuple[Hashable, ...]:
+        """See ``TaskModel``."""
+        return (*super().form, self.words)
 
     def outputs(self, realised: Realised, batch: Batch) -> Tensor:
         """Return the logits of the classes' words, [N, C]."""
