@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
 from functools import partial
 from math import inf
@@ -88,7 +88,7 @@ class TaskModel:
         return self._realise(parameters)
 
     @property
-    def form(self) -> tuple[Hashable, ...]:
+    def form(self) -> tuple[object, ...]:
         """Everything a pass depends on besides realised task vectors and a batch.
 
         Models of equal forms can share a pass, see ``beside``.
@@ -104,7 +104,7 @@ class TaskModel:
             groups: number of rows of this model and of each other.
         """
         joint = copy(self)
-        members = [model._realise for model in (self, *others)]
+        members = self._realise, *(model._realise for model in others)
         joint._realise = JointRealiser(members, groups)
         return joint
 

@@ -10,7 +10,6 @@ and an embedding instead of one for every token.
 
 from __future__ import annotations
 
-from collections.abc import Hashable
 from typing import Any
 
 import torch
@@ -50,7 +49,7 @@ class LikelihoodModel(TaskModel):
         )
 
     @property
-    def form(self) -> tuple[Hashable, ...]:
+    def form(self) -> tuple[object, ...]:
         """See ``TaskModel``."""
         return (*super().form, self.words)
 

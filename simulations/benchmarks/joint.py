@@ -94,9 +94,9 @@ def separate(jobs: list[Job]) -> list[Outcome]:
 
 def apart(experiment: Experiment, one: Path, other: Path) -> float:
     """Return the difference of two runs' final vectors, relative to the update."""
-    vectors = [load_file(folder / VECTOR)["vector"] for folder in (one, other)]
+    actual, expected = (load_file(folder / VECTOR)["vector"] for folder in (one, other))
     start = runtime_of(experiment).parameters.initial(experiment.seed)
-    return difference(*vectors, start)
+    return difference(actual, expected, start)
 
 
 def measure(options: argparse.Namespace) -> Report:
