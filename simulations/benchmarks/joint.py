@@ -81,9 +81,14 @@ def run_cells(
 
 
 def joint(jobs: list[Job]) -> list[Outcome]:
-    """Run cells that share passes."""
+    """Run cells that share passes.
+
+    Raises:
+        SystemExit: they shared none.
+    """
     outcomes: list[Outcome] = []
-    run_together(jobs, outcomes.append)
+    if not run_together(jobs, outcomes.append):
+        raise SystemExit("the cells shared no step")
     return outcomes
 
 

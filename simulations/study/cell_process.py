@@ -80,8 +80,8 @@ def run_job(job: Job) -> Outcome:
         return _outcome(job)
 
 
-def run_together(jobs: Sequence[Job], report: Callable[[Outcome], None]) -> None:
-    """Run or resume alike cells in threads that share passes.
+def run_together(jobs: Sequence[Job], report: Callable[[Outcome], None]) -> int:
+    """Run or resume alike cells in threads that share passes; return the number of shared steps.
 
     Args:
         jobs: of the cells; a single one runs in this thread.
@@ -89,7 +89,7 @@ def run_together(jobs: Sequence[Job], report: Callable[[Outcome], None]) -> None
     """
     if len(jobs) == 1:
         report(run_job(jobs[0]))
-        return
+        return 0
     from fedpeft.joint import Meeting
     from fedpeft.runtime import own_runtimes
     from simulations.simulation import quiet
@@ -102,6 +102,7 @@ def run_together(jobs: Sequence[Job], report: Callable[[Outcome], None]) -> None
 
     with quiet(), ThreadPoolExecutor(len(jobs)) as threads:
         list(threads.map(run, jobs))
+    return meeting.shared
 
 
 def _outcome(job: Job) -> Outcome:
