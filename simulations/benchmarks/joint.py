@@ -51,6 +51,7 @@ def experiments_of(options: argparse.Namespace) -> list[Experiment]:
         *([f"method.d={slash_d(options.backbone)}"] if options.method == "slash" else []),
         f"federation.clients={options.clients}",
         f"federation.rounds={options.rounds}",
+        f"local.batch_size={options.batch}",
         f"engine.cohort={options.cohort}",
         f"engine.device={options.device}",
         f"engine.threads={options.threads}",
@@ -149,11 +150,13 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda")
     parser.add_argument("--clients", type=int, default=8, help="clients (8)")
     parser.add_argument("--examples", type=int, default=256, help="of all clients (256)")
-    parser.add_argument("--rounds", type=int, default=2, help="rounds (2)")
+    parser.add_argument("--batch", type=int, default=32, help="examples of a step (32)")
+    parser.add_argument("--rounds", type=int, default=1, help="rounds (1)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
     options = parser.parse_args(arguments)
     report = measure(options)
-    case = f"{options.backbone}, {options.device}, cohort {options.cohort or 'automatic'}"
+    cohort = options.cohort or "automatic"
+    case = f"{options.backbone}, {options.device}, cohort {cohort}, batch {options.batch}"
     record("joint", case, report, arguments, options.results)
     return report
 
