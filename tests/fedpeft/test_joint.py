@@ -11,13 +11,16 @@ from itertools import pairwise
 import numpy as np
 import pytest
 import torch
-from models import SMALL, encoded, task_model
+from models import SMALL, encoded, random_vectors, task_model
+from small_families import small_language, tolerance
+from written_texts import encoded_texts, text_model
 
 from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
+from fedpeft.gradients import Step
 from fedpeft.heads import Full, Head, Projected
-from fedpeft.joint import Meeting, runs_together
+from fedpeft.joint import Meeting, joint_gradients, runs_together
 from fedpeft.methods import build_method, settings_for
 from fedpeft.model import TaskModel
 from fedpeft.privacy.accounting import Mechanism
@@ -184,6 +187,20 @@ def test_runs_whose_joint_step_fails_continue_alone(
     assert meeting.shared == 0
     (line,) = caplog.messages
     assert "could not share a step and continue alone: " in line
+
+
+@pytest.mark.parametrize("family", ["gpt2", "bart"])
+def test_text_is_written_by_joint_models(family: str) -> None:
+    models = [text_model(small_language(family), "lora") for _ in range(2)]
+    texts, vectors = encoded_texts(models[0].backbone), random_vectors(models[0], 3)
+    steps = [
+        Step(models[0], vectors[:2], [texts, texts], [np.array([0, 1, 4]), np.array([2])]),
+        Step(models[1], vectors[2:], [texts], [np.array([3, 2])]),
+    ]
+    assert models[0].form == models[1].form
+    for actual, step in zip(joint_gradients(steps), steps, strict=True):
+        for one, other in zip(actual, step.gradients(), strict=True):
+            torch.testing.assert_close(one, other, rtol=0, atol=tolerance(family, other))
 
 
 def test_each_thread_measures_its_own_phases(tiny: Backbone) -> None:
