@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from copy import copy
 from functools import partial
 from math import inf
 from typing import Self
@@ -16,14 +17,12 @@ from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.batches.kept import KeptStates
 from fedpeft.batches.passes import parts_by_length, pass_costs, passes_of
-from fedpeft.heads import Labelled
-from fedpeft.heads.states import label_weights
 from fedpeft.modifications import Modification
 from fedpeft.modifications.encoder import Encoder, first_changed_block
 from fedpeft.parameters import Realised, TaskParameters
 from fedpeft.profiling import phase
-from fedpeft.projection.choice import operator
 from fedpeft.projection.operators import Mode
+from fedpeft.realising import JointRealiser, Realise, Realiser, form_of
 
 
 class TaskModel:
@@ -55,12 +54,7 @@ class TaskModel:
         self.method, self.head, self.layout = parameters.method, parameters.head, parameters.layout
         self.dtype: torch.dtype = backbone.dtype
         self._encoder = Encoder(backbone, autocast, checkpointing, self.method.grouped)
-        self._method_operators, self._head_operators = (
-            [operator(projection, backbone.device, self.dtype, projections) for projection in fixed]
-            for fixed in (self.method.projections(), self.head.projections())
-        )
-        weights = self.head.weights
-        self._labels = label_weights(weights, backbone) if isinstance(weights, Labelled) else None
+        self._realise: Realise = Realiser(parameters, backbone, projections)
         shape, changes = self.method.shape, self._example_modifications()
         first = first_changed_block(changes, shape.layers) if self.method.grouped else 0
         # Other families start at their first block, unless only the head is trained.
@@ -68,6 +62,7 @@ class TaskModel:
         self.adds_tokens = any(modification.adds_tokens for modification in changes)
         self.packs = shape.sites.packs and not self.adds_tokens
         self.costs = pass_costs(backbone.device.type, shape.width, self.layout.size)
+        self._passes = autocast, checkpointing, form_of(changes)
         self.keep_states(cache)
 
     def in_float32(self) -> Self:
@@ -90,9 +85,28 @@ class TaskModel:
         if groups != 1 and not self.method.grouped:
             name = type(self.method).__name__
             raise ValueError(f"{name} changes whole weights: one task vector, not {groups}")
-        modifications = self.method.realise(parameters, self._method_operators)
-        head = self.head.realise(parameters, self._head_operators, self._labels)
-        return Realised(modifications, *head)
+        return self._realise(parameters)
+
+    @property
+    def form(self) -> tuple[object, ...]:
+        """Everything a pass depends on besides realised task vectors and a batch.
+
+        Models of equal forms can share a pass, see ``beside``.
+        """
+        kinds = type(self), type(self.method), self.head.kind
+        return (*kinds, self.backbone, self.layout, self.first_block, *self._passes)
+
+    def beside(self, others: Sequence[TaskModel], groups: Sequence[int]) -> Self:
+        """Return a model of task vectors [G, P] whose first rows this model realises.
+
+        Args:
+            others: models of the same ``form``, which realise the following rows.
+            groups: number of rows of this model and of each other.
+        """
+        joint = copy(self)
+        members = self._realise, *(model._realise for model in others)
+        joint._realise = JointRealiser(members, groups)
+        return joint
 
     @property
     def blocks(self) -> Sequence[torch.nn.Module]:

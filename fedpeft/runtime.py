@@ -4,9 +4,12 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -36,6 +39,9 @@ from fedpeft.tasks.writing import encode_written
 from fedpeft.text.likelihood import LikelihoodModel
 from fedpeft.text.model import Search, TextModel
 from fedpeft.version import __version__
+
+if TYPE_CHECKING:
+    from functools import _lru_cache_wrapper
 
 #: Keys of ``Runtime.identity``, which server and node must have in common.
 COMMON = ("version", "experiment", "projection", "layout", "labels", "backbone")
@@ -243,7 +249,7 @@ def runtime_of(
 ) -> Runtime:
     """Return this process's runtime of an experiment: the same object for equal arguments.
 
-    Sets torch's number of threads to the experiment's.
+    A thread has its own with ``own_runtimes``. Sets torch's number of threads to the experiment's.
 
     Args:
         experiment: all settings.
@@ -253,14 +259,25 @@ def runtime_of(
     """
     engine = experiment.engine
     set_threads(engine.threads, engine.workers if engine.kind != "local" else 1)
-    return _runtime(experiment, files, content, weights)
+    return (_OWN.get() or _runtime)(experiment, files, content, weights)
 
 
-@lru_cache(maxsize=4)
-def _runtime(
-    experiment: Experiment, files: TaskSection | None, content: str, weights: str
-) -> Runtime:
+def _new(experiment: Experiment, files: TaskSection | None, content: str, weights: str) -> Runtime:
     return Runtime(experiment, files, weights=weights)
+
+
+_runtime = lru_cache(maxsize=4)(_new)
+_OWN: ContextVar[_lru_cache_wrapper[Runtime] | None] = ContextVar("own_runtimes", default=None)
+
+
+@contextmanager
+def own_runtimes() -> Iterator[None]:
+    """Keep the runtimes of this thread apart from the process's while the context is open."""
+    token = _OWN.set(lru_cache(maxsize=4)(_new))
+    try:
+        yield
+    finally:
+        _OWN.reset(token)
 
 
 @lru_cache(maxsize=16)
@@ -274,5 +291,8 @@ def parsed(toml: str) -> Experiment:
 
 
 def forget_runtimes() -> None:
-    """Drop all runtimes of this process: their data, models and kept states."""
-    _runtime.cache_clear()
+    """Drop the runtimes of this process, or of this thread if it has its own.
+
+    They hold data, models and kept states.
+    """
+    (_OWN.get() or _runtime).cache_clear()

@@ -18,9 +18,11 @@ from torch import Tensor
 from fedpeft.batches.batch import EVALUATION_BATCH, Batch, batches
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
+from fedpeft.gradients import Step
+from fedpeft.joint import gradients_of
 from fedpeft.model import TaskModel
 from fedpeft.optimizers import Steps
-from fedpeft.privacy.dpsgd import DPSGD, poisson_batches, private_gradients
+from fedpeft.privacy.dpsgd import DPSGD, poisson_batches
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
 from fedpeft.tasks.metrics import statistics, tag_statistics
@@ -123,14 +125,18 @@ def train_cohort(
         slopes = vectors.new_empty(rows, 0)
         if private:
             settings = [private[k] for k in active]
-            gradients, losses = _private_gradients(model, current, texts, batches, settings, kept)
+            gradients, losses = gradients_of(
+                Step(model, current, texts, batches, settings, fixed=kept)
+            )
         elif local.perturbations:
             along = directions(local, when, step, vectors)
             scale = local.perturbation_scale
             slopes, losses = measure(model, current, texts, batches, along, scale)
             gradients = combined(slopes, along)
         else:
-            gradients, losses = mean_gradients(model, current, texts, batches, total[:rows])
+            gradients, losses = gradients_of(
+                Step(model, current, texts, batches, total=total[:rows])
+            )
         history.append((losses, slopes))
         taken.take(gradients, [when.progress(step, count) for count in steps[:rows]])
     return _in_order(order, vectors, history, steps)
@@ -193,44 +199,6 @@ def _in_order(
     if len(inverse) > 1:  # avoid a copy, which takes long for `full`
         trained = trained[inverse]
     return CohortResult(trained, (sums / steps)[inverse], steps[inverse], measured[inverse])
-
-
-def _private_gradients(
-    model: TaskModel,
-    vectors: Tensor,
-    data: Sequence[Encoded],
-    batches: Sequence[np.ndarray],
-    private: Sequence[DPSGD],
-    fixed: Tensor | None,
-) -> tuple[Tensor, Tensor]:
-    """Return the noisy gradient of each client, [G, P], and NaN for its loss, [G]."""
-    with phase("DP"):
-        gradients = private_gradients(model, vectors, data, batches, private, fixed)
-    return gradients, gradients.new_full((len(vectors),), float("nan"))
-
-
-def mean_gradients(
-    model: TaskModel,
-    vectors: Tensor,
-    data: Sequence[Encoded],
-    batches: Sequence[np.ndarray],
-    total: Tensor,
-) -> tuple[Tensor, Tensor]:
-    """Return the gradient [G, P] of each client's mean loss, and the losses [G].
-
-    Args:
-        model: the task model.
-        vectors: task vectors [G, P].
-        data: texts of each client.
-        batches: rows of each client's batch.
-        total: the tensor [G, P] that is overwritten by the gradient.
-    """
-    total.zero_()
-    sizes = vectors.new_tensor([len(batch) for batch in batches])
-    losses = vectors.new_zeros(len(vectors))
-    for part in model.passes(data, batches):
-        losses += model.gradients(vectors, part, sizes, total)[1]
-    return total, losses
 
 
 def plan_batches(

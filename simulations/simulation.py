@@ -16,6 +16,7 @@ from clients.partition import save
 from fedpeft.adversary import target_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.joint import runs_together
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.vectorfile import EXPERIMENT
@@ -145,6 +146,7 @@ def cohort_of(runtime: Runtime) -> int:
     experiment, backbone = runtime.experiment, runtime.backbone
     cuda = backbone.device.type == "cuda"
     memory = torch.cuda.get_device_properties(backbone.device).total_memory if cuda else 0
+    memory //= runs_together()  # a pass holds the cohorts of all
     processes = actors_of(experiment.engine)[0] if experiment.engine.kind == "ray" else 1
     size, lengths = runtime.parameters.layout.size, runtime.lengths
     return cohort_size(experiment, backbone.shape, size, lengths, memory, processes)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Literal
+from typing import TYPE_CHECKING, Annotated, Literal, NamedTuple
 
 import typer
 
@@ -21,11 +21,38 @@ app = typer.Typer(no_args_is_help=True, help="Run many experiments from one file
 _File = Annotated[Path, typer.Argument(help="Study file (TOML).")]
 _Out = Annotated[Path | None, typer.Option(help="Study folder; default: runs/studies/NAME.")]
 _Jobs = Annotated[int, typer.Option(min=1, help="Number of parallel runs, one process each.")]
+_Joint = Annotated[
+    int,
+    typer.Option(
+        min=0,
+        max=16,
+        help="Alike runs at the same time in each process, which share passes through the "
+        "backbone; 0 = automatic: 4 on a GPU, 1 on a CPU.",
+    ),
+]
 _Resume = Annotated[bool, typer.Option("--resume", help="Continue the study in its folder.")]
 _On = Annotated[
     Literal["local", "ray"],
     typer.Option(help="This machine, or a Ray cluster that shares the study folder."),
 ]
+
+
+class Parallel(NamedTuple):
+    """What runs at the same time.
+
+    Attributes:
+        jobs: number of processes.
+        joint: alike runs in each of them; 0 = automatic.
+        on: "local" or "ray".
+    """
+
+    jobs: int
+    joint: int
+    on: str
+
+    def __str__(self) -> str:
+        """Return the options of the command line."""
+        return f"--jobs {self.jobs}" + (f" --joint {self.joint}" if self.joint else "")
 
 
 @app.command()
@@ -34,6 +61,7 @@ def run(
     overrides: Overrides = None,
     out: _Out = None,
     jobs: _Jobs = 1,
+    joint: _Joint = 0,
     resume: _Resume = False,
     on: _On = "local",
 ) -> None:
@@ -44,7 +72,7 @@ def run(
 
     Example: fedpeft study run simulations/studies/noniid-small.toml --jobs 2
     """
-    _run(file, overrides or [], out, jobs, resume, on, search_only=False)
+    _run(file, overrides or [], out, Parallel(jobs, joint, on), resume, search_only=False)
 
 
 @app.command()
@@ -53,6 +81,7 @@ def search(
     overrides: Overrides = None,
     out: _Out = None,
     jobs: _Jobs = 1,
+    joint: _Joint = 0,
     resume: _Resume = False,
     on: _On = "local",
 ) -> None:
@@ -62,7 +91,7 @@ def search(
 
     Example: fedpeft study search simulations/studies/communication-small.toml --jobs 2
     """
-    _run(file, overrides or [], out, jobs, resume, on, search_only=True)
+    _run(file, overrides or [], out, Parallel(jobs, joint, on), resume, search_only=True)
 
 
 @app.command()
@@ -87,11 +116,11 @@ def _run(
     file: Path,
     overrides: list[str],
     out: Path | None,
-    jobs: int,
+    parallel: Parallel,
     resume: bool,
-    on: str,
     search_only: bool,
 ) -> None:
+    from simulations.study.alike import at_once
     from simulations.study.display import StudyDisplay
     from simulations.study.execution import run_study, searched
     from simulations.study.file import read
@@ -108,26 +137,28 @@ def _run(
     try:
         plan = Plan(study, tuple(overrides))
         trials = [trial.cell for trial in plan.trials]
-        check_cells(StudyFolder(out), trials if search_only else [*trials, *plan.first_cells])
+        cells = trials if search_only else [*trials, *plan.first_cells]
+        check_cells(StudyFolder(out), cells)
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
-    if on == "ray":
+    if parallel.on == "ray":
         from simulations.ray import require_ray
 
         require_ray("--on ray")
+    joint = at_once(parallel.joint, [cell.experiment for cell in cells])
     folder = StudyFolder.create(out, text, resume, str(file), overrides)
     console = plain_console()
     console.print(_headline(plan), soft_wrap=True)
-    pool = _pool(folder, jobs, on)
+    pool = _pool(folder, parallel, joint)
     try:
-        with folder.locked(), StudyDisplay(folder, jobs, console) as display:
+        with folder.locked(), StudyDisplay(folder, parallel.jobs * joint, console) as display:
             if search_only:
                 outcomes = searched(folder, plan, pool, display)[1]
             else:
                 outcomes = run_study(folder, plan, pool, display)
     except KeyboardInterrupt:
         command = "search" if search_only else "run"
-        again = f"fedpeft study {command} {file} --out {out} --jobs {jobs} --resume"
+        again = f"fedpeft study {command} {file} --out {out} {parallel} --resume"
         raise Interrupted(f"finished runs are kept; `{again}` continues") from None
     _print_end(folder, search_only)
     if outcomes.failed:
@@ -141,16 +172,16 @@ def _headline(plan: Plan) -> str:
     return f"{plan.study.title or 'study'}: {plan.size} cells ({axes}){trials}"
 
 
-def _pool(folder: StudyFolder, jobs: int, on: str) -> Pool:
+def _pool(folder: StudyFolder, parallel: Parallel, joint: int) -> Pool:
     from simulations.study.folder import LOG
 
-    if on == "ray":
+    if parallel.on == "ray":
         from simulations.study.ray import run_on_ray
 
-        return partial(run_on_ray, count=jobs)
+        return partial(run_on_ray, count=parallel.jobs, joint=joint)
     from simulations.study.pool import run_jobs
 
-    return partial(run_jobs, count=jobs, log=folder.path / LOG)
+    return partial(run_jobs, count=parallel.jobs, log=folder.path / LOG, joint=joint)
 
 
 def _print_end(folder: StudyFolder, search_only: bool) -> None:

@@ -1,8 +1,8 @@
-"""A process that runs cells one after the other: ``python -m simulations.study.cell_process``.
+"""A process that runs cells: ``python -m simulations.study.cell_process``.
 
-Jobs come as lines of JSON at its standard input, and their outcomes go to its standard
-output. When the input ends, the study has ended, and this process ends at once: the cell can be
-resumed.
+Jobs come as lines of JSON at its standard input, and their outcomes go to its standard output. The
+jobs of a line run at the same time and share passes. When the input ends, the study has ended, and
+this process ends at once: the cells can be resumed.
 """
 
 from __future__ import annotations
@@ -13,6 +13,8 @@ import queue
 import sys
 import threading
 import traceback
+from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -21,12 +23,21 @@ _GONE = 3  # exit code if the study has ended
 
 @dataclass(frozen=True)
 class Job:
-    """One run; ``backbone`` decides which process runs it."""
+    """One run.
+
+    Attributes:
+        name: of the cell.
+        experiment: TOML.
+        folder: of the run.
+        backbone: decides which process runs it.
+        alike: common name of the jobs that can share passes; empty = none can.
+    """
 
     name: str
-    experiment: str  # TOML
+    experiment: str
     folder: str
     backbone: str
+    alike: str = ""
 
 
 @dataclass(frozen=True)
@@ -46,23 +57,62 @@ class Outcome:
     retry: bool = True
 
 
-def next_job(pending: list[Job], backbone: str) -> Job:
-    """Take the next job: the first with the loaded backbone, otherwise the first."""
-    job = next((job for job in pending if job.backbone == backbone), pending[0])
-    pending.remove(job)
-    return job
+def next_jobs(pending: list[Job], backbone: str, joint: int) -> list[Job]:
+    """Take the next jobs: the first with the loaded backbone, otherwise the first, and alike ones.
+
+    Args:
+        pending: jobs that wait; loses those taken.
+        backbone: the loaded one.
+        joint: maximum number of jobs.
+    """
+    first = next((job for job in pending if job.backbone == backbone), pending[0])
+    same = [job for job in pending if job.alike == first.alike] if first.alike else [first]
+    taken = [first, *(job for job in same if job is not first)][:joint]
+    pending[:] = [job for job in pending if job not in taken]
+    return taken
 
 
 def run_job(job: Job) -> Outcome:
     """Run or resume one cell; errors become its outcome."""
+    from simulations.simulation import quiet
+
+    with quiet():
+        return _outcome(job)
+
+
+def run_together(jobs: Sequence[Job], report: Callable[[Outcome], None]) -> int:
+    """Run or resume alike cells in threads that share passes; return the number of shared steps.
+
+    Args:
+        jobs: of the cells; a single one runs in this thread.
+        report: receives each outcome when its cell ends; one thread at a time calls it.
+    """
+    if len(jobs) == 1:
+        report(run_job(jobs[0]))
+        return 0
+    from fedpeft.joint import Meeting
+    from fedpeft.runtime import own_runtimes
+    from simulations.simulation import quiet
+
+    meeting = Meeting(len(jobs))
+
+    def run(job: Job) -> None:
+        with meeting.member(), own_runtimes():
+            report(_outcome(job))
+
+    with quiet(), ThreadPoolExecutor(len(jobs)) as threads:
+        list(threads.map(run, jobs))
+    return meeting.shared
+
+
+def _outcome(job: Job) -> Outcome:
     from fedpeft.errors import RunFailed, UserError
     from fedpeft.experiment.config import Experiment
     from fedpeft.runtime import forget_runtimes
-    from simulations.simulation import complete, quiet
+    from simulations.simulation import complete
 
     try:
-        with quiet():
-            complete(Experiment.load(job.experiment), Path(job.folder))
+        complete(Experiment.load(job.experiment), Path(job.folder))
     except UserError as error:
         return Outcome(job.name, str(error), retry=False)
     except RunFailed as error:
@@ -79,17 +129,20 @@ def main() -> None:
     """Run the jobs from standard input."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print to stderr
-    jobs: queue.Queue[Job] = queue.Queue()
-    threading.Thread(target=_listen, args=(jobs,), daemon=True).start()
-    while True:
-        outcome = run_job(jobs.get())
+    given: queue.Queue[list[Job]] = queue.Queue()
+    threading.Thread(target=_listen, args=(given,), daemon=True).start()
+
+    def report(outcome: Outcome) -> None:
         answers.write(json.dumps(asdict(outcome)) + "\n")
         answers.flush()
 
+    while True:
+        run_together(given.get(), report)
 
-def _listen(jobs: queue.Queue[Job]) -> None:
+
+def _listen(given: queue.Queue[list[Job]]) -> None:
     for line in sys.stdin:
-        jobs.put(Job(**json.loads(line)))
+        given.put([Job(**job) for job in json.loads(line)])
     os._exit(_GONE)
 
 

@@ -9,6 +9,7 @@ from typing import Protocol
 from fedpeft.errors import UserError
 from fedpeft.vectorfile import EXPERIMENT
 from simulations.study.agreement import disagreements
+from simulations.study.alike import alike
 from simulations.study.cell_process import Job, Outcome
 from simulations.study.cells import Cell
 from simulations.study.folder import Damaged, StudyFolder
@@ -169,6 +170,6 @@ def _read(folder: StudyFolder, cell: Cell) -> Finished | None:
 
 
 def _job(folder: StudyFolder, cell: Cell) -> Job:
-    toml = cell.experiment.to_toml()
-    path = folder.run_of(cell).path.resolve()
-    return Job(cell.name, toml, str(path), cell.experiment.backbone)
+    experiment, path = cell.experiment, folder.run_of(cell).path.resolve()
+    toml = experiment.to_toml()
+    return Job(cell.name, toml, str(path), experiment.backbone, alike(experiment))

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from simulations.study.cell_process import Job, Outcome, next_job
+from simulations.study.cell_process import Job, Outcome, next_jobs
 from simulations.study.folder import LOG
 
 Started = Callable[[Job], None]
@@ -25,8 +25,8 @@ class CellProcess:
 
     def __init__(self, answers: queue.Queue[tuple[CellProcess, Outcome | None]], log: IO):
         environment = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-        self.job: Job | None = None
-        self.backbone = ""  # of its last job: loaded in its memory
+        self.jobs: dict[str, Job] = {}  # those that run, by name
+        self.backbone = ""  # of its last jobs: loaded in its memory
         # A new session: Ctrl-C goes to the study, which then ends its processes.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "simulations.study.cell_process"],
@@ -40,12 +40,12 @@ class CellProcess:
         self._listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
         self._listener.start()
 
-    def give(self, job: Job) -> None:
-        """Begin a job."""
+    def give(self, jobs: Sequence[Job]) -> None:
+        """Begin jobs that share passes."""
         assert self.process.stdin is not None
-        self.job, self.backbone = job, job.backbone
+        self.jobs, self.backbone = {job.name: job for job in jobs}, jobs[0].backbone
         try:
-            self.process.stdin.write(json.dumps(asdict(job)) + "\n")
+            self.process.stdin.write(json.dumps([asdict(job) for job in jobs]) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:  # the process has died: the queue tells
             return
@@ -66,11 +66,11 @@ class CellProcess:
 
 
 def run_jobs(
-    jobs: Sequence[Job], started: Started, count: int, log: Path
+    jobs: Sequence[Job], started: Started, count: int, log: Path, joint: int = 1
 ) -> Iterator[tuple[Job, Outcome]]:
     """Yield every job with its outcome, in the order in which they end.
 
-    A process prefers jobs with the backbone it has loaded. If it dies, its job fails and it is
+    A process prefers jobs with the backbone it has loaded. If it dies, its jobs fail and it is
     replaced.
 
     Args:
@@ -78,8 +78,10 @@ def run_jobs(
         started: called when a job begins.
         count: number of processes.
         log: file for the output of the processes.
+        joint: maximum number of alike jobs that a process runs at the same time.
     """
     pending = list(jobs)
+    left = len(pending)
     answers: queue.Queue[tuple[CellProcess, Outcome | None]] = queue.Queue()
     with ExitStack() as stack:
         errors = stack.enter_context(open(log, "a", encoding="utf-8"))
@@ -91,15 +93,20 @@ def run_jobs(
 
         def give(process: CellProcess) -> None:
             if pending:
-                job = next_job(pending, process.backbone)
-                started(job)
-                process.give(job)
+                taken = next_jobs(pending, process.backbone, joint)
+                for job in taken:
+                    started(job)
+                process.give(taken)
 
-        for _ in range(min(count, len(pending))):
-            add()
-        for _ in range(len(jobs)):
-            process, job, outcome = _next(answers)
-            yield job, outcome
+        for _ in range(count):
+            if pending:
+                add()
+        while left:
+            process, ended = _next(answers)
+            yield from ended
+            left -= len(ended)
+            if process.jobs:
+                continue
             if process.process.poll() is None:
                 give(process)
             elif pending:
@@ -108,16 +115,16 @@ def run_jobs(
 
 def _next(
     answers: queue.Queue[tuple[CellProcess, Outcome | None]],
-) -> tuple[CellProcess, Job, Outcome]:
-    """Wait for the end of a job; the death of its process ends it, too."""
+) -> tuple[CellProcess, list[tuple[Job, Outcome]]]:
+    """Wait for the end of a job; the death of its process ends all that it runs."""
     while True:
         process, outcome = answers.get()
-        job, process.job = process.job, None
-        if job is None:
-            continue  # it died between two jobs
-        if outcome is None:
-            outcome = Outcome(job.name, _how_it_ended(process.process.returncode))
-        return process, job, outcome
+        if outcome:
+            return process, [(process.jobs.pop(outcome.name), outcome)]
+        if process.jobs:  # otherwise it died between jobs
+            reason = _how_it_ended(process.process.returncode)
+            died, process.jobs = process.jobs, {}
+            return process, [(job, Outcome(job.name, reason)) for job in died.values()]
 
 
 def _how_it_ended(code: int) -> str:

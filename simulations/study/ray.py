@@ -1,4 +1,4 @@
-"""A study's cells on a Ray cluster (extra ``ray``): actors that run a job at a time, one a GPU.
+"""A study's cells on a Ray cluster (extra ``ray``): actors, one a GPU, that run jobs.
 
 RAY_ADDRESS names the cluster; without it Ray is started on this machine. All machines must share
 the study's folder under the same path.
@@ -11,19 +11,21 @@ from dataclasses import asdict
 from typing import Any
 
 from simulations.ray import require_ray, running_ray
-from simulations.study.cell_process import Job, Outcome, next_job, run_job
+from simulations.study.cell_process import Job, Outcome, next_jobs, run_together
 
 
 class CellActor:
     """An actor that runs cells and keeps its backbone from one job to the next."""
 
-    def run(self, job: dict[str, str]) -> dict[str, str]:
-        """Run one job to its end."""
-        return asdict(run_job(Job(**job)))
+    def run(self, jobs: list[dict[str, str]]) -> list[dict[str, Any]]:
+        """Run jobs that share passes to their end."""
+        outcomes: list[dict[str, Any]] = []
+        run_together([Job(**job) for job in jobs], lambda outcome: outcomes.append(asdict(outcome)))
+        return outcomes
 
 
 def run_on_ray(
-    jobs: Sequence[Job], started: Callable[[Job], None], count: int
+    jobs: Sequence[Job], started: Callable[[Job], None], count: int, joint: int = 1
 ) -> Iterator[tuple[Job, Outcome]]:
     """Yield every job with its outcome, in the order in which they end, see ``run_jobs``.
 
@@ -31,6 +33,7 @@ def run_on_ray(
         jobs: in the order to run.
         started: called when a job is given to an actor.
         count: number of actors.
+        joint: maximum number of alike jobs that an actor runs at the same time.
 
     Raises:
         UserError: Ray is not installed.
@@ -45,29 +48,32 @@ def run_on_ray(
 
         def give(actor: Any, backbone: str) -> None:
             if pending:
-                job = next_job(pending, backbone)
-                started(job)
-                running[actor.run.remote(asdict(job))] = actor, job
+                taken = next_jobs(pending, backbone, joint)
+                for job in taken:
+                    started(job)
+                running[actor.run.remote([asdict(job) for job in taken])] = actor, taken
 
         for _ in range(min(count, len(pending))):
             give(actor_class.remote(), "")
         while running:
             (reference, *_), _ = ray.wait([*running])
-            actor, job = running.pop(reference)
-            outcome, alive = _outcome(reference, job)
-            yield job, outcome
+            actor, taken = running.pop(reference)
+            outcomes, alive = _outcomes(reference, taken)
+            yield from zip(taken, outcomes, strict=True)
             if pending:
-                give(actor if alive else actor_class.remote(), job.backbone if alive else "")
+                give(actor if alive else actor_class.remote(), taken[0].backbone if alive else "")
 
 
-def _outcome(reference: Any, job: Job) -> tuple[Outcome, bool]:
-    """Return the outcome of a job, and whether its actor is alive."""
+def _outcomes(reference: Any, jobs: Sequence[Job]) -> tuple[list[Outcome], bool]:
+    """Return the outcome of each job, and whether their actor is alive."""
     import ray
 
     try:
-        return Outcome(**ray.get(reference)), True
+        ended = {outcome["name"]: Outcome(**outcome) for outcome in ray.get(reference)}
+        return [ended[job.name] for job in jobs], True
     except ray.exceptions.RayTaskError as error:
-        return Outcome(job.name, f"{type(error.cause).__name__} at its actor", str(error)), True
+        reason, detail, alive = f"{type(error.cause).__name__} at its actor", str(error), True
     except ray.exceptions.RayError as error:
         reason = f"its actor died ({type(error).__name__}); is the memory enough?"
-        return Outcome(job.name, reason, str(error)), False
+        detail, alive = str(error), False
+    return [Outcome(job.name, reason, detail) for job in jobs], alive

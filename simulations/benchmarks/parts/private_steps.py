@@ -15,13 +15,14 @@ from torch import Tensor
 
 from fedpeft.batches.batch import Batch
 from fedpeft.experiment.config import Experiment
+from fedpeft.gradients import mean_gradients
 from fedpeft.optimizers import build_optimizer, clip_rows
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.dpsgd import DPSGD, clipped_sums, private_gradients
 from fedpeft.privacy.noise import Noise, SeededNoise
 from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
-from fedpeft.training import mean_gradients, train_cohort
+from fedpeft.training import train_cohort
 from simulations.benchmarks.common import slash_d, timed
 
 SAME = 1e-4  # largest relative difference of Opacus's gradients from fedpeft's

@@ -13,6 +13,7 @@ FEW = ["--clients", "2", "--examples", "12", "--rounds", "2"]
 FAST = {
     "autocast": [*TINY, "--examples", "16", "--methods", "bitfit"],
     "codecs": [*TINY, *FEW, "--sizes", "100"],
+    "joint": [*TINY, "--cells", "2", *FEW],
     "overhead": [*TINY, *FEW, "--threads", "1"],
     "privacy": [*TINY, "--batch", "6", "--parts", "time", "--methods", "linear"],
     "robust": ["--clients", "30", "--size", "20"],
