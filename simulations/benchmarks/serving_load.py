@@ -41,6 +41,7 @@ def server(options: argparse.Namespace, scratch: Path) -> Iterator[Target]:
     names = [f"v{number}" for number in range(options.vectors)]
     lines = texts(options.task, str(options.glue or ""), 872)
     given = ("--threads", str(options.threads), "--queue", "4096")
+    given += ("--cache-mb", str(options.cache_mb))
     with subprocess.Popen(
         command(folder, port, operator, *given),
         stdout=subprocess.PIPE,
@@ -96,9 +97,10 @@ def main(arguments: Sequence[str] | None = None) -> Report:
             figures = asyncio.run(load(target, clients, options.seconds, rate))
             table.append(row_of(name, figures, time.perf_counter() - start))
             raw[name] = {"statuses": dict(figures.statuses), "memory": figures.memory[::20]}
-    names = ("backbone", "task", "d", "vectors", "threads")
+    names = ("backbone", "task", "d", "vectors", "threads", "cache_mb")
     report = Report({name: getattr(options, name) for name in names}, table, {}, raw)
-    record("serving_load", options.backbone, report, arguments, options.results)
+    case = f"{options.backbone}, {options.cache_mb} MB of cache"
+    record("serving_load", case, report, arguments, options.results)
     return report
 
 
@@ -113,6 +115,7 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--rates", type=float, nargs="*", default=[10], help="requests/s (10)")
     parser.add_argument("--clients", type=int, nargs="*", default=[32], help="clients (32)")
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 = all cores (0)")
+    parser.add_argument("--cache-mb", type=int, default=256, help="of realised vectors (256)")
     return parser.parse_args(arguments)
 
 
