@@ -243,7 +243,7 @@ def _without_data(experiment: Experiment, weights: str) -> Runtime:
     return Runtime(experiment, known=described(experiment.task), weights=weights)
 
 
-@lru_cache(maxsize=16)  # runs that share passes take turns
+@lru_cache(maxsize=16)  # the maximum of --joint
 def partition_of(
     experiment: Experiment,
     files: TaskSection | None = None,

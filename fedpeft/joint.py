@@ -23,6 +23,7 @@ import torch
 from torch import Tensor
 
 from fedpeft.gradients import Step
+from fedpeft.profiling import waiting
 
 log = logging.getLogger(__name__)
 Gradients = tuple[Tensor, Tensor]  # gradients [G, P] and losses [G]
@@ -32,20 +33,24 @@ class Meeting:
     """Runs that share passes.
 
     Each of its threads must enter ``member``; a thread that leaves, also by an error, does not stop
-    the others. If a joint step fails, each run computes its own, and only the run whose own step
-    fails gets an error. If none fails, as when memory is not enough for all, they share no passes
-    from then on.
+    the others. If a joint step fails, each run's step is computed separately, and only a run whose
+    step fails again gets an error. If none does, as when memory is not enough for all, they share
+    no passes from then on.
+
+    Args:
+        members: number of threads.
+        most: number of runs that a pass is planned for; None = ``members``.
 
     Attributes:
-        members: number of threads at the start.
+        most: see above.
         shared: number of joint steps.
     """
 
-    def __init__(self, members: int):
-        self.members, self.shared = members, 0
+    def __init__(self, members: int, most: int | None = None):
+        self.most, self.shared = most or members, 0
         self._present, self._joins = members, True
         self._turn = threading.Condition()
-        self._asked: list[_Ask] = []
+        self._waiting: list[_Request] = []
 
     @contextmanager
     def member(self) -> Iterator[None]:
@@ -61,45 +66,52 @@ class Meeting:
 
     def gradients(self, step: Step) -> Gradients:
         """Return the gradients of a step of the calling thread, see ``Step.gradients``."""
-        ask = _Ask(step)
-        self._asked.append(ask)
+        request = _Request(step)
+        self._waiting.append(request)
         self._turn.notify_all()
-        self._turn.wait_for(lambda: ask.done or len(self._asked) == self._present)
-        if not ask.done:
+        with waiting():
+            self._turn.wait_for(lambda: request.done or len(self._waiting) == self._present)
+        if not request.done:
             self._answer()
-        return ask.result()
+        return request.result()
 
     def _answer(self) -> None:
         """Compute what all threads wait for."""
-        alike: dict[Hashable, list[_Ask]] = {}
-        for ask in self._asked:
-            alike.setdefault(_key(ask.step), []).append(ask)
-        self._asked = []
-        for asks in alike.values():
-            if len(asks) > 1 and self._joins:
-                self._share(asks)
-            else:
-                _compute(asks)
-        self._turn.notify_all()
-
-    def _share(self, asks: Sequence[_Ask]) -> None:
-        """Answer by one joint step; if it fails, by one step each."""
+        same: dict[Hashable, list[_Request]] = {}
+        requests, self._waiting = self._waiting, []
         try:
-            results = joint_gradients([ask.step for ask in asks])
+            for request in requests:
+                same.setdefault(_key(request.step), []).append(request)
+            for alike in same.values():
+                if len(alike) > 1 and self._joins:
+                    self._share(alike)
+                else:
+                    _compute(alike)
+        finally:  # also at the end of this thread by a signal or an exit
+            for request in requests:
+                if not request.done:
+                    request.error = RuntimeError("the run that computed a joint step has ended")
+            self._turn.notify_all()
+
+    def _share(self, requests: Sequence[_Request]) -> None:
+        """Answer by one joint step; if it fails, separately."""
+        try:
+            results = joint_gradients([request.step for request in requests])
         except Exception as error:
             reason = " ".join(f"{type(error).__name__}: {error}".split())[:300]
         else:
             self.shared += 1
-            for ask, gradients in zip(asks, results, strict=True):
-                ask.answer = gradients
+            for request, gradients in zip(requests, results, strict=True):
+                request.answer = gradients
             return
         # Not within ``except``: the error holds the tensors of the failed step.
-        _compute(asks)
-        self._joins = any(ask.error for ask in asks)
-        log.warning("%d runs could not share a step and continue alone: %s", len(asks), reason)
+        _compute(requests)
+        self._joins = any(request.error for request in requests)
+        then = "they go on sharing" if self._joins else "they share no more passes"
+        log.warning("a joint step of %d runs failed, %s: %s", len(requests), then, reason)
 
 
-class _Ask:
+class _Request:
     """A step that a thread waits for."""
 
     def __init__(self, step: Step):
@@ -118,13 +130,13 @@ class _Ask:
         return self.answer
 
 
-def _compute(asks: Sequence[_Ask]) -> None:
-    """Answer each by its own step."""
-    for ask in asks:
+def _compute(requests: Sequence[_Request]) -> None:
+    """Answer each separately."""
+    for request in requests:
         try:
-            ask.answer = ask.step.gradients()
+            request.answer = request.step.gradients()
         except Exception as error:
-            ask.error = error
+            request.error = error
 
 
 _MEETING: ContextVar[Meeting | None] = ContextVar("meeting", default=None)
@@ -137,9 +149,9 @@ def gradients_of(step: Step) -> Gradients:
 
 
 def runs_together() -> int:
-    """Return the number of runs that share passes with the calling thread's, itself included."""
+    """Return the number of runs that a pass of the calling thread is planned for, at least 1."""
     meeting = _MEETING.get()
-    return meeting.members if meeting else 1
+    return meeting.most if meeting else 1
 
 
 def joint_gradients(steps: Sequence[Step]) -> list[Gradients]:
@@ -161,13 +173,13 @@ def joint_gradients(steps: Sequence[Step]) -> list[Gradients]:
 def _fixed(steps: Sequence[Step]) -> Tensor | None:
     if all(step.fixed is None for step in steps):
         return None
-    masks = [
+    mrequests = [
         torch.zeros_like(step.vectors, dtype=torch.bool)
         if step.fixed is None
         else step.fixed[: len(step.vectors)]
         for step in steps
     ]
-    return torch.cat(masks)
+    return torch.cat(mrequests)
 
 
 def _key(step: Step) -> Hashable:

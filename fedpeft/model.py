@@ -62,7 +62,7 @@ class TaskModel:
         self.adds_tokens = any(modification.adds_tokens for modification in changes)
         self.packs = shape.sites.packs and not self.adds_tokens
         self.costs = pass_costs(backbone.device.type, shape.width, self.layout.size)
-        self._passes = autocast, checkpointing, form_of(changes)
+        self._pass_settings = autocast, checkpointing, form_of(changes)
         self.keep_states(cache)
 
     def in_float32(self) -> Self:
@@ -94,7 +94,7 @@ class TaskModel:
         Models of equal forms can share a pass, see ``beside``.
         """
         kinds = type(self), type(self.method), self.head.kind
-        return (*kinds, self.backbone, self.layout, self.first_block, *self._passes)
+        return (*kinds, self.backbone, self.layout, self.first_block, *self._pass_settings)
 
     def beside(self, others: Sequence[TaskModel], groups: Sequence[int]) -> Self:
         """Return a model of task vectors [G, P] whose first rows this model realises.

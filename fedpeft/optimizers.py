@@ -32,7 +32,7 @@ class Optimizer(ABC):
 
 
 class AdamW(Optimizer):
-    """AdamW (Loshchilov & Hutter 2019): PyTorch's fused one, which passes each number once."""
+    """AdamW (Loshchilov & Hutter 2019): PyTorch's fused kernel, which reads each number once."""
 
     def __init__(self, vectors: Tensor, weight_decay: float):
         self.mean, self.square = torch.zeros_like(vectors), torch.zeros_like(vectors)
@@ -41,8 +41,9 @@ class AdamW(Optimizer):
     def step(self, vectors: Tensor, gradients: Tensor, rates: Sequence[float]) -> None:
         """See Optimizer."""
         for rate in dict.fromkeys(rates):
-            # Row by row: the last numbers of a tensor are rounded differently.
-            rows = [row for row, own in enumerate(rates) if own == rate]
+            # One tensor a row: the kernel rounds the end of a tensor differently, so a row's bits
+            # would depend on its cohort.
+            rows = [row for row, value in enumerate(rates) if value == rate]
             everything = (vectors, gradients, self.mean, self.square)
             params, grads, means, squares = ([part[row] for row in rows] for part in everything)
             steps = [vectors.new_full((), self.steps, dtype=torch.float32) for _ in rows]

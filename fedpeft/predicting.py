@@ -16,7 +16,7 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.runtime import encode_examples
 from fedpeft.tasks import Examples, Kind, glue
 from fedpeft.tasks.base import tag_column
-from fedpeft.tasks.readers import cells, read_table, shorten, texts_of
+from fedpeft.tasks.readers import cells, first_present, read_table, shorten, texts_of
 from fedpeft.tasks.table import Table
 from fedpeft.text.generation import generate
 from fedpeft.text.model import TextModel
@@ -147,9 +147,8 @@ def _task_columns(trained: Trained) -> list[tuple[str, str]]:
 
 def _columns(table: Table, path: Path, candidates: Sequence[tuple[str, str]]) -> tuple[str, str]:
     """Return the first of the possible names of the text columns that the table has."""
-    for names in candidates:
-        if {*names} - {""} <= {*table.names}:
-            return names
+    if names := first_present(table, candidates):
+        return names
     expected = dict.fromkeys(" and ".join(f"'{n}'" for n in pair if n) for pair in candidates)
     columns = ", ".join(f"'{shorten(name)}'" for name in table.names[:8])
     options = "--text and --text-pair" if candidates[0][1] else "--text"

@@ -249,7 +249,8 @@ def runtime_of(
 ) -> Runtime:
     """Return this process's runtime of an experiment: the same object for equal arguments.
 
-    A thread has its own with ``own_runtimes``. Sets torch's number of threads to the experiment's.
+    Inside ``own_runtimes``, a thread uses a separate cache. Sets torch's number of threads to the
+    experiment's.
 
     Args:
         experiment: all settings.

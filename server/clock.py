@@ -7,6 +7,8 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
+from fedpeft.profiling import running_seconds
+
 _POLLS = 0.05, 1.0  # least and most seconds between two polls for replies
 _DELAY = 0.02  # of the time waited so far, between these: polls of long rounds may be rare
 
@@ -29,15 +31,15 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """The time of this machine."""
+    """The time of this machine, without what a joint run waits for others."""
 
     def now(self) -> float:
         """Return the seconds since a fixed moment."""
-        return time.monotonic()
+        return running_seconds()
 
     def rest(self, begun: float, until: float) -> None:
         """Sleep, the longer the longer it has waited; see ``Clock``."""
-        now = time.monotonic()
+        now = self.now()
         seconds = min(max(_POLLS[0], _DELAY * (now - begun)), _POLLS[1])
         time.sleep(max(0.0, min(seconds, until - now)))
 

@@ -146,10 +146,10 @@ def cohort_of(runtime: Runtime) -> int:
     experiment, backbone = runtime.experiment, runtime.backbone
     cuda = backbone.device.type == "cuda"
     memory = torch.cuda.get_device_properties(backbone.device).total_memory if cuda else 0
-    memory //= runs_together()  # a pass holds the cohorts of all
     processes = actors_of(experiment.engine)[0] if experiment.engine.kind == "ray" else 1
     size, lengths = runtime.parameters.layout.size, runtime.lengths
-    return cohort_size(experiment, backbone.shape, size, lengths, memory, processes)
+    joint = runs_together()
+    return cohort_size(experiment, backbone.shape, size, lengths, memory, processes, joint)
 
 
 def node_config(path: Path, experiment: Experiment) -> NodeConfig:

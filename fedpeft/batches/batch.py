@@ -58,8 +58,8 @@ def collate(
 ) -> Batch:
     """Return a batch whose group g holds ``rows[g]`` of ``encoded[g]``.
 
-    Shorter groups are filled up with copies of their first row, with weight 0, and empty groups
-    with their shortest text. These are real texts, so that filling cannot produce a NaN.
+    Shorter groups are filled up with copies of their shortest row, with weight 0, and empty groups
+    with their client's shortest text. These are real texts, so that filling cannot produce a NaN.
 
     Args:
         encoded: examples of each group, at least one.
@@ -76,7 +76,8 @@ def collate(
     width = max(len(chosen) for chosen in rows)
     parts, weights = [], np.zeros((len(rows), width))
     for group, (examples, chosen) in enumerate(zip(encoded, rows, strict=True)):
-        filler = chosen[0] if len(chosen) else examples.lengths.argmin()
+        known = chosen if len(chosen) else np.arange(len(examples))
+        filler = known[examples.lengths[known].argmin()]
         fill = np.full(width - len(chosen), filler, dtype=np.int64)
         parts.append(examples.select(np.concatenate([chosen.astype(np.int64), fill])))
         weights[group, : len(chosen)] = 1.0

@@ -94,15 +94,37 @@ class Packing:
     def spread(self, rows: Tensor) -> Tensor:
         """Return [G * M, ...] of a row for each text, [N, ...]: each token gets its text's row.
 
-        The backward pass adds up the gradients of each text's tokens. Unlike a product with zeros
-        and ones, it carries no NaN from one text to another.
+        The backward pass adds up the gradients of each text's tokens, always in the same order. A
+        NaN gradient stays in its text; a product with a matrix of 0 and 1 would spread it.
         """
-        return rows.index_select(0, self.texts)
+        return _Spread.apply(rows, self)
 
 
 def fill_with_first(places: np.ndarray, mask: np.ndarray) -> np.ndarray:
     """Return places [N, T] with those of padding replaced by that of the row's first token."""
     return np.where(mask, places, places[:, :1])
+
+
+class _Spread(torch.autograd.Function):
+    """Select the row of each token's text; the backward pass sums over the tokens of a text."""
+
+    @staticmethod
+    def forward(ctx: Any, rows: Tensor, packing: Packing) -> Tensor:
+        """Return [G * M, ...] of ``rows`` [N, ...]."""
+        ctx.packing = packing
+        return rows.index_select(0, packing.texts)
+
+    @staticmethod
+    def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        """Return the gradient of the rows.
+
+        Not by ``index_add``, whose order of additions differs from run to run on a GPU.
+        """
+        packing = ctx.packing
+        flat = gradient.flatten(1)
+        moved = flat.index_select(0, packing.places) * packing.is_text.to(flat.dtype)
+        summed = moved.unflatten(0, packing.shape).sum(1)
+        return summed.view(-1, *gradient.shape[1:]), None
 
 
 class _Move(torch.autograd.Function):

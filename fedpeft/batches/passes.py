@@ -78,8 +78,13 @@ def passes_of(
 
 
 def _packed_tokens(data: Sequence[Encoded], rows: Sequence[np.ndarray]) -> int:
-    """Return the number of tokens of a packed pass."""
-    return len(data) * max(int(client.sum()) for client in _lengths(data, rows))
+    """Return the number of tokens of a packed pass, with the texts that fill up shorter groups."""
+    most = max(map(len, rows))
+    shortest = [texts.lengths.min() for texts in data]
+    return len(data) * max(
+        int(own.sum()) + (most - len(own)) * int(own.min(initial=other))
+        for own, other in zip(_lengths(data, rows), shortest, strict=True)
+    )
 
 
 def _lengths(data: Sequence[Encoded], rows: Sequence[np.ndarray]) -> list[np.ndarray]:

@@ -24,10 +24,10 @@ _Jobs = Annotated[int, typer.Option(min=1, help="Number of parallel runs, one pr
 _Joint = Annotated[
     int,
     typer.Option(
-        min=0,
+        min=1,
         max=16,
-        help="Alike runs at the same time in each process, which share passes through the "
-        "backbone; 0 = automatic: 4 on a GPU, 1 on a CPU.",
+        help="Maximum number of compatible cells that each process runs at the same time, in "
+        "shared passes.",
     ),
 ]
 _Resume = Annotated[bool, typer.Option("--resume", help="Continue the study in its folder.")]
@@ -42,7 +42,7 @@ class Parallel(NamedTuple):
 
     Attributes:
         jobs: number of processes.
-        joint: alike runs in each of them; 0 = automatic.
+        joint: maximum number of cells in each of them.
         on: "local" or "ray".
     """
 
@@ -52,7 +52,8 @@ class Parallel(NamedTuple):
 
     def __str__(self) -> str:
         """Return the options of the command line."""
-        return f"--jobs {self.jobs}" + (f" --joint {self.joint}" if self.joint else "")
+        joint = f" --joint {self.joint}" if self.joint > 1 else ""
+        return f"--jobs {self.jobs}{joint}" + (" --on ray" if self.on == "ray" else "")
 
 
 @app.command()
@@ -61,7 +62,7 @@ def run(
     overrides: Overrides = None,
     out: _Out = None,
     jobs: _Jobs = 1,
-    joint: _Joint = 0,
+    joint: _Joint = 1,
     resume: _Resume = False,
     on: _On = "local",
 ) -> None:
@@ -81,7 +82,7 @@ def search(
     overrides: Overrides = None,
     out: _Out = None,
     jobs: _Jobs = 1,
-    joint: _Joint = 0,
+    joint: _Joint = 1,
     resume: _Resume = False,
     on: _On = "local",
 ) -> None:
@@ -120,7 +121,6 @@ def _run(
     resume: bool,
     search_only: bool,
 ) -> None:
-    from simulations.study.alike import at_once
     from simulations.study.display import StudyDisplay
     from simulations.study.execution import run_study, searched
     from simulations.study.file import read
@@ -145,13 +145,12 @@ def _run(
         from simulations.ray import require_ray
 
         require_ray("--on ray")
-    joint = at_once(parallel.joint, [cell.experiment for cell in cells])
     folder = StudyFolder.create(out, text, resume, str(file), overrides)
     console = plain_console()
     console.print(_headline(plan), soft_wrap=True)
-    pool = _pool(folder, parallel, joint)
+    pool = _pool(folder, parallel)
     try:
-        with folder.locked(), StudyDisplay(folder, parallel.jobs * joint, console) as display:
+        with folder.locked(), StudyDisplay(folder, console) as display:
             if search_only:
                 outcomes = searched(folder, plan, pool, display)[1]
             else:
@@ -172,9 +171,10 @@ def _headline(plan: Plan) -> str:
     return f"{plan.study.title or 'study'}: {plan.size} cells ({axes}){trials}"
 
 
-def _pool(folder: StudyFolder, parallel: Parallel, joint: int) -> Pool:
+def _pool(folder: StudyFolder, parallel: Parallel) -> Pool:
     from simulations.study.folder import LOG
 
+    joint = parallel.joint
     if parallel.on == "ray":
         from simulations.study.ray import run_on_ray
 

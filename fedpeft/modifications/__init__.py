@@ -38,8 +38,8 @@ class Modification:
 
     Attributes:
         adds_tokens: whether texts get longer.
-        elementwise: whether each number of a hidden state changes by numbers of its own, as wide
-            as it; rows of ``apply`` may then be tokens instead of groups.
+        elementwise: whether the change acts on each coordinate of a hidden state separately, with
+            tensors [G, width]; it can then be applied token by token, with a row for each.
         site: name of the site.
         layer: index of the block; 0 for the embeddings and for whole weights.
         reads: what the change is computed from: ``input`` = the input of the site's module

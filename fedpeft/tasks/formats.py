@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -14,8 +14,17 @@ from fedpeft.tasks.table import Table
 _Wanted = Collection[str] | None  # names of the columns to keep; None = all
 
 
-def _kept(names: Iterable[str], wanted: _Wanted) -> list[str]:
-    return [name for name in names if wanted is None or name in wanted]
+def _kept(path: Path, names: Sequence[str], wanted: _Wanted) -> list[str]:
+    """Return the names to keep.
+
+    Raises:
+        UserError: two columns have one of these names.
+    """
+    kept = [name for name in names if wanted is None or name in wanted]
+    for name in kept:
+        if names.count(name) > 1:
+            raise UserError(f"{path}: two columns have the name '{name}'")
+    return kept
 
 
 def _read_delimited(path: Path, wanted: _Wanted) -> Table:
@@ -23,14 +32,14 @@ def _read_delimited(path: Path, wanted: _Wanted) -> Table:
     names = next(rows, None)
     if names is None:
         raise UserError(f"{path}: is empty; expected a header and rows")
-    places = {name: names.index(name) for name in _kept(names, wanted)}
+    places = {name: names.index(name) for name in _kept(path, names, wanted)}
     columns: dict[str, list[str]] = {name: [] for name in places}
     count = 0  # rows without the blank lines at the end
     for number, fields in enumerate(rows, start=1):
         if len(fields) > len(names):
             if number == 1:
                 raise UserError(f"{path}: the rows have more fields than the header")
-            reason = f"expected {len(names)} fields in line {number + 1}, saw {len(fields)}"
+            reason = f"expected {len(names)} fields in row {number}, saw {len(fields)}"
             raise UserError(f"{path}: not a table: {reason}")
         for name, place in places.items():
             columns[name].append(fields[place] if place < len(fields) else "")
@@ -51,7 +60,8 @@ def _rows(path: Path) -> Iterator[list[str]]:
                 yield fields
                 number += 1
         except csv.Error as error:  # or a field is longer than csv.field_size_limit()
-            reason = f"{error} in line {number + 1}; check its quotes or save it as .jsonl"
+            place = f"row {number}" if number else "the header"
+            reason = f"{error} in {place}; check its quotes or save it as .jsonl"
             reason = "check its quotes" if "end of data" in str(error) else reason
             raise UserError(f"{path}: not a table: {reason}") from None
 
@@ -66,13 +76,14 @@ def _read_jsonl(path: Path, wanted: _Wanted) -> Table:
                 continue
             try:
                 record = json.loads(line)
-            except (json.JSONDecodeError, RecursionError):
+            except (ValueError, RecursionError):  # also an integer of too many digits
                 record = None
             if not isinstance(record, dict):
                 raise UserError(f"{path} row {len(records) + 1}: not a JSON object on one line")
             names.update(dict.fromkeys(record))
-            records.append({name: record[name] for name in _kept(record, wanted)})
-    columns = {name: [record.get(name) for record in records] for name in _kept(names, wanted)}
+            records.append({n: v for n, v in record.items() if wanted is None or n in wanted})
+    kept = _kept(path, [*names], wanted)
+    columns = {name: [record.get(name) for record in records] for name in kept}
     return Table(tuple(names), columns, range(1, len(records) + 1))
 
 
@@ -85,11 +96,11 @@ def _read_parquet(path: Path, wanted: _Wanted) -> Table:
             # pandas stores the names of the rows as further columns
             index = (file.schema_arrow.pandas_metadata or {}).get("index_columns", [])
             names = [name for name in file.schema_arrow.names if name not in index]
-            content = file.read(_kept(names, wanted))
+            content = file.read(_kept(path, names, wanted))
             pairs = zip(content.column_names, content.columns, strict=True)
             columns = {name: values.to_pylist() for name, values in pairs}
             return Table(tuple(names), columns, range(1, file.metadata.num_rows + 1))
-    except (OSError, ValueError, ArrowException):
+    except (OSError, ValueError, OverflowError, ArrowException):  # dates may overflow
         raise UserError(f"{path}: cannot be read as Parquet") from None
 
 

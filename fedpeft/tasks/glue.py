@@ -16,6 +16,7 @@ from fedpeft.tasks.readers import (
     EXTENSIONS,
     Columns,
     check_columns,
+    first_present,
     label_texts,
     read_table,
     to_examples,
@@ -122,8 +123,7 @@ def _hub_files(info: TaskInfo, dev_split: str) -> tuple[Path, Path]:
 def _read(path: Path, info: TaskInfo, owner_column: str) -> Examples:
     candidates = text_columns(info)
     table = read_table(path, {"label", owner_column}.union(*candidates))
-    present = (names for names in candidates if {*names} - {""} <= {*table.names})
-    text, pair = next(present, candidates[-1])
+    text, pair = first_present(table, candidates) or candidates[-1]
     columns = Columns(text, "label", pair, owner_column)
     check_columns(table, path, columns)
     # the hub marks a row without a label by -1

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Collection, Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -115,6 +115,16 @@ def check_columns(table: Table, path: Path, columns: Columns) -> None:
     for name in columns.names:
         if name not in table.names:
             raise UserError(f"{path}: no column '{name}'{nearest(name, present)}")
+
+
+def first_present(table: Table, candidates: Sequence[tuple[str, str]]) -> tuple[str, str] | None:
+    """Return the first possible names of the text columns that the table has; None = it has none.
+
+    Args:
+        table: the table.
+        candidates: names of the columns of the first and the second text; "" = no second text.
+    """
+    return next((names for names in candidates if {*names} - {""} <= {*table.names}), None)
 
 
 def texts_of(table: Table, path: Path, column: str) -> list[str]:

@@ -133,7 +133,7 @@ def main(arguments: Sequence[str] | None = None, pool: Pool | None = None) -> Re
     folder = StudyFolder.create(options.out, text, resume, str(options.study), options.set)
     pool = pool or partial(run_jobs, count=options.jobs, log=folder.path / LOG)
     console = Console(markup=False, highlight=False)
-    with folder.locked(), StudyDisplay(folder, options.jobs, console) as display:
+    with folder.locked(), StudyDisplay(folder, console) as display:
         made = report(plan, Bisection(folder, plan, pool, display), options)
     case = options.study.stem
     record("d90", case, made, arguments, options.results)

@@ -1,4 +1,4 @@
-"""Time of alike cells that share passes, against the same cells one after the other.
+"""Time of cells that share passes, against the same cells one after the other.
 
 The cells differ in their seeds only. Both sides run whole cells by the functions of
 ``fedpeft study run`` (``simulations.study.cell_process``) in one process that has loaded the
@@ -39,6 +39,7 @@ from simulations.benchmarks.common import (
     timed,
 )
 from simulations.study.cell_process import Job, Outcome, run_job, run_together
+from simulations.study.joining import group_of
 
 
 def experiments_of(options: argparse.Namespace) -> list[Experiment]:
@@ -70,7 +71,7 @@ def run_cells(
         SystemExit: a cell failed.
     """
     jobs = [
-        Job(f"seed-{e.seed}", e.to_toml(), str(folder / f"seed-{e.seed}"), e.backbone)
+        Job(f"seed-{e.seed}", e.to_toml(), str(folder / f"seed-{e.seed}"), e.backbone, group_of(e))
         for e in experiments
     ]
     folder.mkdir()
@@ -88,7 +89,7 @@ def joint(jobs: list[Job]) -> list[Outcome]:
         SystemExit: they shared none.
     """
     outcomes: list[Outcome] = []
-    if not run_together(jobs, outcomes.append):
+    if not run_together(jobs, len(jobs), outcomes.append):
         raise SystemExit("the cells shared no step")
     return outcomes
 

@@ -41,9 +41,9 @@ def server(options: argparse.Namespace, scratch: Path) -> Iterator[Target]:
     names = [f"v{number}" for number in range(options.vectors)]
     lines = texts(options.task, str(options.glue or ""), 872)
     given = ("--threads", str(options.threads), "--queue", "4096")
-    given += ("--cache-mb", str(options.cache_mb))
+    cache = ("--cache-mb", str(options.cache_mb))
     with subprocess.Popen(
-        command(folder, port, operator, *given),
+        command(folder, port, operator, *given, *cache),
         stdout=subprocess.PIPE,
         stderr=subprocess.DEVNULL,
         text=True,

@@ -16,6 +16,7 @@ import traceback
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, dataclass
+from math import ceil
 from pathlib import Path
 
 _GONE = 3  # exit code if the study has ended
@@ -30,14 +31,14 @@ class Job:
         experiment: TOML.
         folder: of the run.
         backbone: decides which process runs it.
-        alike: common name of the jobs that can share passes; empty = none can.
+        group: name of the jobs that can share passes, see ``group_of``; empty = none can.
     """
 
     name: str
     experiment: str
     folder: str
     backbone: str
-    alike: str = ""
+    group: str = ""
 
 
 @dataclass(frozen=True)
@@ -57,17 +58,19 @@ class Outcome:
     retry: bool = True
 
 
-def next_jobs(pending: list[Job], backbone: str, joint: int) -> list[Job]:
-    """Take the next jobs: the first with the loaded backbone, otherwise the first, and alike ones.
+def next_jobs(pending: list[Job], backbone: str, joint: int = 1, count: int = 1) -> list[Job]:
+    """Take the next job, the first with the loaded backbone or the first, and others of its group.
 
     Args:
         pending: jobs that wait; loses those taken.
         backbone: the loaded one.
         joint: maximum number of jobs.
+        count: number of processes that share the pending jobs.
     """
     first = next((job for job in pending if job.backbone == backbone), pending[0])
-    same = [job for job in pending if job.alike == first.alike] if first.alike else [first]
-    taken = [first, *(job for job in same if job is not first)][:joint]
+    same = [job for job in pending if job.group == first.group] if first.group else [first]
+    most = min(joint, ceil(len(pending) / count))
+    taken = [first, *(job for job in same if job is not first)][:most]
     pending[:] = [job for job in pending if job not in taken]
     return taken
 
@@ -80,21 +83,26 @@ def run_job(job: Job) -> Outcome:
         return _outcome(job)
 
 
-def run_together(jobs: Sequence[Job], report: Callable[[Outcome], None]) -> int:
-    """Run or resume alike cells in threads that share passes; return the number of shared steps.
+def run_together(jobs: Sequence[Job], joint: int, report: Callable[[Outcome], None]) -> int:
+    """Run or resume cells of a group in threads that share passes.
 
     Args:
-        jobs: of the cells; a single one runs in this thread.
+        jobs: of the cells.
+        joint: maximum number of jobs. It and not their number decides how many clients a pass has,
+            so that a run does not depend on which others ran beside it.
         report: receives each outcome when its cell ends; one thread at a time calls it.
+
+    Returns:
+        The number of joint steps.
     """
-    if len(jobs) == 1:
+    if joint == 1 or not jobs[0].group:
         report(run_job(jobs[0]))
         return 0
     from fedpeft.joint import Meeting
     from fedpeft.runtime import own_runtimes
     from simulations.simulation import quiet
 
-    meeting = Meeting(len(jobs))
+    meeting = Meeting(len(jobs), joint)
 
     def run(job: Job) -> None:
         with meeting.member(), own_runtimes():
@@ -129,7 +137,7 @@ def main() -> None:
     """Run the jobs from standard input."""
     answers = os.fdopen(os.dup(sys.stdout.fileno()), "w", encoding="utf-8")
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # libraries print to stderr
-    given: queue.Queue[list[Job]] = queue.Queue()
+    given: queue.Queue[tuple[int, list[Job]]] = queue.Queue()
     threading.Thread(target=_listen, args=(given,), daemon=True).start()
 
     def report(outcome: Outcome) -> None:
@@ -137,12 +145,14 @@ def main() -> None:
         answers.flush()
 
     while True:
-        run_together(given.get(), report)
+        joint, jobs = given.get()
+        run_together(jobs, joint, report)
 
 
-def _listen(given: queue.Queue[list[Job]]) -> None:
+def _listen(given: queue.Queue[tuple[int, list[Job]]]) -> None:
     for line in sys.stdin:
-        given.put([Job(**job) for job in json.loads(line)])
+        joint, jobs = json.loads(line)
+        given.put((joint, [Job(**job) for job in jobs]))
     os._exit(_GONE)
 
 

@@ -24,8 +24,8 @@ _SHOWN = 10  # ended cells in the live view
 class StudyDisplay:
     """Shows a study while the context is open: live in a terminal, otherwise a line per cell."""
 
-    def __init__(self, folder: StudyFolder, jobs: int, console: Console):
-        self._folder, self._jobs, self._console = folder, jobs, console
+    def __init__(self, folder: StudyFolder, console: Console):
+        self._folder, self._console = folder, console
         self._phase, self._total, self._done, self._failed = "", 0, 0, 0
         self._running: dict[str, tuple[Cell, float]] = {}  # and when it began
         self._took: list[float] = []  # seconds of the cells that ended in this phase
@@ -84,7 +84,8 @@ class StudyDisplay:
             return "all done"
         if not self._took:
             return f"{remaining} left"
-        seconds = sum(self._took) / len(self._took) * remaining / min(self._jobs, remaining)
+        together = min(len(self._running) + 1, remaining)  # and the one that has just ended
+        seconds = sum(self._took) / len(self._took) * remaining / together
         return f"about {readable_seconds(seconds)} left"
 
     def _view(self) -> Group:

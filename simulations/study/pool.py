@@ -40,12 +40,12 @@ class CellProcess:
         self._listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
         self._listener.start()
 
-    def give(self, jobs: Sequence[Job]) -> None:
-        """Begin jobs that share passes."""
+    def give(self, jobs: Sequence[Job], joint: int) -> None:
+        """Begin jobs that share passes, see ``run_together``."""
         assert self.process.stdin is not None
         self.jobs, self.backbone = {job.name: job for job in jobs}, jobs[0].backbone
         try:
-            self.process.stdin.write(json.dumps([asdict(job) for job in jobs]) + "\n")
+            self.process.stdin.write(json.dumps([joint, [asdict(job) for job in jobs]]) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:  # the process has died: the queue tells
             return
@@ -78,7 +78,7 @@ def run_jobs(
         started: called when a job begins.
         count: number of processes.
         log: file for the output of the processes.
-        joint: maximum number of alike jobs that a process runs at the same time.
+        joint: maximum number of jobs of a group that a process runs at the same time.
     """
     pending = list(jobs)
     left = len(pending)
@@ -93,10 +93,10 @@ def run_jobs(
 
         def give(process: CellProcess) -> None:
             if pending:
-                taken = next_jobs(pending, process.backbone, joint)
+                taken = next_jobs(pending, process.backbone, joint, count)
                 for job in taken:
                     started(job)
-                process.give(taken)
+                process.give(taken, joint)
 
         for _ in range(count):
             if pending:

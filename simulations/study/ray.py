@@ -17,23 +17,26 @@ from simulations.study.cell_process import Job, Outcome, next_jobs, run_together
 class CellActor:
     """An actor that runs cells and keeps its backbone from one job to the next."""
 
-    def run(self, jobs: list[dict[str, str]]) -> list[dict[str, Any]]:
+    def run(self, joint: int, jobs: list[dict[str, str]]) -> list[dict[str, Any]]:
         """Run jobs that share passes to their end."""
         outcomes: list[dict[str, Any]] = []
-        run_together([Job(**job) for job in jobs], lambda outcome: outcomes.append(asdict(outcome)))
+        given = [Job(**job) for job in jobs]
+        run_together(given, joint, lambda outcome: outcomes.append(asdict(outcome)))
         return outcomes
 
 
 def run_on_ray(
     jobs: Sequence[Job], started: Callable[[Job], None], count: int, joint: int = 1
 ) -> Iterator[tuple[Job, Outcome]]:
-    """Yield every job with its outcome, in the order in which they end, see ``run_jobs``.
+    """Yield every job with its outcome, see ``run_jobs``.
+
+    Outcomes of jobs that share passes arrive together, when the last one ends.
 
     Args:
         jobs: in the order to run.
         started: called when a job is given to an actor.
         count: number of actors.
-        joint: maximum number of alike jobs that an actor runs at the same time.
+        joint: maximum number of jobs of a group that an actor runs at the same time.
 
     Raises:
         UserError: Ray is not installed.
@@ -48,10 +51,10 @@ def run_on_ray(
 
         def give(actor: Any, backbone: str) -> None:
             if pending:
-                taken = next_jobs(pending, backbone, joint)
+                taken = next_jobs(pending, backbone, joint, count)
                 for job in taken:
                     started(job)
-                running[actor.run.remote([asdict(job) for job in taken])] = actor, taken
+                running[actor.run.remote(joint, [asdict(job) for job in taken])] = actor, taken
 
         for _ in range(min(count, len(pending))):
             give(actor_class.remote(), "")

@@ -7,6 +7,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, replace
 from itertools import pairwise
+from threading import Thread
+from typing import NoReturn
 
 import numpy as np
 import pytest
@@ -20,7 +22,7 @@ from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.gradients import Step
 from fedpeft.heads import Full, Head, Projected
-from fedpeft.joint import Meeting, joint_gradients, runs_together
+from fedpeft.joint import Meeting, gradients_of, joint_gradients, runs_together
 from fedpeft.methods import build_method, settings_for
 from fedpeft.model import TaskModel
 from fedpeft.privacy.accounting import Mechanism
@@ -165,7 +167,7 @@ def test_a_run_that_fails_does_not_stop_the_others(
     assert_same(futures[3].result(), other.train())
     assert meeting.shared == 2  # the second and third step of the others
     (line,) = caplog.messages
-    assert "3 runs could not share a step and continue alone: IndexError" in line
+    assert "a joint step of 3 runs failed, they go on sharing: IndexError" in line
 
 
 def test_runs_whose_joint_step_fails_continue_alone(
@@ -186,7 +188,38 @@ def test_runs_whose_joint_step_fails_continue_alone(
         meeting = assert_as_alone([per_text, per_token])
     assert meeting.shared == 0
     (line,) = caplog.messages
-    assert "could not share a step and continue alone: " in line
+    assert "a joint step of 2 runs failed, they share no more passes: " in line
+
+
+class Ending(list[Encoded]):
+    """Texts whose reader is told to exit."""
+
+    def __iter__(self) -> NoReturn:
+        raise SystemExit
+
+
+def test_a_run_that_exits_in_a_joint_step_leaves_no_other_waiting(tiny: Backbone) -> None:
+    one, other, _ = runs_of(tiny, "slash")
+    steps = [
+        Step(run.model, random_vectors(run.model, 1), run.data[:1], [np.arange(2)])
+        for run in (one, other)
+    ]
+    steps[1] = replace(steps[1], data=Ending(steps[1].data))
+    meeting, errors = Meeting(2), []
+
+    def ask(step: Step) -> None:
+        try:
+            with meeting.member():
+                gradients_of(step)
+        except BaseException as error:
+            errors.append(type(error))
+
+    threads = [Thread(target=ask, args=(step,), daemon=True) for step in steps]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(30)
+    assert sorted(error.__name__ for error in errors) == ["RuntimeError", "SystemExit"]
 
 
 @pytest.mark.parametrize("family", ["gpt2", "bart"])

@@ -7,9 +7,11 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from pyarrow.parquet import write_table as write_parquet
 
 from fedpeft.errors import UserError
 from fedpeft.tasks.readers import read_table
@@ -137,13 +139,32 @@ def test_selected_rows_keep_their_numbers() -> None:
     assert chosen.select([1]) == Table(("a", "b"), {"a": ["x"]}, [1])
 
 
-def test_the_first_of_columns_with_the_same_name_is_read(tmp_path: Path) -> None:
-    path = tmp_path / "a.csv"
-    path.write_text("text,text,label\na,b,c\n")
-    assert read_table(path).columns["text"] == ["a"]
+def test_two_columns_with_the_same_name_are_refused_if_they_are_read(tmp_path: Path) -> None:
+    written, stored = tmp_path / "a.csv", tmp_path / "a.parquet"
+    written.write_text("text,text,label\na,b,c\n")
+    write_parquet(pa.table([["a"], ["b"], ["c"]], names=["text", "text", "label"]), stored)
+    for path in (written, stored):
+        assert read_table(path, {"label"}).columns == {"label": ["c"]}
+        with pytest.raises(UserError) as caught:
+            read_table(path, {"text"})
+        assert str(caught.value) == f"{path}: two columns have the name 'text'"
 
 
-def test_long_fields_are_read_or_refused_by_line(tmp_path: Path) -> None:
+def test_numbers_that_python_does_not_hold_are_refused(tmp_path: Path) -> None:
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "a"}\n{"text": ' + "9" * 5000 + "}\n")
+    with pytest.raises(UserError) as caught:
+        read_table(path)
+    assert str(caught.value) == f"{path} row 2: not a JSON object on one line"
+    path = tmp_path / "a.parquet"
+    days = pa.array([1_000_000_000], pa.int32()).cast(pa.date32())
+    write_parquet(pa.table({"text": days}), path)
+    with pytest.raises(UserError) as caught:
+        read_table(path)
+    assert str(caught.value) == f"{path}: cannot be read as Parquet"
+
+
+def test_long_fields_are_read_or_refused_by_row(tmp_path: Path) -> None:
     text = "a" * 200_000
     for name in ("a.tsv", "a.csv", "a.jsonl"):
         path = tmp_path / name
@@ -154,15 +175,15 @@ def test_long_fields_are_read_or_refused_by_line(tmp_path: Path) -> None:
     with pytest.raises(UserError) as caught:
         read_table(tmp_path / "a.csv")
     assert str(caught.value) == (
-        f"{tmp_path / 'a.csv'}: not a table: field larger than field limit (131072) in line 3; "
+        f"{tmp_path / 'a.csv'}: not a table: field larger than field limit (131072) in row 2; "
         "check its quotes or save it as .jsonl"
     )
 
 
-def test_text_behind_a_closing_quote_is_refused_by_line(tmp_path: Path) -> None:
+def test_text_behind_a_closing_quote_is_refused_by_row(tmp_path: Path) -> None:
     path = tmp_path / "a.csv"
     path.write_text('text,label\n"a",b\n"a" c,b\n')
     with pytest.raises(UserError) as caught:
         read_table(path)
-    reason = "',' expected after '\"' in line 3; check its quotes or save it as .jsonl"
+    reason = "',' expected after '\"' in row 2; check its quotes or save it as .jsonl"
     assert str(caught.value) == f"{path}: not a table: {reason}"

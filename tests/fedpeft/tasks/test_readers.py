@@ -98,7 +98,7 @@ def test_scores_are_finite_float64(tmp_path):
         ("a.tsv", "", "is empty; expected a header and rows"),
         ("a.tsv", "text\tlabel\n", "has no rows"),
         ("a.jsonl", "", "has no rows"),
-        ("a.csv", "text,label\na,yes\nb,c,no\n", "not a table: expected 2 fields in line 3, saw 3"),
+        ("a.csv", "text,label\na,yes\nb,c,no\n", "not a table: expected 2 fields in row 2, saw 3"),
         ("a.csv", 'text,label\n"a,yes\nb,no\n', "not a table: check its quotes"),
         ("a.csv", "text,label\na,b,yes\n", "the rows have more fields than the header"),
         ("a.parquet", "not parquet", "cannot be read as Parquet"),

@@ -53,7 +53,7 @@ def study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A finished study of two codecs."""
     path = tmp_path_factory.mktemp("codecs") / "small"
     folder = StudyFolder.create(path, STUDY, resume=False)
-    with StudyDisplay(folder, 1, Console(quiet=True)) as display:
+    with StudyDisplay(folder, Console(quiet=True)) as display:
         run_study(folder, Plan(parse(STUDY)), here, display)
     return path
 

@@ -74,7 +74,7 @@ def test_the_first_round_that_scores_as_much_counts() -> None:
 
 def test_a_study_is_recorded(tmp_path: Path) -> None:
     folder = StudyFolder.create(tmp_path / "small", STUDY, resume=False)
-    with StudyDisplay(folder, 1, Console(quiet=True)) as display:
+    with StudyDisplay(folder, Console(quiet=True)) as display:
         run_study(folder, Plan(parse(STUDY)), here, display)
     main([str(tmp_path / "small"), "--results", str(tmp_path)])
     rows = json.loads((tmp_path / "reach.json").read_text())["small"]["table"]

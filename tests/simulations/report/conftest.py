@@ -64,7 +64,7 @@ def finished_study(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("studies") / "small"
     folder = StudyFolder.create(path, STUDY, resume=False)
     console = Console(file=io.StringIO())
-    with StudyDisplay(folder, 1, console) as display:
+    with StudyDisplay(folder, console) as display:
         outcomes = run_study(folder, Plan(parse(STUDY)), here, display)
     assert (len(outcomes.finished), len(outcomes.failed)) == (8, 4)
     return path

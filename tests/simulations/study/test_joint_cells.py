@@ -20,12 +20,12 @@ from small_studies import BASE, Watched, here
 from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
 from simulations.processes import alive, descendants, kill
-from simulations.study.alike import alike, at_once
 from simulations.study.cell_process import Job, Outcome, next_jobs, run_job, run_together
 from simulations.study.cells import Cell
 from simulations.study.execution import run_study
 from simulations.study.file import parse
 from simulations.study.folder import StudyFolder
+from simulations.study.joining import group_of
 from simulations.study.plan import Plan
 from simulations.study.pool import run_jobs
 
@@ -63,7 +63,7 @@ def jobs_of(text: str, root: Path) -> list[Job]:
             cell.experiment.to_toml(),
             str(root / cell.name),
             cell.experiment.backbone,
-            alike(cell.experiment),
+            group_of(cell.experiment),
         )
         for cell in cells
     ]
@@ -71,7 +71,7 @@ def jobs_of(text: str, root: Path) -> list[Job]:
 
 def run_all(jobs: list[Job]) -> dict[str, Outcome]:
     outcomes: list[Outcome] = []
-    assert run_together(jobs, outcomes.append) >= 2  # a step of each round at least
+    assert run_together(jobs, len(jobs), outcomes.append) >= 2  # a step of each round at least
     return {outcome.name: outcome for outcome in outcomes}
 
 
@@ -87,26 +87,27 @@ def assert_same_run(one: Path, other: Path) -> None:
         ]
 
 
-def test_alike_cells_differ_in_seed_rate_initial_values_and_noise_only(quick: Quick) -> None:
+def test_cells_of_a_group_differ_in_seed_rate_initial_values_and_noise_only(quick: Quick) -> None:
     private = ("privacy.unit=example", "privacy.epsilon=8")
-    one, noisy = alike(quick()), alike(quick(*private))
+    one, noisy = group_of(quick()), group_of(quick(*private))
     for change in ("seed=3", "local.lr=0.5", "method.init=zeros"):
-        assert alike(quick(change)) == one
+        assert group_of(quick(change)) == one
     for change in ("privacy.epsilon=2", "privacy.epsilon=4", "seed=1"):
-        assert alike(quick(*private, change)) == noisy
+        assert group_of(quick(*private, change)) == noisy
     different = ("method.d=12", "local.epochs=2", "backbone=minilm", "federation.clients=4")
-    assert len({one, noisy, *(alike(quick(change)) for change in different)}) == 6
+    assert len({one, noisy, *(group_of(quick(change)) for change in different)}) == 6
     alone = (
         ("engine.kind=ray",),
         ("output.track=tensorboard",),
         ("local.perturbations=2", "local.optimizer=sgd"),
-        ("federation.partial=true", "federation.deadline=5"),
     )
-    assert {alike(quick(*changes)) for changes in alone} == {""}
-    assert alike(Experiment.load("", ["method.name=full"])) == ""
+    assert {group_of(quick(*changes)) for changes in alone} == {""}
+    assert group_of(Experiment.load("", ["method.name=full"])) == ""
+    vera = {group_of(Experiment.load("", ["method.name=vera", f"seed={seed}"])) for seed in (0, 1)}
+    assert len(vera) == 2  # their projections differ
 
 
-def test_a_process_takes_alike_jobs_together(tmp_path: Path) -> None:
+def test_a_process_takes_jobs_of_a_group_together(tmp_path: Path) -> None:
     first, *rest = jobs_of(study_of("slash"), tmp_path)
     other = Job("other", "", "", "tiny")
     pending = [first, other, *rest]
@@ -117,9 +118,9 @@ def test_a_process_takes_alike_jobs_together(tmp_path: Path) -> None:
     assert not pending
 
 
-def test_the_automatic_number_is_1_without_a_gpu(quick: Quick) -> None:
-    assert at_once(0, [quick("engine.device=cpu")]) == 1
-    assert at_once(3, [quick("engine.device=cpu")]) == 3
+def test_processes_share_the_jobs_that_wait(tmp_path: Path) -> None:
+    pending = jobs_of(study_of("slash"), tmp_path)
+    assert [len(next_jobs(pending, "", joint=4, count=2)) for _ in range(3)] == [2, 1, 1]
 
 
 @pytest.mark.parametrize("method", METHODS)
