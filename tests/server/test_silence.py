@@ -66,7 +66,8 @@ def hang(quick: Quick, node_configs: Nodes, tmp_path: Path) -> Callable[..., Any
     """Return a runner of a federation with a node that hangs; it returns grid and folder."""
 
     def run(kind: str, rounds: Iterable[int], *settings: str) -> tuple[Hanging, RunFolder]:
-        experiment = quick("federation.timeout=0.7", "federation.rounds=8", *settings)
+        # Enough for the others to reply on a busy machine.
+        experiment = quick("federation.timeout=2", "federation.rounds=8", *settings)
         serve_warm(quick, node_configs, tmp_path)
         grid = Hanging(node_configs(experiment), kind, rounds)
         serve(server_app, grid, {"experiment": experiment.to_toml(), "out": str(tmp_path / "run")})
