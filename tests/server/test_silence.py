@@ -105,7 +105,7 @@ def test_a_node_that_never_evaluates_is_asked_in_few_rounds(hang: Callable[..., 
     grid, folder = hang("evaluate", range(1, 9), "federation.evaluation=clients")
     assert grid.asked == [1, 2, 3, 6]
     assert [line["clients"] for line in folder.rounds()] == [3] * 3 + [2] * 2 + [3] + [2] * 2
-    assert "client 1 did not evaluate: no reply within 0.7 s" in folder.noted()
+    assert "client 1 did not evaluate: no reply within 2 s" in folder.noted()
 
 
 def test_a_node_that_hangs_in_training_is_not_asked_to_evaluate(hang: Callable[..., Any]) -> None:
