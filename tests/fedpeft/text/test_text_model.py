@@ -8,6 +8,7 @@ import pytest
 import torch
 from models import GROUPED, random_vectors
 from small_families import WRITING, small_language, tolerance
+from text_gradients import check_cohort, check_examples
 from torch import Tensor
 from torch.nn import functional
 from written_texts import TARGETS, encoded_texts, text_batch, text_model
@@ -72,35 +73,13 @@ def test_losses_are_those_of_transformers_with_merged_weights(family: str, name:
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bart", "t5"])
 def test_a_cohort_equals_single_clients(family: str, name: str) -> None:
-    model = model_of(family, name)
-    vectors = random_vectors(model, 2)
-    together = model.gradients(vectors, text_batch(model.backbone, [0, 1, 4], [2, 3]))
-    single = [
-        model.gradients(vectors[:1], text_batch(model.backbone, [0, 1, 4])),
-        model.gradients(vectors[1:], text_batch(model.backbone, [2, 3])),
-    ]
-    for index in range(2):
-        expected = torch.cat([result[index] for result in single])
-        allowed = tolerance(family, expected)
-        torch.testing.assert_close(together[index], expected, rtol=0, atol=allowed)
-    assert together[0].abs().sum(1).min() > 0
+    check_cohort(model_of(family, name), family, text_batch)
 
 
 @pytest.mark.parametrize("name", METHODS)
 @pytest.mark.parametrize("family", ["gpt2", "llama", "bart", "t5"])
 def test_gradients_of_examples_equal_those_of_batches_of_one(family: str, name: str) -> None:
-    model = model_of(family, name)
-    vectors = random_vectors(model, 2)
-    batch = text_batch(model.backbone, [0, 1], [2, 3])
-    gradients, losses = model.example_gradients(vectors, batch)
-    for row in range(4):
-        single = text_batch(model.backbone, [row])
-        group = vectors[row // 2][None]
-        for actual, expected in zip(
-            (gradients[row], losses[row]), model.gradients(group, single), strict=True
-        ):
-            allowed = tolerance(family, expected)
-            torch.testing.assert_close(actual, expected[0], rtol=0, atol=allowed)
+    check_examples(model_of(family, name), family, text_batch)
 
 
 def test_a_task_vector_has_no_head() -> None:
