@@ -10,23 +10,13 @@ import pytest
 import torch
 from literal import Params, at_text, both_batches, engine_states, fastfood_matrix
 from models import build_model, random_vectors
+from written_modules import BERT
 
 from fedpeft.backbones.known import KNOWN_SHAPES
 from fedpeft.backbones.loading import Backbone
 from fedpeft.methods import build_method, settings_for
 from fedpeft.methods.said import SAID
 from fedpeft.model import TaskModel
-
-BIASES = {
-    "q": "attention.self.query",
-    "k": "attention.self.key",
-    "v": "attention.self.value",
-    "attn_out": "attention.output.dense",
-    "attn_norm": "attention.output.LayerNorm",
-    "ffn_mid": "intermediate.dense",
-    "ffn_out": "output.dense",
-    "ffn_norm": "output.LayerNorm",
-}
 
 
 def assert_same_as_a_copy(
@@ -60,7 +50,7 @@ def test_bitfit_changes_every_bias(encoder: Backbone) -> None:
     def changes(params: Params) -> Params:
         added = {"embeddings.LayerNorm.bias": params["embed_norm"]}
         for layer in range(3):
-            for site, path in BIASES.items():
+            for site, path in BERT.items():
                 added[f"encoder.layer.{layer}.{path}.bias"] = params[f"{layer}.{site}"]
         return added
 
