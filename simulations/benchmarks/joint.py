@@ -89,7 +89,8 @@ def joint(jobs: list[Job]) -> list[Outcome]:
         SystemExit: they shared none.
     """
     outcomes: list[Outcome] = []
-    if not run_together(jobs, len(jobs), outcomes.append):
+    shared = run_together(jobs, len(jobs), outcomes.append)
+    if not shared and not any(outcome.reason for outcome in outcomes):
         raise SystemExit("the cells shared no step")
     return outcomes
 
@@ -155,6 +156,8 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--rounds", type=int, default=1, help="rounds (1)")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
     options = parser.parse_args(arguments)
+    if options.cells < 2 or options.repeats < 1:
+        parser.error("expected --cells of at least 2 and --repeats of at least 1")
     report = measure(options)
     cohort = options.cohort or "automatic"
     case = f"{options.backbone}, {options.device}, cohort {cohort}, batch {options.batch}"

@@ -22,7 +22,7 @@ from pathlib import Path
 from statistics import median
 
 from fedpeft.hosting.ports import free_port
-from simulations.benchmarks.common import Report, Row, arguments_of, record, script
+from simulations.benchmarks.common import Report, Row, arguments_of, record, script, slash_d
 from simulations.benchmarks.parts.served_vectors import texts, vector_files
 from simulations.benchmarks.parts.serving_load import Load, Target, command, load, percentile
 
@@ -109,14 +109,16 @@ def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
     parser.add_argument("--task", default="sst2", help="task of the texts (sst2)")
     parser.add_argument("--glue", type=Path, help="folder of GLUE files; default: download")
-    parser.add_argument("--d", default="1024", help="SLaSh's d (1024)")
+    parser.add_argument("--d", default="", help="SLaSh's d (minilm 1024, tiny max)")
     parser.add_argument("--vectors", type=int, default=10_000, help="task vectors (10000)")
     parser.add_argument("--seconds", type=float, default=60, help="seconds of each load (60)")
     parser.add_argument("--rates", type=float, nargs="*", default=[10], help="requests/s (10)")
     parser.add_argument("--clients", type=int, nargs="*", default=[32], help="clients (32)")
     parser.add_argument("--threads", type=int, default=0, help="torch threads; 0 = all cores (0)")
     parser.add_argument("--cache-mb", type=int, default=256, help="of realised vectors (256)")
-    return parser.parse_args(arguments)
+    options = parser.parse_args(arguments)
+    options.d = options.d or str(slash_d(options.backbone))
+    return options
 
 
 if __name__ == "__main__":
