@@ -25,8 +25,9 @@ class Step:
         data: texts of each client.
         batches: rows of each client's batch.
         private: DP-SGD of each client; empty = gradients of the mean loss.
-        fixed: with DP-SGD, True for numbers that stay as they are, bool [G or more, P].
-        total: without DP-SGD, tensor [G, P] to write the gradients into; None = a new one.
+        fixed: True for numbers that stay as they are, bool [G or more, P]; only DP-SGD heeds it,
+            which clips the other numbers.
+        total: tensor [G, P] to write the gradients into, without DP-SGD; None = a new one.
     """
 
     model: TaskModel

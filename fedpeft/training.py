@@ -123,20 +123,15 @@ def train_cohort(
         active, current = order[:rows], vectors[:rows]
         texts, batches = [data[k] for k in active], [plans[k][step] for k in active]
         slopes = vectors.new_empty(rows, 0)
-        if private:
-            settings = [private[k] for k in active]
-            gradients, losses = gradients_of(
-                Step(model, current, texts, batches, settings, fixed=kept)
-            )
-        elif local.perturbations:
+        if local.perturbations:
             along = directions(local, when, step, vectors)
             scale = local.perturbation_scale
             slopes, losses = measure(model, current, texts, batches, along, scale)
             gradients = combined(slopes, along)
         else:
-            gradients, losses = gradients_of(
-                Step(model, current, texts, batches, total=total[:rows])
-            )
+            settings = [private[k] for k in active] if private else []
+            asked = Step(model, current, texts, batches, settings, kept, total[:rows])
+            gradients, losses = gradients_of(asked)
         history.append((losses, slopes))
         taken.take(gradients, [when.progress(step, count) for count in steps[:rows]])
     return _in_order(order, vectors, history, steps)
