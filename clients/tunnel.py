@@ -27,9 +27,10 @@ from typing import TypeVar
 
 import h11
 
+from clients.connection import Broken, Headers, Stream
 from clients.folder import NodeFolder
 from clients.local import PIECE, Gone, Local
-from clients.uplink import Broken, Gateway, Headers, Stream, Uplink
+from clients.uplink import Gateway, Uplink
 from fedpeft.files import PRIVATE, write_together
 from fedpeft.hosting.logs import start_log
 from fedpeft.hosting.ports import LOOPBACK, user_at

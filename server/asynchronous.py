@@ -1,9 +1,9 @@
 """Asynchronous training (FedBuff, Nguyen et al. 2022): a round takes the next replies.
 
 As many clients as a round has train at any time. One that replies is replaced by another, which
-starts from the newest vector; after ``federation.buffer`` replies the server takes a step. An
-update that started s rounds ago counts (1 + s) ^ -``federation.staleness``. A client takes part in
-a round at most once.
+starts from the newest vector; after ``federation.buffer`` replies, or a few more if they arrived
+together, the server takes a step. An update that started s rounds ago counts
+(1 + s) ^ -``federation.staleness``. A client takes part in a round at most once.
 
 The requests that wait for their replies when a round ends, and the vectors they started from, are
 part of the checkpoint. A run that continues sends them again; in a simulation with devices they

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 
 FOLDER = "plots"
 _MOST_CLIENTS = 100  # more bars cannot be distinguished
+_NAMES = 16  # in a column of a legend
 
 
 def draw_run(folder: RunFolder, runtime: Runtime) -> None:
@@ -85,7 +86,8 @@ def draw_partition(path: Path, rows: Partition, task: Task) -> None:
     from matplotlib.figure import Figure
 
     shown = Partition.of(rows[:_MOST_CLIENTS])
-    figure = Figure(figsize=(max(5, 0.25 * len(shown) + 2), 4), layout="constrained")
+    width = max(3, 0.25 * len(shown)) + 2 * max(1, _columns(task.info.labels))
+    figure = Figure(figsize=(width, 4), layout="constrained")
     axis = figure.subplots()
     if task.info.labels:
         _stacked_bars(axis, label_counts(shown, task), task.info.labels)
@@ -107,4 +109,9 @@ def _stacked_bars(axis: Axes, counts: np.ndarray, names: Sequence[str]) -> None:
         heights = counts[:, label]
         axis.bar(range(len(counts)), heights, bottom=bottom, label=name)
         bottom += heights
-    axis.legend(loc="upper left", bbox_to_anchor=(1, 1))
+    axis.legend(loc="upper left", bbox_to_anchor=(1, 1), ncols=_columns(names))
+
+
+def _columns(names: Sequence[str]) -> int:
+    """Return the number of columns of a legend."""
+    return -(-len(names) // _NAMES)

@@ -62,7 +62,6 @@ def _rows(path: Path) -> Iterator[list[str]]:
         except csv.Error as error:  # or a field is longer than csv.field_size_limit()
             place = f"row {number}" if number else "the header"
             reason = f"{error} in {place}; check its quotes or save it as .jsonl"
-            reason = "check its quotes" if "end of data" in str(error) else reason
             raise UserError(f"{path}: not a table: {reason}") from None
 
 
@@ -75,16 +74,31 @@ def _read_jsonl(path: Path, wanted: _Wanted) -> Table:
             if not line.strip():
                 continue
             try:
-                record = json.loads(line)
+                record = json.loads(line, object_pairs_hook=_object)
             except (ValueError, RecursionError):  # also an integer of too many digits
                 record = None
             if not isinstance(record, dict):
-                raise UserError(f"{path} row {len(records) + 1}: not a JSON object on one line")
+                raise UserError(
+                    f"{path} row {len(records) + 1}: expected a JSON object on one line, with each "
+                    f"name once"
+                )
             names.update(dict.fromkeys(record))
             records.append({n: v for n, v in record.items() if wanted is None or n in wanted})
     kept = _kept(path, [*names], wanted)
     columns = {name: [record.get(name) for record in records] for name in kept}
     return Table(tuple(names), columns, range(1, len(records) + 1))
+
+
+def _object(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    """Return a JSON object.
+
+    Raises:
+        ValueError: it has a name twice, of which ``json`` would keep the last.
+    """
+    found = dict(pairs)
+    if len(found) < len(pairs):
+        raise ValueError("a name occurs twice")
+    return found
 
 
 def _read_parquet(path: Path, wanted: _Wanted) -> Table:

@@ -97,7 +97,10 @@ class StudyFolder:
             UserError: it holds no study.
         """
         if not cls.is_at(path):
-            raise UserError(f"'{path}' holds no study ({STUDY}); expected a folder of study run")
+            raise UserError(
+                f"'{path}' holds no study ({STUDY}); expected a folder that `fedpeft study run` "
+                f"wrote"
+            )
         return cls(path)
 
     def plan(self) -> Plan:

@@ -19,7 +19,7 @@ from flowering import (
     until,
 )
 
-from clients import tunnel, uplink
+from clients import connection, tunnel
 from fedpeft.hosting.ports import free_port
 from fedpeft.hosting.shims import write_shims
 
@@ -79,7 +79,7 @@ def test_the_tunnel_knows_flowers_headers_paths_and_times() -> None:
     from flwr.supercore.protobuf.client import ProtobufClient
     from flwr.supernode import fleet_http_client
 
-    assert {FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_HEADER} == set(uplink.CHANGING)
+    assert {FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_HEADER} == set(connection.CHANGING)
     assert FLEET_HTTP_PUBLIC_KEY_HEADER.startswith("flwr-")
     source = inspect.getsource(fleet_http_client)
     assert all(f'"{path}"' in source for path in (tunnel.PULL, tunnel.HEARTBEAT))

@@ -79,6 +79,14 @@ def test_many_clients_still_fit(tmp_path: Path) -> None:
     assert width < 10 * height
 
 
+@pytest.mark.filterwarnings("error")  # of matplotlib, if the legend leaves no room
+def test_many_classes_still_fit(tmp_path: Path) -> None:
+    rows = list(np.arange(60).reshape(2, 30))
+    names = [f"class number {number}" for number in range(60)]
+    plots.draw_partition(tmp_path / "many.png", rows, task_of(np.arange(60), *names))
+    assert_shows(picture(tmp_path / "many.png"), BLUE)
+
+
 def test_one_round_without_a_score_can_be_drawn(tmp_path: Path) -> None:
     sizes = {"payload": 1, "message": 2}
     line = {"round": 1, "score": None, "loss": 0.5, "bytes": {"up": sizes, "down": sizes}}

@@ -99,7 +99,11 @@ def test_scores_are_finite_float64(tmp_path):
         ("a.tsv", "text\tlabel\n", "has no rows"),
         ("a.jsonl", "", "has no rows"),
         ("a.csv", "text,label\na,yes\nb,c,no\n", "not a table: expected 2 fields in row 2, saw 3"),
-        ("a.csv", 'text,label\n"a,yes\nb,no\n', "not a table: check its quotes"),
+        (
+            "a.csv",
+            'text,label\n"a,yes\nb,no\n',
+            "not a table: unexpected end of data in row 1; check its quotes or save it as .jsonl",
+        ),
         ("a.csv", "text,label\na,b,yes\n", "the rows have more fields than the header"),
         ("a.parquet", "not parquet", "cannot be read as Parquet"),
         ("a.tsv", "txt\tlabel\na\tyes\n", "no column 'text'; did you mean 'txt'?"),
@@ -126,8 +130,8 @@ def test_a_missing_file_and_a_wrong_encoding_are_refused(tmp_path):
         ('{"text": "a", "label": "no"}\n{"label": "no"}', "column 'text' is empty"),
         ('{"text": "a", "label": "no"}\n{"text": "b"}', "column 'label' is empty"),
         ('{"text": "a", "label": "no"}\n{"text": 7, "label": "no"}', "column 'text' is int"),
-        ('{"text": "a", "label": "no"}\n[1]', "not a JSON object on one line"),
-        ('{"text": "a", "label": "no"}\n{"text', "not a JSON object on one line"),
+        ('{"text": "a", "label": "no"}\n[1]', "expected a JSON object on one line"),
+        ('{"text": "a", "label": "no"}\n{"text', "expected a JSON object on one line"),
     ],
 )
 def test_a_bad_row_is_named_by_its_number(tmp_path, content, expected):

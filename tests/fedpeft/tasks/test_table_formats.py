@@ -150,12 +150,17 @@ def test_two_columns_with_the_same_name_are_refused_if_they_are_read(tmp_path: P
         assert str(caught.value) == f"{path}: two columns have the name 'text'"
 
 
-def test_numbers_that_python_does_not_hold_are_refused(tmp_path: Path) -> None:
+@pytest.mark.parametrize("row", ['{"text": ' + "9" * 5000 + "}", '{"text": "a", "text": "b"}'])
+def test_rows_that_python_would_not_hold_whole_are_refused(tmp_path: Path, row: str) -> None:
     path = tmp_path / "a.jsonl"
-    path.write_text('{"text": "a"}\n{"text": ' + "9" * 5000 + "}\n")
+    path.write_text('{"text": "a"}\n' + row + "\n")
     with pytest.raises(UserError) as caught:
         read_table(path)
-    assert str(caught.value) == f"{path} row 2: not a JSON object on one line"
+    reason = "expected a JSON object on one line, with each name once"
+    assert str(caught.value) == f"{path} row 2: {reason}"
+
+
+def test_dates_that_python_does_not_hold_are_refused(tmp_path: Path) -> None:
     path = tmp_path / "a.parquet"
     days = pa.array([1_000_000_000], pa.int32()).cast(pa.date32())
     write_parquet(pa.table({"text": days}), path)
