@@ -13,12 +13,9 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from fedpeft.backbones.loading import (
-    Backbone,
-    backbone_shape,
-    load_backbone,
-    set_threads,
-)
+from fedpeft.backbones.checkpoints import backbone_shape
+from fedpeft.backbones.hardware import set_threads
+from fedpeft.backbones.loading import Backbone, load_backbone
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection

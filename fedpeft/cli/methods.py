@@ -112,7 +112,7 @@ def describe_methods(
         UserError: the backbone is unknown, no method has an override's setting, or an override is
             invalid for all methods that have it.
     """
-    from fedpeft.backbones.loading import backbone_shape
+    from fedpeft.backbones.checkpoints import backbone_shape
 
     shape = backbone_shape(backbone)
     names, settings = _chosen(overrides)

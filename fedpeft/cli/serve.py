@@ -40,7 +40,7 @@ def serve(
     Example: fedpeft serve runs/sst2 news=runs/agnews-slash
     """
     loopback = _check_exposed(host, keys, token)
-    from fedpeft.backbones.loading import set_threads
+    from fedpeft.backbones.hardware import set_threads
     from fedpeft.hosting.http import listener
     from fedpeft.serving.app import Serving, serving_app
     from fedpeft.serving.hosting import run, server_of, token_of

@@ -134,7 +134,7 @@ def _traffic(layout: Layout, experiment: Experiment) -> str:
 
 def _precision(experiment: Experiment, backbone: Backbone) -> list[str]:
     """Return the precision that ``engine.autocast = "auto"`` takes, as text."""
-    from fedpeft.backbones.loading import choose_autocast
+    from fedpeft.backbones.hardware import choose_autocast
 
     if experiment.engine.autocast != "auto":
         return []

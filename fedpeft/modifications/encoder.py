@@ -12,7 +12,8 @@ import torch
 from torch import Tensor
 from torch.func import functional_call
 
-from fedpeft.backbones.loading import Backbone, choose_autocast
+from fedpeft.backbones.hardware import choose_autocast
+from fedpeft.backbones.loading import Backbone
 from fedpeft.backbones.lowered import lowered
 from fedpeft.batches.batch import Batch
 from fedpeft.batches.packing import Packing

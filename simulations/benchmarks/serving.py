@@ -20,7 +20,7 @@ from statistics import median
 import numpy as np
 import torch
 
-from fedpeft.backbones.loading import set_threads
+from fedpeft.backbones.hardware import set_threads
 from fedpeft.modifications.fusing import fused
 from fedpeft.serving.catalog import Catalog, Entry
 from fedpeft.serving.engine import Engine, Item

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from functools import lru_cache
 
 from clients.partitioning import check_kind
-from fedpeft.backbones.loading import checkpoint
+from fedpeft.backbones.checkpoints import checkpoint
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import LocalSection

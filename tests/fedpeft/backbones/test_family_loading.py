@@ -11,7 +11,8 @@ import torch
 from small_families import CONFIGS, small_family
 
 import fedpeft
-from fedpeft.backbones.loading import backbone_shape, load_backbone
+from fedpeft.backbones.checkpoints import backbone_shape
+from fedpeft.backbones.loading import load_backbone
 from fedpeft.errors import UserError
 
 

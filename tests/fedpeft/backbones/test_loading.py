@@ -9,9 +9,10 @@ import torch
 from transformers import AutoConfig, AutoModel, BertConfig, BertModel
 
 from fedpeft.backbones import hub
-from fedpeft.backbones import loading as backbones
+from fedpeft.backbones.fingerprint import fingerprint_of
+from fedpeft.backbones.hardware import choose_device
 from fedpeft.backbones.known import KNOWN_SHAPES, shape_of_config
-from fedpeft.backbones.loading import choose_device, load_backbone
+from fedpeft.backbones.loading import load_backbone
 from fedpeft.backbones.tiny import tiny_tokenizer
 from fedpeft.errors import UserError
 
@@ -131,9 +132,9 @@ def test_truncated_weights_are_explained_in_one_line(tmp_path: Path) -> None:
 
 def test_fingerprint_does_not_change_with_use() -> None:
     backbone = load_backbone("tiny")
-    before = backbones._fingerprint(backbone.model, backbone.tokenizer)
+    before = fingerprint_of(backbone.model, backbone.tokenizer)
     backbone.tokenizer(["some text"], truncation=True, max_length=4, padding=True)
-    assert backbones._fingerprint(backbone.model, backbone.tokenizer) == before
+    assert fingerprint_of(backbone.model, backbone.tokenizer) == before
 
 
 def test_missing_folder_is_named() -> None:

@@ -6,7 +6,8 @@ import pytest
 import torch
 from torch import nn
 
-from fedpeft.backbones.loading import choose_autocast, load_backbone
+from fedpeft.backbones.hardware import choose_autocast
+from fedpeft.backbones.loading import load_backbone
 from fedpeft.backbones.lowered import lowered
 from fedpeft.modifications.encoder import Encoder
 from tests.fedpeft.models import batch_of, build_model, random_vectors, task_model
