@@ -177,10 +177,9 @@ def _device(name: str) -> str:
     return f"cpu {torch.backends.cpu.get_cpu_capability()}" if name == "cpu" else name
 
 
-def main(arguments: Sequence[str] | None = None) -> list[Report]:
-    """Run the benchmark from its command line."""
-    arguments = sys.argv[1:] if arguments is None else arguments
-    parser = arguments_of(__doc__, repeats=3)
+def options_of(doc: str | None, arguments: Sequence[str]) -> argparse.Namespace:
+    """Return the options of a command line; ``doc`` describes its script."""
+    parser = arguments_of(doc, repeats=3)
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny, a hub name")
     parser.add_argument("--glue", type=Path, help="folder of GLUE files; default: synthetic texts")
     parser.add_argument("--task", default="sst2", help="GLUE task (sst2)")
@@ -191,7 +190,13 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser.add_argument("--batch", type=int, default=16, help="texts a step (16)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
-    options = parser.parse_args(arguments)
+    return parser.parse_args(arguments)
+
+
+def main(arguments: Sequence[str] | None = None) -> list[Report]:
+    """Run the benchmark from its command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    options = options_of(__doc__, arguments)
     reports = []
     for method in options.method:
         reports.append(measure(method, options))

@@ -71,8 +71,11 @@ SLOW = {
 }
 #: These measure nothing twice.
 ONCE = ("crowd", "noised", "robust_prefix", "secure", "serving_load", "unmasking")
-#: These have tests of their own, or need a task's files, a deployment or hours.
-NOT_RUN = "bits", "constant", "d90", "deployment", "fleet", "private_scores", "reach", "upper_half"
+#: These have tests of their own, or need a compiler, a task's files, a deployment or hours.
+NOT_RUN = (
+    *("bits", "compiling", "constant", "d90", "deployment", "fleet", "private_scores", "reach"),
+    "upper_half",
+)
 CASES = [
     *FAST.items(),
     *(pytest.param(*case, marks=pytest.mark.long, id=case[0]) for case in SLOW.items()),
