@@ -81,10 +81,10 @@ HOSTILE = {
 @pytest.mark.parametrize("name", HOSTILE)
 def test_no_text_takes_long(name: str) -> None:
     """Some are valid, such as a very long string."""
-    began = time.perf_counter()
+    began = time.process_time()
     with suppress(UserError):
         Experiment.load(HOSTILE[name][:MAX_TEXT])
-    assert time.perf_counter() - began < LIMIT
+    assert time.process_time() - began < LIMIT
 
 
 @pytest.mark.parametrize(

@@ -182,9 +182,9 @@ def test_a_bundle_with_a_false_size_is_refused(valid: bytes) -> None:
     "added", ["a." * 20_000 + "a = 1\n", "x = " + "[" * 20_000, "x = 0x" + "f" * 400_000]
 )
 def test_a_bundle_that_takes_long_to_parse_is_refused_at_once(valid: bytes, added: str) -> None:
-    began = time.perf_counter()
+    began = time.process_time()
     assert "damaged" in refusal(packed(project_of(valid) + added))
-    assert time.perf_counter() - began < 2
+    assert time.process_time() - began < 2
 
 
 @pytest.mark.parametrize("damage", [b"", b"PK\x03\x04", b"no zip file"])

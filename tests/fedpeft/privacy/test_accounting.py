@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import time
 
 import pytest
 from hypothesis import given, settings
@@ -59,11 +58,7 @@ def test_epsilon_grows_with_steps_rate_less_noise_and_smaller_delta(
 
 def test_repeated_accounting_is_cached() -> None:
     question = [Mechanism(1.5, 0.01, 5000)]
-    first = spent(question, DELTA)
-    start = time.perf_counter()
-    for _ in range(100):
-        assert spent(question, DELTA) is first
-    assert time.perf_counter() - start < 0.05
+    assert spent(question, DELTA) is spent(question, DELTA)
 
 
 @pytest.mark.parametrize(

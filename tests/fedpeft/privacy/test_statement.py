@@ -131,9 +131,9 @@ def test_a_client_cannot_report_more_than_the_budget() -> None:
 
 def test_reading_the_longest_statement_takes_little_time() -> None:
     different = [part for k in range(99) for part in (0.5 + k / 99, 0.001 + k / 100, 1e9 - k)]
-    began = time.perf_counter()
+    began = time.process_time()
     read([0.0, *different, 1.1, 0.2, 1e9])
-    assert time.perf_counter() - began < 10
+    assert time.process_time() - began < 10
 
 
 def test_a_run_reports_the_largest_epsilon_of_all_clients_and_rounds() -> None:

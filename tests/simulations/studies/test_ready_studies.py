@@ -67,6 +67,7 @@ def test_every_study_has_a_small_variant() -> None:
         "strangers",
         "turns",
         "secure-noise",
+        "precision",
         "questions",
         "sentiment",
     }  # are small themselves
