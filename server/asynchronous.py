@@ -1,9 +1,9 @@
 """Asynchronous training (FedBuff, Nguyen et al. 2022): a round takes the next replies.
 
 As many clients as a round has train at any time. One that replies is replaced by another, which
-starts from the newest vector; after ``federation.buffer`` replies, or a few more if they arrived
-together, the server takes a step. An update that started s rounds ago counts
-(1 + s) ^ -``federation.staleness``. A client takes part in a round at most once.
+starts from the newest vector; after ``federation.buffer`` updates the server takes a step. An
+update that started s rounds ago counts (1 + s) ^ -``federation.staleness``. A client takes part in
+a round at most once.
 
 The requests that wait for their replies when a round ends, and the vectors they started from, are
 part of the checkpoint. A run that continues sends them again; in a simulation with devices they
@@ -12,6 +12,7 @@ keep their time, so it ends with the same bits.
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import dataclass, field, replace
 
 import numpy as np
@@ -74,9 +75,10 @@ class Collector:
             self._launch()
             if not self.flights:
                 return
-            arrived = list(self.run.grid.pull_messages([*self.flights]))
-            for reply in arrived:
-                self._take(reply)
+            arrived = self._arrived()
+            if arrived:
+                self._take(arrived[0])
+                self._keep(arrived[1:])
             self._give_up(patience)
             done = len(self.updates)
             self.run.folder.report("train", self.number, done, self._federation.buffer)
@@ -118,8 +120,7 @@ class Collector:
             if client in here:
                 self.run.clock.seek(seconds)
                 self._send([Flight(client, number, self.run.clock.now(), here[client])])
-                for reply in self.run.grid.pull_messages([*self.flights]):
-                    self._take(reply)
+                self._keep(self._arrived())
         self.run.clock.seek(now)
 
     def _send(self, flights: list[Flight]) -> None:
@@ -134,6 +135,19 @@ class Collector:
         nodes = {client: flight.node.node_id for client, flight in by_client.items()}
         sent = send(self.run.grid, "train", content, nodes, self.ledger, [*by_client])
         self.flights |= {message_id: by_client[client] for message_id, client in sent.items()}
+
+    def _arrived(self) -> list[Message]:
+        """Return the replies that were kept, and those that have come since."""
+        kept = [flight.reply for flight in self.flights.values() if flight.reply is not None]
+        awaited = [each for each, flight in self.flights.items() if flight.reply is None]
+        return [*kept, *(self.run.grid.pull_messages(awaited) if awaited else ())]
+
+    def _keep(self, replies: Iterable[Message]) -> None:
+        """Keep replies until their turn; the next round may be the one that takes them."""
+        for reply in replies:
+            message_id = reply.metadata.reply_to_message_id
+            if flight := self.flights.pop(message_id, None):  # to the end: they keep their order
+                self.flights[message_id] = replace(flight, reply=reply)
 
     def _take(self, reply: Message) -> None:
         """Check a reply, and keep its update."""
@@ -169,7 +183,7 @@ class Collector:
         """Wait no longer for requests whose time is over."""
         now = self.run.clock.now()
         for message_id, flight in [*self.flights.items()]:
-            if now >= flight.started + patience.seconds:
+            if flight.reply is None and now >= flight.started + patience.seconds:
                 del self.flights[message_id]
                 self.failed[flight.client] = patience.missed(0)
                 self.nodes[flight.client] = flight.node

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import Any
 
+from flwr.app import Message
+
 from server.central_privacy import CentralPrivacy
 from server.checkpoints import Checkpoint
 from server.nodes import Node
@@ -21,12 +23,14 @@ class Flight:
         number: of the round it started in.
         started: seconds on the run's clock.
         node: of the client when it was asked; it may have left since.
+        reply: that has arrived together with others, and is not taken yet.
     """
 
     client: int
     number: int
     started: float
     node: Node
+    reply: Message | None = None
 
 
 @dataclass(kw_only=True)

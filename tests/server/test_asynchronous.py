@@ -52,7 +52,7 @@ def fedbuff(experiment: Experiment) -> tuple[np.ndarray, list[float], list[list[
             for client in draw.choice(idle, wanted, replace=False) if wanted else []:
                 seconds = steps[client] * device_of(experiment, int(client)).step_seconds
                 training[int(client)] = now + seconds, number, vector
-            client = min(training, key=lambda each: training[each][0])
+            client = min(training, key=lambda each: (training[each][0], each))
             now, began, start = training.pop(client)
             when = When(experiment.seed, began, federation.rounds)
             trained = train_cohort(
@@ -74,11 +74,13 @@ def vector_of(folder: RunFolder) -> np.ndarray:
     return load_file(folder.path / "vector.safetensors")["vector"]
 
 
-@pytest.mark.parametrize("staleness", [0, 0.5, 2])
+@pytest.mark.parametrize(("staleness", "spread"), [(0, 1), (0.5, 1), (2, 1), (0.5, 0)])
 def test_a_run_equals_one_event_after_another(
-    quick: Quick, federate: Federate, staleness: float
+    quick: Quick, federate: Federate, staleness: float, spread: float
 ) -> None:
-    experiment = quick(*ASYNC, f"federation.staleness={staleness}")
+    """Without a spread the replies of all clients arrive together: each step takes the next two."""
+    devices = f"devices.spread={spread}"
+    experiment = quick(*ASYNC, f"federation.staleness={staleness}", devices)
     vector, ends, clients = fedbuff(experiment)
     folder = federate(experiment)
     np.testing.assert_allclose([line["virtual"] for line in folder.rounds()], ends, rtol=1e-12)
@@ -94,6 +96,7 @@ def test_a_run_equals_one_event_after_another(
     "settings",
     [
         (),
+        ("devices.spread=0", "federation.buffer=1"),
         ("wire.up=eden4", "wire.down=eden4", "federation.max_update_norm=auto"),
         ("wire.up=topk0.1", "federation.strategy=fedadam"),
         ("devices.dropout=0.1", "devices.up=900", "devices.availability=0.7"),
