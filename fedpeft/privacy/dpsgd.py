@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 
 #: gamma of automatic clipping (Bu et al. 2023, arXiv 2206.07136, equation 5 and section 4).
 STABILITY = 0.01
+_BLOCK = 1 << 16  # columns multiplied at once, to avoid a copy as large as the gradients
 
 
 @dataclass(frozen=True)
@@ -131,8 +132,13 @@ def clipped_sums(gradients: Tensor, groups: int, private: DPSGD) -> Tensor:
     else:
         factors = (private.clip / norms).clamp(max=1.0)
     exact = finite & (factors >= torch.finfo(gradients.dtype).tiny)
-    factors = factors.where(exact, 0.0).to(gradients.dtype).view(groups, 1, -1)
-    return (factors @ gradients.view(groups, factors.shape[2], -1)).squeeze(1)
+    factors = factors.where(exact, 0.0).to(gradients.dtype).view(groups, -1, 1)
+    sums = gradients.new_empty(groups, gradients.shape[1])
+    # Not a matrix product: PyTorch may be set to round its factors (TF32, bfloat16), and a rounded
+    # gradient may be longer than C.
+    for block, into in zip(gradients.split(_BLOCK, dim=1), sums.split(_BLOCK, dim=1), strict=True):
+        torch.sum(block.unflatten(0, (groups, -1)) * factors, dim=1, out=into)
+    return sums
 
 
 def _add_noise(total: Tensor, private: DPSGD) -> None:

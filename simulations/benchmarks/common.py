@@ -155,6 +155,7 @@ def machine() -> dict[str, Any]:
     """Return data of the machine; the load shows whether other programs were running."""
     return {
         "cpu": _cpu_model(),
+        **_gpu_model(),
         "cores": os.cpu_count(),
         "memory_gb": round(os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES") / 1e9, 1),
         "system": platform.platform(),
@@ -213,6 +214,12 @@ def _cpu_model() -> str:
             if line.startswith("model name"):
                 return line.partition(":")[2].strip()
     return platform.processor() or platform.machine()
+
+
+def _gpu_model() -> dict[str, str]:
+    """Return the GPU that a benchmark with torch could use, if there is one."""
+    torch = sys.modules.get("torch")
+    return {"gpu": torch.cuda.get_device_name()} if torch and torch.cuda.is_available() else {}
 
 
 def slash_d(backbone: str) -> str:

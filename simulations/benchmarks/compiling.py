@@ -6,7 +6,7 @@ first call takes longer by the wall clock, with empty caches.
 
 Example:
     python -m simulations.benchmarks.compiling --glue ../shared/data/glue
-    python -m simulations.benchmarks.compiling --device cuda --backbone roberta-large --batch 64
+    python -m simulations.benchmarks.compiling --device cuda --backbone random-large --batch 64
 """
 
 from __future__ import annotations

@@ -7,7 +7,7 @@ backbone, alternating. The script fails unless both end in the same task vectors
 Example:
     python -m simulations.benchmarks.joint
     python -m simulations.benchmarks.joint --cohort 1
-    python -m simulations.benchmarks.joint --device cuda --cells 8
+    python -m simulations.benchmarks.joint --device cuda --backbone random-base --cells 8
 """
 
 from __future__ import annotations
@@ -38,6 +38,7 @@ from simulations.benchmarks.common import (
     slash_d,
     timed,
 )
+from simulations.benchmarks.parts.random_roberta import backbone_of
 from simulations.study.cell_process import Job, Outcome, run_job, run_together
 from simulations.study.joining import group_of
 
@@ -45,7 +46,7 @@ from simulations.study.joining import group_of
 def experiments_of(options: argparse.Namespace) -> list[Experiment]:
     """Return the cells."""
     settings = [
-        f"backbone={options.backbone}",
+        f"backbone={backbone_of(options.backbone)}",
         f"task.train_limit={options.examples}",
         "task.eval_limit=20",
         f"method.name={options.method}",
@@ -145,7 +146,7 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
-    parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
+    parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny, random-base")
     parser.add_argument("--method", default="slash", help="a grouped method (slash)")
     parser.add_argument("--cells", type=int, default=4, help="cells that share passes (4)")
     parser.add_argument("--cohort", type=int, default=0, help="clients of a batch; 0 = automatic")

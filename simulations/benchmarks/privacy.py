@@ -12,6 +12,7 @@ Poisson samples hold texts of all lengths.
 Example:
     python -m simulations.benchmarks.privacy
     python -m simulations.benchmarks.privacy --glue ../shared/data/glue
+    python -m simulations.benchmarks.privacy --device cuda --backbone random-base --parts time
 """
 
 from __future__ import annotations
@@ -49,6 +50,7 @@ from simulations.benchmarks.parts.private_steps import (
     private_step,
     seeded,
     settings_of,
+    synchronize,
     training,
 )
 
@@ -106,11 +108,17 @@ def in_turns(
 ) -> tuple[list[float], list[float]]:
     """Return the seconds per step of both sides, over all batches in each turn, after warm-up."""
 
+    def turn(step: Step) -> None:
+        for rows in batches:
+            step(rows)
+        synchronize()  # steps may only be queued on a GPU
+
     def seconds(step: Step) -> float:
-        return timed(lambda: [step(rows) for rows in batches])[0].wall / len(batches)
+        return timed(lambda: turn(step))[0].wall / len(batches)
 
     for step in (above, below):
         step(batches[0])
+    synchronize()
     return alternate(lambda: seconds(above), lambda: seconds(below), repeats)
 
 
@@ -118,7 +126,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     """Run the benchmark from its command line."""
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
-    parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
+    parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny, random-base")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda; memory: cpu")
     parser.add_argument(
         "--glue", type=Path, help="folder of GLUE files: use SST-2, not synthetic data"
     )
@@ -134,6 +143,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
         if part in options.parts:
             reports.append(measure(options))
             case = f"{part}, {options.backbone}, {settings_of(options)['task']}"
+            case += "" if options.device == "cpu" else f", {options.device}"
             record("privacy", case, reports[-1], arguments, options.results)
     return reports
 

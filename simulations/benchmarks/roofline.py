@@ -4,19 +4,22 @@ FLOPs are those that frozen passes need: products of the blocks forward, and bac
 the blocks above the first change, without padding. The matrix rate is that of plain products of the
 same shapes and the mean number of tokens of a batch, measured before and after. All phases of a
 step count. On a CPU, seconds are CPU seconds per thread, so that other programs matter less.
-Parts are shares of one profiled run. On CUDA, give a backbone and texts that fill the device.
+Parts are shares of one profiled run. On CUDA, give a backbone and texts that fill the device; parts
+are shares of the kernels' time, "busy" is that time's share of the whole, and MB is the largest
+memory allocated. Precision "tf32" sets PyTorch to round the factors of float32 products.
 
 Example:
     python -m simulations.benchmarks.roofline --glue ../shared/data/glue
     python -m simulations.benchmarks.roofline --glue ../shared/data/glue --method lora full
-    python -m simulations.benchmarks.roofline --device cuda --backbone roberta-large --batch 64
+    python -m simulations.benchmarks.roofline --device cuda --backbone random-large --batch 64
 """
 
 from __future__ import annotations
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -30,11 +33,13 @@ from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import evaluate, plan_batches, train_cohort
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script, slash_d
 from simulations.benchmarks.parts.private_steps import how, private_step, seeded
+from simulations.benchmarks.parts.random_roberta import backbone_of
 from simulations.benchmarks.parts.step_parts import (
     matrix_rate,
     needed,
+    parts_of,
+    peak,
     seconds,
-    shares,
     tokens_of_batches,
 )
 
@@ -59,7 +64,7 @@ def experiment_of(method: str, precision: str, options: argparse.Namespace) -> E
     return Experiment.load(
         "",
         [
-            f"backbone={options.backbone}",
+            f"backbone={backbone_of(options.backbone)}",
             *task,
             f"task.train_limit={options.examples}",
             "task.eval_limit=16",
@@ -67,7 +72,7 @@ def experiment_of(method: str, precision: str, options: argparse.Namespace) -> E
             f"method.name={method}",
             *d,
             f"local.batch_size={options.batch}",
-            f"engine.autocast={precision}",
+            f"engine.autocast={'off' if precision == 'tf32' else precision}",
             f"engine.threads={options.threads}",
             f"engine.device={options.device}",
             "engine.cache_mb=0",
@@ -95,18 +100,41 @@ def cases_of(method: str, precision: str, options: argparse.Namespace) -> list[C
     }
     if not model.method.grouped:
         del calls["DP-SGD"]
+
+    def within(call: Callable[[], object]) -> object:
+        with rounded(precision):
+            return call()
+
     return [
-        Case(work, precision, call, needs.flops(lengths, work != "evaluation") / 1e9, runtime)
+        Case(
+            work,
+            precision,
+            partial(within, call),
+            needs.flops(lengths, work != "evaluation") / 1e9,
+            runtime,
+        )
         for work, call in calls.items()
     ]
+
+
+@contextmanager
+def rounded(precision: str) -> Iterator[None]:
+    """Let PyTorch round the factors of float32 products to TF32, for the precision "tf32"."""
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("high" if precision == "tf32" else before)
+    try:
+        yield
+    finally:
+        torch.set_float32_matmul_precision(before)
 
 
 def rate_of(case: Case) -> float:
     """Return the matrix rate in the case's precision, in GFLOP/s."""
     model, lengths = case.runtime.model, case.runtime.train.lengths.tolist()
     tokens = tokens_of_batches(lengths, case.runtime.experiment.local.batch_size)
-    dtype = torch.float32 if case.precision == "off" else getattr(torch, case.precision)
-    return matrix_rate(needed(model).shapes, tokens, dtype, model.backbone.device)
+    dtype = getattr(torch, case.precision, torch.float32)
+    with rounded(case.precision):
+        return matrix_rate(needed(model).shapes, tokens, dtype, model.backbone.device)
 
 
 def measure(method: str, options: argparse.Namespace) -> Report:
@@ -124,13 +152,14 @@ def measure(method: str, options: argparse.Namespace) -> Report:
             spent[f"{case.work} {case.precision}"].append(seconds(case.call, device))
     after = {case.precision: rate_of(case) for case in cases}
     parts = {
-        f"{case.work} {case.precision}": shares(case.call, device, options.repeats)
+        f"{case.work} {case.precision}": parts_of(case.call, device, options.repeats)
         for case in cases
     }
+    memory = [peak(case.call, device) for case in cases]
     rate = {precision: mean((before[precision], after[precision])) for precision in before}
     table = [
-        _row(case, median(spent[key]), rate[case.precision], parts[key])
-        for key, case in zip(spent, cases, strict=True)
+        _row(case, median(spent[key]), rate[case.precision], parts[key], most)
+        for (key, most), case in zip(zip(spent, memory, strict=True), cases, strict=True)
     ]
     facts = {"targets": TARGETS}
     for precision in before:
@@ -157,14 +186,18 @@ def measure(method: str, options: argparse.Namespace) -> Report:
     return Report(settings, table, facts, raw)
 
 
-def _row(case: Case, spent: float, rate: float, parts: dict[str, float]) -> Row:
+def _row(
+    case: Case, spent: float, rate: float, parts: dict[str, float], memory: float | str
+) -> Row:
+    total, cuda = sum(parts.values()), case.runtime.backbone.device.type == "cuda"
     return {
         "work": f"{case.work}, {_named(case.precision)}",
         "GFLOP needed": round(case.gflop, 3),
         "s": round(spent, 3),
         "GFLOP/s": round(case.gflop / spent, 1),
         "share of the matrix rate": round(case.gflop / spent / rate, 3),
-        **{f"{name} %": round(100 * share, 1) for name, share in parts.items()},
+        **({"busy %": round(100 * total / spent, 1), "MB": memory} if cuda else {}),
+        **{f"{name} %": round(100 * part / total, 1) for name, part in parts.items()},
     }
 
 
@@ -180,11 +213,13 @@ def _device(name: str) -> str:
 def options_of(doc: str | None, arguments: Sequence[str]) -> argparse.Namespace:
     """Return the options of a command line; ``doc`` describes its script."""
     parser = arguments_of(doc, repeats=3)
-    parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny, a hub name")
+    text = "minilm (default), tiny, a hub name, or random-base or random-large for RoBERTa's sizes"
+    parser.add_argument("--backbone", default="minilm", help=text)
     parser.add_argument("--glue", type=Path, help="folder of GLUE files; default: synthetic texts")
     parser.add_argument("--task", default="sst2", help="GLUE task (sst2)")
     parser.add_argument("--method", nargs="+", default=["slash"], help="methods (slash)")
-    parser.add_argument("--precision", nargs="+", default=["off", "bfloat16"])
+    text = "off, tf32, bfloat16 (off and bfloat16)"
+    parser.add_argument("--precision", nargs="+", default=["off", "bfloat16"], help=text)
     parser.add_argument("--examples", type=int, default=160, help="texts (160)")
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of a text (128)")
     parser.add_argument("--batch", type=int, default=16, help="texts a step (16)")

@@ -5,6 +5,7 @@ texts through the same code, without modifications. All sides alternate in one p
 
 Example:
     python -m simulations.benchmarks.serving --glue ../shared/data/glue
+    python -m simulations.benchmarks.serving --glue ../shared/data/glue --device cuda --batch 512
 """
 
 from __future__ import annotations
@@ -34,6 +35,7 @@ from simulations.benchmarks.common import (
     timed,
 )
 from simulations.benchmarks.memory import resident
+from simulations.benchmarks.parts.random_roberta import backbone_of
 from simulations.benchmarks.parts.served_vectors import entries, filled, texts, vector_files
 
 
@@ -129,7 +131,11 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     arguments = sys.argv[1:] if arguments is None else arguments
     options = _options(arguments)
     set_threads(options.threads)
-    common = [f"backbone={options.backbone}", "task.name=sst2", "engine.device=cpu"]
+    common = [
+        f"backbone={backbone_of(options.backbone)}",
+        "task.name=sst2",
+        f"engine.device={options.device}",
+    ]
     before = resident("VmRSS")
     with tempfile.TemporaryDirectory() as scratch:
         file = Path(scratch) / "first.safetensors"
@@ -150,16 +156,18 @@ def main(arguments: Sequence[str] | None = None) -> Report:
         "MB of the process at the end": round(resident("VmRSS")),
         "MB of the process before": round(before),
     }
-    names = ("backbone", "task", "d", "vectors", "texts", "batch", "threads")
+    names = ("backbone", "device", "task", "d", "vectors", "texts", "batch", "threads")
     settings = {name: getattr(options, name) for name in names}
     report = Report({**settings, "torch_threads": torch.get_num_threads()}, table, facts, dict(raw))
-    record("serving", options.backbone, report, arguments, options.results)
+    case = options.backbone if options.device == "cpu" else f"{options.backbone}, {options.device}"
+    record("serving", case, report, arguments, options.results)
     return report
 
 
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = arguments_of(__doc__, 9)
-    parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny")
+    parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny, random-base")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda")
     parser.add_argument("--task", default="sst2", help="task of the texts (sst2)")
     parser.add_argument("--glue", type=Path, help="folder of GLUE files; default: download")
     parser.add_argument("--d", default="1024", help="SLaSh's d (1024)")

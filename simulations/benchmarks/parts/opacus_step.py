@@ -28,6 +28,7 @@ from simulations.benchmarks.parts.plain_modules import (
     Prompt,
     PromptShift,
     Shift,
+    place,
 )
 
 
@@ -70,6 +71,7 @@ class OpacusStep:
         with torch.no_grad():
             for parameter, part in zip(self.parameters, parts.values(), strict=True):
                 parameter.copy_(part[0])
+        place(classifier, model.backbone.device)
         self.sampled = GradSampleModule(classifier.train(), loss_reduction="mean")
         self.optimizer = DPOptimizer(
             torch.optim.AdamW(self.parameters, lr=lr, weight_decay=0.0),

@@ -92,6 +92,13 @@ class Bottleneck(nn.Module):
         return hidden + self.up(functional.relu(self.down(hidden)))
 
 
+def place(model: nn.Module, device: torch.device | str) -> None:
+    """Move a model with its fixed matrices, which are no buffers, to a device."""
+    for module in model.to(device).modules():
+        if isinstance(module, Shift):
+            module.fixed = module.fixed.to(device)
+
+
 def _slash(encoder: PreTrainedModel, parameters: TaskParameters) -> Parameters:
     z, fixed = _projected(parameters)
     for block, matrix in zip(encoder.encoder.layer, fixed, strict=True):

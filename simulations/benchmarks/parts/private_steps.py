@@ -24,6 +24,7 @@ from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
 from fedpeft.training import train_cohort
 from simulations.benchmarks.common import slash_d, timed
+from simulations.benchmarks.parts.random_roberta import backbone_of
 
 SAME = 1e-4  # largest relative difference of Opacus's gradients from fedpeft's
 
@@ -36,11 +37,12 @@ def experiment_of(name: str, examples: int, options: argparse.Namespace) -> Expe
     task = ["task.name=sst2", f"task.path={options.glue}"] if options.glue else []
     d = slash_d(options.backbone)
     extra = {"slash": [f"method.d={d}"], "jr_warp": [f"method.d={64 if d == 'max' else d}"]}
-    fixed = ["representation=mean", "engine.threads=1", "engine.device=cpu", "task.eval_limit=16"]
+    device = f"engine.device={options.device}"
+    fixed = ["representation=mean", "engine.threads=1", device, "task.eval_limit=16"]
     return Experiment.load(
         "",
         [
-            f"backbone={options.backbone}",
+            f"backbone={backbone_of(options.backbone)}",
             *task,
             f"method.name={name}",
             *extra.get(name, []),
@@ -55,6 +57,7 @@ def settings_of(options: argparse.Namespace) -> dict[str, Any]:
     return {
         "backbone": options.backbone,
         "task": "sst2" if options.glue else "synthetic/sentiment",
+        "device": options.device,
         "physical batch": options.batch,
         "torch threads": 1,
         "repeats": options.repeats,
@@ -65,7 +68,14 @@ def start_of(runtime: Runtime) -> Tensor:
     """Return a task vector [1, P] where no gradient is zero, as LoRA's are at its start."""
     draw = generator(runtime.experiment.seed, "benchmark-start")
     start = runtime.parameters.initial(runtime.experiment.seed)
-    return torch.from_numpy(start + 0.02 * draw.standard_normal(start.shape, start.dtype))[None]
+    moved = start + 0.02 * draw.standard_normal(start.shape, start.dtype)
+    return torch.from_numpy(moved)[None].to(runtime.backbone.device)
+
+
+def synchronize() -> None:
+    """Wait for what was queued on a GPU."""
+    if torch.cuda.is_available():
+        torch.cuda.synchronize()
 
 
 def batch_of(runtime: Runtime, rows: np.ndarray) -> Batch:
@@ -110,7 +120,7 @@ def training(
 ) -> Callable[[], float]:
     """Return a function that times local training, with its own batches, in seconds per step."""
     local = runtime.experiment.local.model_copy(update={"steps": steps, "batch_size": batch})
-    start, data = start_of(runtime).numpy(), [runtime.train]
+    start, data = start_of(runtime).cpu().numpy(), [runtime.train]
     private = None
     if noise:
         mechanism = Mechanism(1.0, batch / len(runtime.train), steps)

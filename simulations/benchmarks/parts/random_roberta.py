@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tempfile
 from argparse import Namespace
 from pathlib import Path
 
@@ -40,6 +41,17 @@ def save_backbone(size: str, folder: Path) -> None:
     )
     RobertaModel(config, add_pooling_layer=False).save_pretrained(folder)
     tiny_tokenizer().save_pretrained(folder)
+
+
+def backbone_of(name: str) -> str:
+    """Return a backbone's name; for ``random-SIZE`` the folder of a random RoBERTa, kept there."""
+    size = name.removeprefix("random-")
+    if name == size:
+        return name
+    folder = Path(tempfile.gettempdir()) / f"fedpeft-{name}"
+    if not (folder / "tokenizer.json").exists():  # written last
+        save_backbone(size, folder)
+    return str(folder)
 
 
 def experiment_of(name: str, folder: str, options: Namespace) -> Experiment:

@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 from torch import nn
+from torch.autograd import DeviceType
 from torch.autograd.profiler_util import FunctionEvent
 from torch.nn import functional
 from torch.profiler import ProfilerActivity, profile
@@ -105,6 +106,15 @@ def seconds(call: Callable[[], object], device: torch.device) -> float:
     return (time.process_time() - begun) / torch.get_num_threads()
 
 
+def peak(call: Callable[[], object], device: torch.device) -> float | str:
+    """Return the most memory that torch allocates on a GPU in a call, MB; "-" on a CPU."""
+    if device.type == "cpu":
+        return "-"
+    torch.cuda.reset_peak_memory_stats(device)
+    call()
+    return round(torch.cuda.max_memory_allocated(device) / 1e6)
+
+
 def matrix_rate(
     shapes: Mapping[Shape, int], tokens: int, dtype: torch.dtype, device: torch.device
 ) -> float:
@@ -128,25 +138,31 @@ def matrix_rate(
     return total / spent / 1e9
 
 
-def shares(call: Callable[[], object], device: torch.device, repeats: int) -> dict[str, float]:
-    """Return the share of a call's time that each part takes, by ``torch.profiler``.
+def parts_of(call: Callable[[], object], device: torch.device, repeats: int) -> dict[str, float]:
+    """Return the seconds of each part of a call, by ``torch.profiler``, median of ``repeats``.
 
-    The time of a part is the median of ``repeats`` calls.
+    On a GPU, the seconds in which its kernels run, of one call: they hardly vary, and reading a
+    profile takes long. Their sum is less than the seconds of the call.
     """
-    runs = [profiled(call, device) for _ in range(repeats)]
-    spent = {name: median(run[name] for run in runs) for name in NAMES}
-    total = sum(spent.values())
-    return {name: spent[name] / total for name in NAMES}
+    runs = [_profiled(call, device) for _ in range(repeats if device.type == "cpu" else 1)]
+    return {name: median(run[name] for run in runs) / 1e6 for name in NAMES}
 
 
-def profiled(call: Callable[[], object], device: torch.device) -> dict[str, float]:
+def _profiled(call: Callable[[], object], device: torch.device) -> dict[str, float]:
     """Return the microseconds of each part of a call."""
     cuda = device.type == "cuda"
     with profile(activities=[ProfilerActivity.CPU, *([ProfilerActivity.CUDA] * cuda)]) as profiler:
         call()
-    spent = dict.fromkeys(NAMES, 0.0)
+        if cuda:
+            torch.cuda.synchronize(device)
+    spent, kernels = dict.fromkeys(NAMES, 0.0), 0.0
     for event in profiler.events():
+        if event.device_type != DeviceType.CPU:  # a kernel, which also counts for its operator
+            kernels += event.self_device_time_total
+            continue
         spent[part_of(event)] += event.self_device_time_total if cuda else event.self_cpu_time_total
+    if cuda:  # with kernels of no operator, such as Triton's
+        spent["rest"] = kernels - sum(spent[name] for name in NAMES if name != "rest")
     return spent
 
 

@@ -19,7 +19,7 @@ from fedpeft.batches.batch import collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.parameters import TaskParameters
-from simulations.benchmarks.parts.plain_modules import METHODS, Classifier, Parameters, Shift
+from simulations.benchmarks.parts.plain_modules import METHODS, Classifier, Parameters, place
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -89,10 +89,7 @@ class Loop:
         self.classifier = Classifier(encoder, parameters.method.shape.width, head.classes)
         named = {f"head.{key}": value for key, value in self.classifier.head.named_parameters()}
         self._copy_start(parameters, seed, inserted | named)
-        self.classifier.to(device)
-        for module in self.classifier.modules():
-            if isinstance(module, Shift):
-                module.fixed = module.fixed.to(device)  # not a buffer
+        place(self.classifier, device)
         self.parameters = [*inserted.values(), *named.values()]
         self.device, self.autocast = device, autocast
 

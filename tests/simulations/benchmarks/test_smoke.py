@@ -13,6 +13,7 @@ FEW = ["--clients", "2", "--examples", "12", "--rounds", "2"]
 FAST = {
     "autocast": [*TINY, "--examples", "16", "--methods", "bitfit"],
     "codecs": [*TINY, *FEW, "--sizes", "100"],
+    "cohorts": [*TINY, "--clients", "3", "--texts", "8", "--batch", "4", "--sizes", "1", "2", "3"],
     "joint": [*TINY, "--cells", "2", *FEW],
     "overhead": [*TINY, *FEW, "--threads", "1"],
     "privacy": [*TINY, "--batch", "6", "--parts", "time", "--methods", "linear"],

@@ -1,0 +1,154 @@
+"""Clients trained in one batch: texts per second and memory, by the number of clients.
+
+The same clients train from the same task vector, K of them in each batch, for several K in turns.
+The script fails unless the final vectors equal those of single clients up to rounding, in float32.
+
+Example:
+    python -m simulations.benchmarks.cohorts --clients 8 --sizes 1 2 4 8
+    python -m simulations.benchmarks.cohorts --device cuda --backbone random-base
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Sequence
+from functools import partial
+from statistics import median
+
+import numpy as np
+
+from fedpeft.experiment.config import Experiment
+from fedpeft.randomness import When
+from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.training import train_cohort
+from simulations.benchmarks.common import (
+    CLOSE,
+    Report,
+    Row,
+    arguments_of,
+    difference,
+    record,
+    script,
+    slash_d,
+)
+from simulations.benchmarks.parts.random_roberta import backbone_of
+from simulations.benchmarks.parts.step_parts import peak, seconds
+
+SAME = {"off": CLOSE, "bfloat16": 0.5}  # bfloat16: only that the updates point the same way
+
+
+def experiment_of(options: argparse.Namespace) -> Experiment:
+    """Return the experiment of all clients."""
+    task = [f"task.name={options.task}", f"task.path={options.glue}"] if options.glue else []
+    d = [f"method.d={slash_d(options.backbone)}"] if options.method == "slash" else []
+    return Experiment.load(
+        "",
+        [
+            f"backbone={backbone_of(options.backbone)}",
+            *task,
+            f"task.train_limit={options.clients * options.texts}",
+            "task.eval_limit=16",
+            f"task.max_length={options.tokens}",
+            f"method.name={options.method}",
+            *d,
+            f"local.batch_size={options.batch}",
+            f"engine.autocast={options.precision}",
+            f"engine.threads={options.threads}",
+            f"engine.device={options.device}",
+            "engine.cache_mb=0",
+        ],
+    )
+
+
+def trained(runtime: Runtime, size: int, options: argparse.Namespace) -> np.ndarray:
+    """Train all clients, ``size`` of them together; return their vectors [clients, P]."""
+    start, local = runtime.parameters.initial(0), runtime.experiment.local
+    rows = np.arange(options.clients * options.texts).reshape(options.clients, -1)
+    vectors = []
+    for first in range(0, options.clients, size):
+        clients = [*range(first, min(first + size, options.clients))]
+        data = [runtime.train.select(rows[client]) for client in clients]
+        cohort = train_cohort(runtime.model, start, data, clients, local, When(0, 1, 1))
+        vectors.append(cohort.vectors)
+    return np.concatenate(vectors)
+
+
+def measure(options: argparse.Namespace) -> Report:
+    """Train with every size in turns.
+
+    Raises:
+        SystemExit: a size ends in other vectors.
+    """
+    runtime = runtime_of(experiment_of(options))
+    device, start = runtime.backbone.device, runtime.parameters.initial(0)
+    vectors = {size: trained(runtime, size, options) for size in options.sizes}
+    single = vectors[min(options.sizes)]
+    apart = {size: difference(own, single, start) for size, own in vectors.items()}
+    if not max(apart.values()) <= SAME[options.precision]:
+        raise SystemExit(f"final vectors are {max(apart.values()):.2g} apart: not the same")
+    spent: dict[int, list[float]] = {size: [] for size in options.sizes}
+    for _ in range(options.repeats):
+        for size in options.sizes:
+            spent[size].append(seconds(partial(trained, runtime, size, options), device))
+    memory = {
+        size: peak(partial(trained, runtime, size, options), device) for size in options.sizes
+    }
+    table = [_row(size, spent, apart, memory, options) for size in options.sizes]
+    facts = {
+        "faster": "than the smallest size, of each turn",
+        "apart": "distance of the final vectors from the smallest size's, relative to the update",
+        "tokens a text": round(float(runtime.train.lengths.mean()), 1),
+    }
+    ignored = ("results", "sizes", "glue")
+    settings = {name: value for name, value in vars(options).items() if name not in ignored}
+    return Report(settings, table, facts, {"seconds": spent, "apart": apart})
+
+
+def _row(
+    size: int,
+    spent: dict[int, list[float]],
+    apart: dict[int, float],
+    memory: dict[int, float | str],
+    options: argparse.Namespace,
+) -> Row:
+    single = spent[min(options.sizes)]
+    ratios = [one / own for one, own in zip(single, spent[size], strict=True)]
+    return {
+        "clients a batch": size,
+        "s": round(median(spent[size]), 3),
+        "texts/s": round(options.clients * options.texts / median(spent[size]), 1),
+        "faster": round(median(ratios), 2),
+        "least": round(min(ratios), 2),
+        "largest": round(max(ratios), 2),
+        "MB on the GPU": memory[size],
+        "apart": float(f"{apart[size]:.2g}"),
+    }
+
+
+def main(arguments: Sequence[str] | None = None) -> Report:
+    """Run the benchmark from its command line."""
+    arguments = sys.argv[1:] if arguments is None else arguments
+    parser = arguments_of(__doc__, 3)
+    parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny, random-base")
+    parser.add_argument("--glue", help="folder of GLUE files; default: synthetic texts")
+    parser.add_argument("--task", default="sst2", help="GLUE task (sst2)")
+    parser.add_argument("--tokens", type=int, default=128, help="most tokens of a text (128)")
+    parser.add_argument("--method", default="slash", help="a grouped method (slash)")
+    parser.add_argument("--clients", type=int, default=64, help="clients (64)")
+    parser.add_argument("--texts", type=int, default=32, help="texts of each client (32)")
+    parser.add_argument("--batch", type=int, default=8, help="texts a step and client (8)")
+    parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
+    parser.add_argument("--precision", default="off", choices=SAME, help="engine.autocast (off)")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda")
+    parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
+    options = parser.parse_args(arguments)
+    report = measure(options)
+    task = options.task if options.glue else "synthetic"
+    case = f"{options.method}, {options.backbone}, {task}, {options.device}, {options.precision}"
+    record("cohorts", case, report, arguments, options.results)
+    return report
+
+
+if __name__ == "__main__":
+    script(main)
