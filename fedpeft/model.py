@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
 from copy import copy
+from dataclasses import replace
 from functools import partial
 from math import inf
 from typing import Self
@@ -61,7 +62,9 @@ class TaskModel:
         self.first_block = first if shape.sites.resumes or first == shape.layers else 0
         self.adds_tokens = any(modification.adds_tokens for modification in changes)
         self.packs = shape.sites.packs and not self.adds_tokens
-        self.costs = pass_costs(backbone.device.type, shape.width, self.layout.size)
+        self.costs = pass_costs(
+            backbone.device.type, shape.width, self.layout.size, self._encoder.lowered
+        )
         self._pass_settings = autocast, checkpointing, form_of(changes)
         self.keep_states(cache)
 
@@ -177,11 +180,9 @@ class TaskModel:
         return total, means.detach()
 
     def example_gradients(self, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
-        """Return (gradient [N, P] of each example's loss, loss [N]).
+        """Return (gradient [N, P] of each example's loss, loss [N]), both times its weight.
 
-        The realised modifications are copied once per example, so one backward pass leaves each
-        example's gradient in its copy. ``realise`` is differentiated row by row (its
-        vector-Jacobian product), apart from the backbone.
+        Each example is a group of its own, with a copy of its group's task vector.
 
         Raises:
             ValueError: the method changes whole weights, which are too large to copy; use
@@ -190,24 +191,10 @@ class TaskModel:
         if not self.method.grouped:
             name = type(self.method).__name__
             raise ValueError(f"{name} changes whole weights: too large to copy per example")
-        groups, rows = len(vectors), len(batch.read) // len(vectors)
-        start = vectors.detach()
-        expanded = self.realise(start).map(
-            lambda tensor: tensor.repeat_interleave(rows, dim=0).requires_grad_()
-        )
-        with phase("forward"):
-            losses = self.losses(self.outputs(expanded, batch), batch)
-        with phase("backward"):
-            copies = torch.autograd.grad((losses * batch.weights).sum(), expanded.tensors())
-        losses = losses.detach()
-        del expanded  # as large as the gradients, and no longer needed
-        # One cotangent of ``realise`` for each of the rows of a group.
-        cotangents = [
-            gradient.view(groups, rows, *gradient.shape[1:]).transpose(0, 1) for gradient in copies
-        ]
-        pull_back = torch.func.vjp(lambda vectors: self.realise(vectors).tensors(), start)[1]
-        (gradients,) = torch.func.vmap(pull_back)(cotangents)  # [rows, G, P]
-        return gradients.transpose(0, 1).reshape(len(losses), -1), losses
+        rows = len(batch.read) // len(vectors)
+        own = vectors.repeat_interleave(rows, dim=0)
+        alone = replace(batch, groups=len(own))  # its packing stays that of the groups
+        return self.gradients(own, alone, torch.ones_like(batch.weights))
 
     def collate(
         self, data: Sequence[Encoded], rows: Sequence[np.ndarray], packed: bool = False
@@ -243,7 +230,9 @@ class TaskModel:
         row_bytes = self.method.shape.width * self.dtype.itemsize
         limit = limit if self.first_block else 0
         per_text = self._keeps_representations
-        self.kept = KeptStates(self.states_below, self.collate, row_bytes, per_text, limit)
+        self.kept = KeptStates(
+            self.states_below, self.collate, row_bytes, per_text, limit, self.backbone.device
+        )
 
     def states_below(self, batch: Batch) -> Tensor:
         """Return the hidden states that enter the first changed block, [N, T, width].

@@ -48,7 +48,8 @@ class JointRealiser:
 
     Args:
         members: of models with equal forms, see ``form_of``.
-        groups: number of rows of each, their sum is G.
+        groups: number of rows of each, their sum is G; or a multiple, if each row has as many
+            copies in place of it.
     """
 
     def __init__(self, members: Sequence[Realise], groups: Sequence[int]):
@@ -56,7 +57,9 @@ class JointRealiser:
 
     def __call__(self, parameters: Mapping[str, Tensor]) -> Realised:
         """Return modifications and heads of parameters ``name -> [G, *shape]``."""
-        split = {name: value.split(self._groups) for name, value in parameters.items()}
+        copies = len(next(iter(parameters.values()))) // sum(self._groups)
+        groups = [copies * rows for rows in self._groups]
+        split = {name: value.split(groups) for name, value in parameters.items()}
         parts = [
             realise({name: rows[index] for name, rows in split.items()})
             for index, realise in enumerate(self._members)

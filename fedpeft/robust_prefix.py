@@ -25,14 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeft.batches.batch import Batch, batches
+from fedpeft.batches.batch import EVALUATION_BATCH, Batch, batches
 from fedpeft.batches.encoded import Encoded
 from fedpeft.errors import UserError
 from fedpeft.model import TaskModel
 from fedpeft.modifications import Modification
 from fedpeft.modifications.prompts import KeyValuePrefix
 from fedpeft.parameters import Realised
-from fedpeft.training import EVALUATION_BATCH
 
 
 @dataclass(frozen=True)

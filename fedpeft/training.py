@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeft.batches.batch import EVALUATION_BATCH, Batch, batches
+from fedpeft.batches.batch import Batch, batches, evaluation_batch
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.gradients import Step
@@ -238,9 +238,10 @@ def outputs_of(
     vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
     count = len(examples.tokens) if examples.per_token else len(examples)
     outputs = np.zeros((count, model.head.classes))
+    size = evaluation_batch(examples.lengths, model.backbone.device)
     with torch.inference_mode():
         realised = model.realise(vectors)
-        for rows in batches(examples.lengths, EVALUATION_BATCH, None):
+        for rows in batches(examples.lengths, size, None):
             batch = model.collate([examples], [rows])
             part = model.outputs(realised, batch)
             receive(part, batch)

@@ -29,7 +29,8 @@ class _Product(torch.autograd.Function):
     """x W^T + bias; saves only the compact weight, which the backward pass expands again."""
 
     @staticmethod
-    def forward(x: Tensor, stored: Stored, bias: Tensor | None) -> Tensor:
+    def forward(ctx: Any, x: Tensor, stored: Stored, bias: Tensor | None) -> Tensor:
+        ctx.stored = stored
         parts, start = [], 0
         for piece in stored.pieces(x.dtype):
             stop = start + len(piece)
@@ -37,12 +38,6 @@ class _Product(torch.autograd.Function):
             parts.append(functional.linear(x, piece, part_bias))
             start = stop
         return parts[0] if len(parts) == 1 else torch.cat(parts, dim=-1)
-
-    @staticmethod
-    def setup_context(
-        ctx: Any, inputs: tuple[Tensor, Stored, Tensor | None], output: Tensor
-    ) -> None:
-        _, ctx.stored, _ = inputs
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:

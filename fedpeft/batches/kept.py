@@ -16,10 +16,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeft.batches.batch import Batch, batches
+from fedpeft.batches.batch import Batch, batches, evaluation_batch
 from fedpeft.batches.encoded import Encoded
 
-_TOGETHER = 16  # texts computed in one pass: larger passes of a small client are half padding
+#: Texts computed in one pass on a CPU: larger passes of a small client are half padding.
+_TOGETHER = 16
 
 
 class KeptStates:
@@ -31,6 +32,7 @@ class KeptStates:
         row_bytes: size of one row of states, [width].
         per_text: whether each text has one row of states; otherwise each token has one.
         limit: maximum bytes kept, on the model's device; 0 = no cache.
+        device: the model's.
 
     Attributes:
         limit: maximum bytes kept.
@@ -44,7 +46,9 @@ class KeptStates:
         row_bytes: int,
         per_text: bool,
         limit: int,
+        device: torch.device,
     ):
+        self._device = device
         self._compute, self._collate = compute, collate
         self._row_bytes, self._per_text, self.limit = row_bytes, per_text, limit
         self._kept: dict[bytes, Tensor] = {}
@@ -84,7 +88,9 @@ class KeptStates:
     def _states_of(self, texts: Encoded) -> Tensor:
         """Return the states of all texts, in their order: [total, width] or [n, 1, width]."""
         ordered: Tensor | None = None
-        for rows in batches(texts.lengths, _TOGETHER, None):
+        on_cpu = self._device.type == "cpu"
+        size = _TOGETHER if on_cpu else evaluation_batch(texts.lengths, self._device)
+        for rows in batches(texts.lengths, size, None):
             batch = self._collate([texts], [rows])
             states = self._compute(batch)
             if not self._per_text:

@@ -25,25 +25,31 @@ class Costs:
     moving: float
 
 
-# Fitted on one CPU core to widths 32 and 384; estimated for a GPU.
+# Fitted on one CPU core to widths 32 and 384, and on an H100 to width 768; mps is an estimate.
 _SMALL = 22  # tokens; small matrix products are slow
-_CALLS = {"cpu": 5e5, "cuda": 2e8, "mps": 2e8}  # multiplications that fit in the time of the calls
+#: Multiplications that fit in the time of a pass's calls, and how many times as many in 16 bits.
+_CALLS = {"cpu": 5e5, "cuda": 6e8, "mps": 2e8}
+_FASTER = {"cpu": 1, "cuda": 8, "mps": 1}
+#: Calls of a packed pass besides those of a padded one, relative to these.
+_PACKING = {"cpu": 0.5, "cuda": 1.0, "mps": 0.5}
 #: Moves of packed numbers take the time of memory, not of multiplications: eight in each block.
-#: 13 by calculation; with it, MiniLM trained slower on texts of similar length than unpacked.
-_MOVES = 30
+#: On a CPU 13 by calculation; with it, MiniLM trained slower on texts of similar length than
+#: unpacked.
+_MOVES = {"cpu": 30, "cuda": 90, "mps": 30}
 
 
-def pass_costs(device: str, width: int, vector_size: int) -> Costs:
+def pass_costs(device: str, width: int, vector_size: int, lowered: bool = False) -> Costs:
     """Return the costs of a pass.
 
     Args:
         device: type of the torch device.
         width: width of the backbone.
         vector_size: length P of the task vector.
+        lowered: whether products are in 16 bits.
     """
-    calls = _CALLS[device]
+    calls = _CALLS[device] * (_FASTER[device] if lowered else 1)
     per_pass = _SMALL + (calls + vector_size) / width**2
-    return Costs(per_pass, calls / 2 / width**2, _MOVES / width)
+    return Costs(per_pass, _PACKING[device] * calls / width**2, _MOVES[device] / width)
 
 
 def passes_of(

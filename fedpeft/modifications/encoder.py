@@ -98,6 +98,11 @@ class Encoder:
                 states = self._run_from(first, batch.states, batch, arguments)
         return batch.packing.unpack(states) if batch.packing else states, batch
 
+    @property
+    def lowered(self) -> bool:
+        """Whether products inside the backbone are in 16 bits."""
+        return self._autocast != "off"
+
     @contextmanager
     def in_place(self, modifications: Sequence[Modification]) -> Iterator[None]:
         """Apply modifications to all passes of the model while the context is open.

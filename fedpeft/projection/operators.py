@@ -70,13 +70,10 @@ class _Apply(torch.autograd.Function):
     """The map or its transpose, each the gradient of the other. Saves only the operator."""
 
     @staticmethod
-    def forward(x: Tensor, operator: Operator, transposed: bool) -> Tensor:
+    def forward(ctx: Any, x: Tensor, operator: Operator, transposed: bool) -> Tensor:
+        # Not ``setup_context``: PyTorch then reads the signature of this function in every call.
+        ctx.dtype, ctx.operator, ctx.transposed = x.dtype, operator, transposed
         return operator.backward(x) if transposed else operator.forward(x)
-
-    @staticmethod
-    def setup_context(ctx: Any, inputs: tuple[Tensor, Operator, bool], output: Tensor) -> None:
-        ctx.dtype = inputs[0].dtype
-        _, ctx.operator, ctx.transposed = inputs
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None, None]:
@@ -84,13 +81,6 @@ class _Apply(torch.autograd.Function):
         gradient = gradient.to(ctx.operator.dtype)
         pulled = _Apply.apply(gradient, ctx.operator, not ctx.transposed)
         return pulled.to(ctx.dtype), None, None
-
-    @staticmethod
-    def vmap(
-        info: Any, in_dims: tuple[int, None, None], x: Tensor, operator: Operator, transposed: bool
-    ) -> tuple[Tensor, int]:
-        # The operators accept any leading axes, so the mapped axis is one more.
-        return _Apply.apply(x.movedim(in_dims[0], 0), operator, transposed), 0
 
 
 class Dense(Operator):

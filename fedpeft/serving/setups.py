@@ -207,13 +207,15 @@ class Setups:
         zeros = torch.zeros(
             1, parameters.layout.size, dtype=self.dtype, device=self.backbone.device
         )
+        encoder, device = Encoder(self.backbone, autocast), self.backbone.device
+        size, width = parameters.layout.size, method.shape.width
         family = Family(
             method,
             operators,
-            Encoder(self.backbone, autocast),
+            encoder,
             list(method.realise(parameters.layout.unpack(zeros), operators)),
-            pass_costs(self.backbone.device.type, method.shape.width, parameters.layout.size),
-            self.backbone.device,
+            pass_costs(device.type, width, size, encoder.lowered),
+            device,
         )
         self._families[key] = family
         return family

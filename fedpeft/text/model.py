@@ -114,5 +114,6 @@ class TextModel(TaskModel):
         """
         chosen = batch.labels != IGNORED
         losses = functional.cross_entropy(outputs, batch.labels[chosen], reduction="none")
-        sums = losses.new_zeros(len(chosen)).index_add(0, chosen.nonzero()[:, 0], losses)
-        return sums / chosen.sum(1)
+        # Not by ``index_add``, whose order of additions differs from run to run on a GPU.
+        places = losses.new_zeros(chosen.shape).masked_scatter(chosen, losses)
+        return places.sum(1) / chosen.sum(1)

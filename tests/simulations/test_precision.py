@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from fedpeft.backbones.lowered import lowered
-from fedpeft.batches.batch import collate
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from server.runfolder import RunFolder
@@ -35,8 +34,8 @@ def test_products_are_in_bfloat16_and_all_else_is_not(quick: Quick, method: str)
     leaves = [layer for layer in lowest.modules() if not [*layer.children()]]
     handles = [layer.register_forward_hook(note) for layer in leaves]
     try:
-        batch = collate([runtime.train], [np.arange(4)], 1, "cpu", model.dtype)
-        vectors = torch.from_numpy(model.parameters.initial(0))[None]
+        batch = model.collate([runtime.train], [np.arange(4)])
+        vectors = torch.from_numpy(model.parameters.initial(0))[None].to(model.backbone.device)
         gradients, losses = model.gradients(vectors, batch)
     finally:
         for handle in handles:

@@ -42,14 +42,14 @@ def made(case: int) -> dict[str, torch.Tensor]:
     """Return what the kernel makes of a case."""
     fused = Fused(projection_of(case), torch.device("cpu"))
     z, cotangent = inputs_of(case)
-    output, pull_back = torch.func.vjp(fused, z)
-    _, pull_one = torch.func.vjp(fused, z[0])
+    output = fused(z.requires_grad_())
+    (gradient,) = torch.autograd.grad(output, z, cotangent)
+    z = z.detach()
     return {
         "entries": fused.matrix(),
         "transposed": fused.backward(torch.eye(fused.rows)),
-        "output": output,
-        "gradient": pull_back(cotangent)[0],
-        "mapped": torch.func.vmap(pull_one)(cotangent)[0],
+        "output": output.detach(),
+        "gradient": gradient,
         "none": fused(z[:, :0]),
         "strided": fused(z.transpose(0, 1)).transpose(0, 1),
     }

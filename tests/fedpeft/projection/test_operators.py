@@ -81,22 +81,6 @@ def test_operator_gradients_equal_finite_differences(stream: Stream, made: Opera
     assert torch.autograd.gradgradcheck(made, (z,))
 
 
-def test_operator_supports_vmap_of_the_vector_jacobian_product(
-    stream: Stream, made: Operator
-) -> None:
-    cotangents = random(5, 2, stream.rows)
-    _, pull_back = torch.func.vjp(made, random(2, stream.columns))
-    (actual,) = torch.func.vmap(pull_back)(cotangents)
-    torch.testing.assert_close(actual, cotangents @ written_out(stream), rtol=0, atol=1e-10)
-
-
-def test_operator_supports_vmap_over_any_axis(stream: Stream, made: Operator) -> None:
-    z = random(2, stream.columns, 3)
-    actual = torch.func.vmap(made, in_dims=-1, out_dims=1)(z)
-    expected = z.transpose(1, 2) @ written_out(stream).T
-    torch.testing.assert_close(actual, expected, rtol=0, atol=1e-10)
-
-
 def test_regenerated_pieces_share_memory_and_stored_ones_do_not(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
