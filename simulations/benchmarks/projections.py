@@ -99,22 +99,26 @@ def milliseconds(
 
 def memory_process(arguments: Sequence[str]) -> None:
     """Run the passes of one side in this process and print its peak memory in MB as JSON."""
-    mode, backbone, d, groups, device = arguments
-    where = torch.device(device)
-    operators = operators_of(method_of(backbone, int(d)), cast(Mode, mode), where)
-    passes(operators, int(groups), where)
-    on_device = torch.cuda.max_memory_allocated() / 1e6 if where.type == "cuda" else None
-    print(json.dumps(resident("VmHWM") if on_device is None else on_device))
+    mode, backbone, d, groups = arguments
+    operators = operators_of(method_of(backbone, int(d)), cast(Mode, mode), torch.device("cpu"))
+    passes(operators, int(groups), torch.device("cpu"))
+    print(json.dumps(resident("VmHWM")))
 
 
 def peak(mode: Mode, options: Namespace) -> float:
-    """Return the peak memory of one side in a fresh process, MB.
+    """Return the peak memory of one side, MB: of a fresh process, or what it takes of a GPU's.
 
     Raises:
         RuntimeError: the process failed.
     """
+    if options.device == "cuda":
+        device, method = torch.device("cuda"), method_of(options.backbone, options.d)
+        before = torch.cuda.memory_allocated()
+        torch.cuda.reset_peak_memory_stats()
+        passes(operators_of(method, mode, device), options.groups, device)
+        return (torch.cuda.max_memory_allocated() - before) / 1e6
     code = "import sys; from simulations.benchmarks import projections as module; "
-    sizes = [options.backbone, str(options.d), str(options.groups), options.device]
+    sizes = [options.backbone, str(options.d), str(options.groups)]
     return float(child_json(f"{code}module.memory_process(sys.argv[1:])", mode, *sizes))
 
 
