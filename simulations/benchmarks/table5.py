@@ -7,7 +7,7 @@ the encoder's weights), both from the same initial vector, on the same batches o
 length, with AdamW and no dropout. The script fails unless their losses agree.
 
 - s a step: steps of both, alternating in one process. "of full" is relative to full fine-tuning.
-- MB: the peak of a fresh process of each side; on CUDA what torch allocates, in one process.
+- MB: the peak of a fresh process of each side; on CUDA the memory allocated by torch.
 - paper: the ratios to full fine-tuning in the table, on QNLI with batch 8 on a Quadro RTX 8000.
 
 fedpeft's cache of hidden states, which would make SLaSh faster, is disabled.
@@ -19,7 +19,6 @@ Example:
 
 from __future__ import annotations
 
-import gc
 import json
 import sys
 import tempfile
@@ -31,10 +30,9 @@ from typing import Any
 
 import torch
 
-from fedpeft.backbones.loading import cached_backbone
 from fedpeft.batches.encoded import Encoded
 from fedpeft.randomness import When
-from fedpeft.runtime import Runtime, own_runtimes, runtime_of
+from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import plan_batches, train_cohort
 from simulations.benchmarks.common import (
     Report,
@@ -131,10 +129,13 @@ def time_method(name: str, folder: str, options: Namespace) -> tuple[list[float]
     return both
 
 
-def figures(part: str, name: str, folder: str, options: Namespace) -> Any:
-    """Return the figures of one part: "time", or the MB of "ours" or of the "other"."""
+def process(arguments: Sequence[str]) -> None:
+    """Run one part in this process and print its figures as JSON: "time", "ours" or "other"."""
+    part, name, folder, settings = arguments
+    options = Namespace(**json.loads(settings))
     if part == "time":
-        return time_method(name, folder, options)
+        print(json.dumps(time_method(name, folder, options)))
+        return
     runtime, texts = runtime_of(experiment_of(name, folder, options)), texts_of(options)
     if part == "ours":
         Ours(runtime).train(texts)
@@ -142,26 +143,12 @@ def figures(part: str, name: str, folder: str, options: Namespace) -> Any:
         local = runtime.experiment.local
         plan = plan_batches(0, texts, local, When(0, 1, 1))
         other_of(runtime, options).train(texts, plan, local)
-    return (
-        torch.cuda.max_memory_allocated() / 1e6 if options.device == "cuda" else resident("VmHWM")
-    )
+    on_cuda = options.device == "cuda"
+    print(json.dumps(torch.cuda.max_memory_allocated() / 1e6 if on_cuda else resident("VmHWM")))
 
 
-def process(arguments: Sequence[str]) -> None:
-    """Print the figures of a part as JSON."""
-    *names, settings = arguments
-    part, name, folder = names
-    print(json.dumps(figures(part, name, folder, Namespace(**json.loads(settings)))))
-
-
-def apart(part: str, name: str, folder: Path, options: Namespace) -> Any:
-    """Return the figures of a part from a fresh process, or on a GPU with its memory emptied."""
-    if options.device == "cuda":
-        cached_backbone.cache_clear()
-        gc.collect()
-        torch.cuda.reset_peak_memory_stats()
-        with own_runtimes():
-            return figures(part, name, str(folder), options)
+def in_process(part: str, name: str, folder: Path, options: Namespace) -> Any:
+    """Return the output of ``process`` in a fresh process."""
     settings = {key: getattr(options, key) for key in SETTINGS}
     code = "import sys; from simulations.benchmarks.table5 import process; process(sys.argv[1:])"
     return child_json(code, part, name, str(folder), json.dumps(settings))
@@ -179,7 +166,7 @@ def measure(options: Namespace) -> Report:
         save_backbone(options.size, folder)
         for name in names:
             for part in raw:
-                raw[part][name] = apart(part, name, folder, options)
+                raw[part][name] = in_process(part, name, folder, options)
     table = [row_of(name, raw, PAPER.get(options.size, {})) for name in names]
     facts = {
         "ratio": "ours / the loop, of each pair of turns",
