@@ -109,8 +109,8 @@ def train_cohort(
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
     steps = np.array([len(plans[k]) for k in order])
-    starts = np.broadcast_to(start, (len(plans), model.layout.size))[order]
-    vectors = torch.as_tensor(starts).to(model.backbone.device, model.dtype)
+    moved = torch.as_tensor(start, dtype=model.dtype, device=model.backbone.device)
+    vectors = moved.expand(len(plans), -1)[order]  # a copy
     kept = None if fixed is None else torch.as_tensor(fixed[order]).to(vectors.device)
     taken = Steps(local, vectors, clips=not private, fixed=kept)
     total = vectors.new_empty(0 if private or local.perturbations else vectors.shape)

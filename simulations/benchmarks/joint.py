@@ -54,6 +54,8 @@ def experiments_of(options: argparse.Namespace) -> list[Experiment]:
         f"federation.clients={options.clients}",
         f"federation.rounds={options.rounds}",
         f"local.batch_size={options.batch}",
+        "local.optimizer=sgd",  # Adam makes rounding errors large where gradients are tiny
+        "local.lr=0.1",
         f"engine.cohort={options.cohort}",
         f"engine.device={options.device}",
         f"engine.threads={options.threads}",
