@@ -1,6 +1,6 @@
 """Per-example gradients of the methods that change whole weights, through Opacus.
 
-All other methods copy the modified parameters once per example (``TaskModel.example_gradients``);
+All other methods get a copy of the task vector for each example (``TaskModel.example_gradients``);
 whole weights are too large for that. But an example's gradient of the weight of a linear layer,
 embedding or LayerNorm follows from the module's input and the gradient of its output (Goodfellow
 2015, arXiv 1510.01799); Opacus's grad samplers compute it. Opacus's ``GradSampleModule`` is not

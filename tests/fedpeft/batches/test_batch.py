@@ -4,7 +4,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from ragged import ragged
 
-from fedpeft.batches.batch import batches, collate
+from fedpeft.batches.batch import batches, collate, evaluation_batch
 
 
 def test_collate_orders_groups_and_pads():
@@ -48,6 +48,14 @@ def test_an_epoch_has_every_row_once(count, size, seed, shuffled):
     assert len(parts) == -(-count // size)
     again = batches(lengths, size, np.random.default_rng(seed) if shuffled else None)
     assert [part.tolist() for part in parts] == [part.tolist() for part in again]
+
+
+def test_evaluation_passes_more_texts_at_once_on_a_gpu():
+    cpu, gpu = torch.device("cpu"), torch.device("cuda")
+    assert evaluation_batch(np.array([10, 30]), cpu) == 64
+    assert evaluation_batch(np.array([10, 30]), gpu) == (1 << 15) // 30
+    assert evaluation_batch(np.array([2000]), gpu) == 64
+    assert evaluation_batch(np.array([], np.int64), gpu) > 64
 
 
 def test_evaluation_goes_in_order_of_length():

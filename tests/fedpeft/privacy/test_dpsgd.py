@@ -122,6 +122,24 @@ def test_a_gradient_of_millions_of_numbers_is_within_the_clip(clipping: str) -> 
         assert 0.99 < total.double().norm() <= 1.0
 
 
+@pytest.mark.parametrize("device", ["cpu", "cuda"])
+@pytest.mark.parametrize("clipping", ["flat", "automatic"])
+def test_a_gradient_is_within_the_clip_where_products_are_rounded(
+    clipping: str, device: str
+) -> None:
+    """PyTorch can be set to round the factors of products, to TF32 or bfloat16."""
+    if device == "cuda" and not torch.cuda.is_available():
+        pytest.skip("no GPU here")
+    gradients = torch.rand(8, 4096, generator=torch.Generator().manual_seed(0)).to(device)
+    before = torch.get_float32_matmul_precision()
+    torch.set_float32_matmul_precision("medium")
+    try:
+        sums = clipped_sums(gradients, 8, private(clip=1.0, clipping=clipping))
+    finally:
+        torch.set_float32_matmul_precision(before)
+    assert (sums.double().norm(dim=1) <= 1.0).all()
+
+
 @pytest.mark.parametrize("clipping", ["flat", "automatic"])
 @pytest.mark.parametrize("size", [1e3, 1e18, 1e34, 1e36, 1e38])
 @pytest.mark.parametrize("clip", [1e-3, 0.1, 10.0])
