@@ -63,7 +63,7 @@ class TaskModel:
         self.adds_tokens = any(modification.adds_tokens for modification in changes)
         self.packs = shape.sites.packs and not self.adds_tokens
         self.costs = pass_costs(
-            backbone.device.type, shape.width, self.layout.size, self._encoder.lowered
+            backbone.device.type, shape.width, self.layout.size, self._encoder.in_16_bits
         )
         self._pass_settings = autocast, checkpointing, form_of(changes)
         self.keep_states(cache)
@@ -182,7 +182,7 @@ class TaskModel:
     def example_gradients(self, vectors: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
         """Return (gradient [N, P] of each example's loss, loss [N]), both times its weight.
 
-        Each example is a group of its own, with a copy of its group's task vector.
+        Each example forms a separate group, with a copy of its group's task vector.
 
         Raises:
             ValueError: the method changes whole weights, which are too large to copy; use
@@ -191,10 +191,10 @@ class TaskModel:
         if not self.method.grouped:
             name = type(self.method).__name__
             raise ValueError(f"{name} changes whole weights: too large to copy per example")
-        rows = len(batch.read) // len(vectors)
-        own = vectors.repeat_interleave(rows, dim=0)
-        alone = replace(batch, groups=len(own))  # its packing stays that of the groups
-        return self.gradients(own, alone, torch.ones_like(batch.weights))
+        copies = vectors.repeat_interleave(len(batch.read) // len(vectors), dim=0)
+        alone = replace(batch, groups=len(copies))  # its packing stays that of the groups
+        # The mean of a group of weight 0 would be 0 / 0.
+        return self.gradients(copies, alone, sizes=torch.ones_like(batch.weights))
 
     def collate(
         self, data: Sequence[Encoded], rows: Sequence[np.ndarray], packed: bool = False

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,22 +28,6 @@ class Realised:
     modifications: list[Modification]
     head_weight: Tensor  # [G, C, width]
     head_bias: Tensor  # [G, C]
-
-    def map(self, change: Callable[[Tensor], Tensor]) -> Realised:
-        """Return a copy with ``change`` applied to each tensor."""
-        return Realised(
-            [modification.map(change) for modification in self.modifications],
-            change(self.head_weight),
-            change(self.head_bias),
-        )
-
-    def tensors(self) -> list[Tensor]:
-        """Return all tensors in a fixed order, without those of a head that has none."""
-        changes = [
-            t for modification in self.modifications for t in modification.tensors().values()
-        ]
-        head = [self.head_weight, self.head_bias]
-        return [*changes, *(tensor for tensor in head if tensor.shape[1])]
 
 
 def layout_of(method: Method[Any], head: Head) -> Layout:

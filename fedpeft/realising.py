@@ -48,8 +48,8 @@ class JointRealiser:
 
     Args:
         members: of models with equal forms, see ``form_of``.
-        groups: number of rows of each, their sum is G; or a multiple, if each row has as many
-            copies in place of it.
+        groups: number of task vectors of each. Parameters may hold c consecutive copies of each
+            vector; G is then c times their sum.
     """
 
     def __init__(self, members: Sequence[Realise], groups: Sequence[int]):

@@ -19,8 +19,7 @@ from torch import Tensor
 from fedpeft.batches.batch import Batch, batches, evaluation_batch
 from fedpeft.batches.encoded import Encoded
 
-#: Texts computed in one pass on a CPU: larger passes of a small client are half padding.
-_TOGETHER = 16
+_TOGETHER = 16  # texts computed in one pass: larger passes of a small client are half padding
 
 
 class KeptStates:
@@ -32,7 +31,7 @@ class KeptStates:
         row_bytes: size of one row of states, [width].
         per_text: whether each text has one row of states; otherwise each token has one.
         limit: maximum bytes kept, on the model's device; 0 = no cache.
-        device: the model's.
+        device: device of the model.
 
     Attributes:
         limit: maximum bytes kept.
@@ -88,8 +87,7 @@ class KeptStates:
     def _states_of(self, texts: Encoded) -> Tensor:
         """Return the states of all texts, in their order: [total, width] or [n, 1, width]."""
         ordered: Tensor | None = None
-        on_cpu = self._device.type == "cpu"
-        size = _TOGETHER if on_cpu else evaluation_batch(texts.lengths, self._device)
+        size = evaluation_batch(texts.lengths, self._device, least=_TOGETHER)
         for rows in batches(texts.lengths, size, None):
             batch = self._collate([texts], [rows])
             states = self._compute(batch)

@@ -99,7 +99,7 @@ class Encoder:
         return batch.packing.unpack(states) if batch.packing else states, batch
 
     @property
-    def lowered(self) -> bool:
+    def in_16_bits(self) -> bool:
         """Whether products inside the backbone are in 16 bits."""
         return self._autocast != "off"
 

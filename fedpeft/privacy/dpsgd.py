@@ -33,7 +33,6 @@ if TYPE_CHECKING:
 
 #: gamma of automatic clipping (Bu et al. 2023, arXiv 2206.07136, equation 5 and section 4).
 STABILITY = 0.01
-_BLOCK = 1 << 16  # columns multiplied at once, to avoid a copy as large as the gradients
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def private_gradients(
 
 
 def clipped_sums(gradients: Tensor, groups: int, private: DPSGD) -> Tensor:
-    """Return the sum [G, P] of each group's clipped rows of ``gradients`` [N, P].
+    """Return the sum [G, P] of each group's clipped rows of ``gradients`` [N, P], which change.
 
     Two kinds of gradients count as zero: those that are not finite, because they have no
     direction, and those so long that the scaling factor is subnormal and has too few digits.
@@ -133,12 +132,9 @@ def clipped_sums(gradients: Tensor, groups: int, private: DPSGD) -> Tensor:
         factors = (private.clip / norms).clamp(max=1.0)
     exact = finite & (factors >= torch.finfo(gradients.dtype).tiny)
     factors = factors.where(exact, 0.0).to(gradients.dtype).view(groups, -1, 1)
-    sums = gradients.new_empty(groups, gradients.shape[1])
-    # Not a matrix product: PyTorch may be set to round its factors (TF32, bfloat16), and a rounded
-    # gradient may be longer than C.
-    for block, into in zip(gradients.split(_BLOCK, dim=1), sums.split(_BLOCK, dim=1), strict=True):
-        torch.sum(block.unflatten(0, (groups, -1)) * factors, dim=1, out=into)
-    return sums
+    # PyTorch can be set to round the factors of matrix products (TF32, bfloat16), which may leave a
+    # gradient longer than C. Elementwise products and sums keep the digits of their dtype.
+    return gradients.view(groups, factors.shape[1], -1).mul_(factors).sum(1)
 
 
 def _add_noise(total: Tensor, private: DPSGD) -> None:

@@ -71,7 +71,7 @@ class _Apply(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, x: Tensor, operator: Operator, transposed: bool) -> Tensor:
-        # Not ``setup_context``: PyTorch then reads the signature of this function in every call.
+        # With ``setup_context``, PyTorch reads the signature of this function in every call.
         ctx.dtype, ctx.operator, ctx.transposed = x.dtype, operator, transposed
         return operator.backward(x) if transposed else operator.forward(x)
 

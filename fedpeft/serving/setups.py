@@ -204,17 +204,15 @@ class Setups:
         if (family := self._families.get(key)) is not None:
             return family
         operators = self._operators(method.projections())
-        zeros = torch.zeros(
-            1, parameters.layout.size, dtype=self.dtype, device=self.backbone.device
-        )
         encoder, device = Encoder(self.backbone, autocast), self.backbone.device
         size, width = parameters.layout.size, method.shape.width
+        zeros = torch.zeros(1, size, dtype=self.dtype, device=device)
         family = Family(
             method,
             operators,
             encoder,
             list(method.realise(parameters.layout.unpack(zeros), operators)),
-            pass_costs(device.type, width, size, encoder.lowered),
+            pass_costs(device.type, width, size, encoder.in_16_bits),
             device,
         )
         self._families[key] = family

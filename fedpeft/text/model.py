@@ -114,6 +114,6 @@ class TextModel(TaskModel):
         """
         chosen = batch.labels != IGNORED
         losses = functional.cross_entropy(outputs, batch.labels[chosen], reduction="none")
-        # Not by ``index_add``, whose order of additions differs from run to run on a GPU.
+        # The order of additions of ``index_add`` differs from run to run on a GPU.
         places = losses.new_zeros(chosen.shape).masked_scatter(chosen, losses)
         return places.sum(1) / chosen.sum(1)

@@ -1,7 +1,8 @@
 """Clients trained in one batch: texts per second and memory, by the number of clients.
 
 The same clients train from the same task vector, K of them in each batch, for several K in turns.
-The script fails unless the final vectors equal those of single clients up to rounding, in float32.
+The script fails unless the final vectors equal those of the smallest K, in float32 up to rounding,
+in bfloat16 up to a fifth of the update.
 
 Example:
     python -m simulations.benchmarks.cohorts --clients 8 --sizes 1 2 4 8
@@ -35,7 +36,8 @@ from simulations.benchmarks.common import (
 from simulations.benchmarks.parts.random_roberta import backbone_of
 from simulations.benchmarks.parts.step_parts import peak, seconds
 
-SAME = {"off": CLOSE, "bfloat16": 0.5}  # bfloat16: only that the updates point the same way
+#: Largest difference of final vectors, relative to the update; 0.09 in bfloat16 on an H100.
+SAME = {"off": CLOSE, "bfloat16": 0.2}
 
 
 def experiment_of(options: argparse.Namespace) -> Experiment:
@@ -84,7 +86,7 @@ def measure(options: argparse.Namespace) -> Report:
     device, start = runtime.backbone.device, runtime.parameters.initial(0)
     vectors = {size: trained(runtime, size, options) for size in options.sizes}
     single = vectors[min(options.sizes)]
-    apart = {size: difference(own, single, start) for size, own in vectors.items()}
+    apart = {size: difference(each, single, start) for size, each in vectors.items()}
     if not max(apart.values()) <= SAME[options.precision]:
         raise SystemExit(f"final vectors are {max(apart.values()):.2g} apart: not the same")
     spent: dict[int, list[float]] = {size: [] for size in options.sizes}
@@ -113,7 +115,7 @@ def _row(
     options: argparse.Namespace,
 ) -> Row:
     single = spent[min(options.sizes)]
-    ratios = [one / own for one, own in zip(single, spent[size], strict=True)]
+    ratios = [one / other for one, other in zip(single, spent[size], strict=True)]
     return {
         "clients a batch": size,
         "s": round(median(spent[size]), 3),

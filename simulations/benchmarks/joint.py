@@ -1,6 +1,7 @@
 """Time of cells that share passes, against the same cells one after the other.
 
-The cells differ in their seeds only. Both sides run whole cells by the functions of
+The cells differ in their seeds only, and train by SGD: Adam makes rounding errors large where
+gradients are tiny. Both sides run whole cells by the functions of
 ``fedpeft study run`` (``simulations.study.cell_process``) in one process that has loaded the
 backbone, alternating. The script fails unless both end in the same task vectors up to rounding.
 
@@ -54,7 +55,7 @@ def experiments_of(options: argparse.Namespace) -> list[Experiment]:
         f"federation.clients={options.clients}",
         f"federation.rounds={options.rounds}",
         f"local.batch_size={options.batch}",
-        "local.optimizer=sgd",  # Adam makes rounding errors large where gradients are tiny
+        "local.optimizer=sgd",
         "local.lr=0.1",
         f"engine.cohort={options.cohort}",
         f"engine.device={options.device}",

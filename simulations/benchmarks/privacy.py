@@ -127,7 +127,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     arguments = sys.argv[1:] if arguments is None else arguments
     parser = arguments_of(__doc__)
     parser.add_argument("--backbone", default="minilm", help="minilm (default), tiny, random-base")
-    parser.add_argument("--device", default="cpu", help="cpu (default), cuda; memory: cpu")
+    parser.add_argument("--device", default="cpu", help="cpu (default), cuda")
     parser.add_argument(
         "--glue", type=Path, help="folder of GLUE files: use SST-2, not synthetic data"
     )
@@ -138,6 +138,8 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser.add_argument("--virtual", type=int, default=2048, help="virtual batch (2048)")
     parser.add_argument("--parts", nargs="+", default=PARTS, choices=PARTS, help="default: both")
     options = parser.parse_args(arguments)
+    if options.device != "cpu" and "memory" in options.parts:
+        parser.error("memory is measured on a CPU: add --parts time")
     reports = []
     for part, measure in (("time", time_report), ("memory", memory_report)):
         if part in options.parts:

@@ -3,8 +3,8 @@
 Measures SLaSh's projections of a backbone, forward and backward, alternating in one process; then
 whole steps (gradients of a batch) through the backbone with random weights, which take the same
 time as trained ones. Memory is the peak of a fresh process that runs the passes of one side; with
---device cuda, of the device's memory. The script fails unless both sides agree bit for bit: in
-their results on a CPU, in their entries on CUDA.
+--device cuda, the memory that they allocate on the device. The script fails unless both sides agree
+bit for bit: in their results on a CPU, in their entries on CUDA.
 
 Example:
     python -m simulations.benchmarks.projections
@@ -106,7 +106,7 @@ def memory_process(arguments: Sequence[str]) -> None:
 
 
 def peak(mode: Mode, options: Namespace) -> float:
-    """Return the peak memory of one side, MB: of a fresh process, or what it takes of a GPU's.
+    """Return the peak memory of one side, MB: of a fresh process, or allocated on the GPU.
 
     Raises:
         RuntimeError: the process failed.

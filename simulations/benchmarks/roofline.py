@@ -3,10 +3,11 @@
 FLOPs are those that frozen passes need: products of the blocks forward, and back to their inputs in
 the blocks above the first change, without padding. The matrix rate is that of plain products of the
 same shapes and the mean number of tokens of a batch, measured before and after. All phases of a
-step count. On a CPU, seconds are CPU seconds per thread, so that other programs matter less.
-Parts are shares of one profiled run. On CUDA, give a backbone and texts that fill the device; parts
-are shares of the kernels' time, "busy" is that time's share of the whole, and MB is the largest
-memory allocated. Precision "tf32" sets PyTorch to round the factors of float32 products.
+step count. On a CPU, seconds are CPU seconds per thread, so that other programs matter less. Parts
+are shares of profiled runs. On CUDA, give a backbone and texts that fill the device; parts are
+shares of the kernels' time, "busy" is that time's share of the whole, and MB is the largest memory
+allocated. Evaluation passes more texts at once there, at a higher rate. Precision "tf32" sets
+PyTorch to round the factors of float32 products.
 
 Example:
     python -m simulations.benchmarks.roofline --glue ../shared/data/glue
@@ -159,7 +160,7 @@ def measure(method: str, options: argparse.Namespace) -> Report:
     rate = {precision: mean((before[precision], after[precision])) for precision in before}
     table = [
         _row(case, median(spent[key]), rate[case.precision], parts[key], most)
-        for (key, most), case in zip(zip(spent, memory, strict=True), cases, strict=True)
+        for key, most, case in zip(spent, memory, cases, strict=True)
     ]
     facts = {"targets": TARGETS}
     for precision in before:

@@ -44,7 +44,9 @@ def test_products_are_in_bfloat16_and_all_else_is_not(quick: Quick, method: str)
     assert seen["LayerNorm"] == seen["Embedding"] == {torch.float32}
     assert gradients.dtype == losses.dtype == torch.float32
     realised = model.realise(vectors)
-    assert {tensor.dtype for tensor in realised.tensors()} == {torch.float32}
+    tensors = [t for change in realised.modifications for t in change.tensors().values()]
+    head = [realised.head_weight, realised.head_bias]
+    assert {tensor.dtype for tensor in [*tensors, *head]} == {torch.float32}
 
 
 def test_a_run_in_bfloat16_learns_what_one_in_float32_does(

@@ -10,6 +10,7 @@ import numpy as np
 import torch
 
 from fedpeft.batches.encoded import Encoded
+from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 
 STEPS = 3  # of one side per turn
@@ -44,10 +45,16 @@ def save_backbone(size: str, folder: Path) -> None:
 
 
 def backbone_of(name: str) -> str:
-    """Return a backbone's name; for ``random-SIZE`` the folder of a random RoBERTa, kept there."""
+    """Return a backbone's name; for ``random-SIZE`` the folder of a random RoBERTa, kept there.
+
+    Raises:
+        UserError: no such size.
+    """
     size = name.removeprefix("random-")
     if name == size:
         return name
+    if size not in SIZES:
+        raise UserError(f"--backbone {name}: expected random- and one of {', '.join(SIZES)}")
     folder = Path(tempfile.gettempdir()) / f"fedpeft-{name}"
     if not (folder / "tokenizer.json").exists():  # written last
         save_backbone(size, folder)
