@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EVALUATION_BATCH = 64  # texts in a pass of evaluation
 #: Tokens in a pass of evaluation on a GPU, so that the calls take a small part of its time: on an
-#: H100, RoBERTa-base in bfloat16 took as long for 4,096 tokens as for 16, and twice for 16,384.
+#: H100, RoBERTa-base in bfloat16 took 7 ms for 64 to 4,096 tokens and 14 ms for 16,384.
 _GPU_TOKENS = 1 << 15
 
 

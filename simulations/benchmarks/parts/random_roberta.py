@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import tempfile
 from argparse import Namespace
+from collections.abc import Sequence
 from pathlib import Path
 
 import numpy as np
@@ -85,12 +86,16 @@ def experiment_of(name: str, folder: str, options: Namespace) -> Experiment:
 
 def texts_of(options: Namespace) -> Encoded:
     """Return random texts of equal length, enough for the steps."""
-    draw, count = np.random.default_rng(0), STEPS * options.batch
-    total = count * options.tokens
+    return random_texts([options.tokens] * (STEPS * options.batch))
+
+
+def random_texts(lengths: Sequence[int]) -> Encoded:
+    """Return random texts of these lengths in tokens, with two classes."""
+    draw, total = np.random.default_rng(0), sum(lengths)
     return Encoded(
         draw.integers(5, 300, total, dtype=np.int32),
         np.zeros(total, dtype=np.uint8),
-        np.arange(count + 1, dtype=np.int64) * options.tokens,
-        np.full(count, -1, dtype=np.int32),
-        draw.integers(0, 2, count, dtype=np.int64),
+        np.cumsum([0, *lengths], dtype=np.int64),
+        np.full(len(lengths), -1, dtype=np.int32),
+        draw.integers(0, 2, len(lengths), dtype=np.int64),
     )

@@ -16,6 +16,7 @@ FAST = {
     "cohorts": [*TINY, "--clients", "3", "--texts", "8", "--batch", "4", "--sizes", "1", "2", "3"],
     "joint": [*TINY, "--cells", "2", *FEW],
     "overhead": [*TINY, *FEW, "--threads", "1"],
+    "passes": ["--size", "tiny", "--tokens", "4", "8", "--most", "64"],
     "privacy": [*TINY, "--batch", "6", "--parts", "time", "--methods", "linear"],
     "robust": ["--clients", "30", "--size", "20"],
     "robust_prefix": [
