@@ -19,7 +19,6 @@ from statistics import median
 
 import numpy as np
 
-from fedpeft.experiment.config import Experiment
 from fedpeft.randomness import When
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import train_cohort
@@ -31,36 +30,12 @@ from simulations.benchmarks.common import (
     difference,
     record,
     script,
-    slash_d,
 )
-from simulations.benchmarks.parts.random_roberta import backbone_of
 from simulations.benchmarks.parts.step_parts import peak, seconds
+from simulations.benchmarks.roofline import experiment_of
 
 #: Largest difference of final vectors, relative to the update; 0.09 in bfloat16 on an H100.
 SAME = {"off": CLOSE, "bfloat16": 0.2}
-
-
-def experiment_of(options: argparse.Namespace) -> Experiment:
-    """Return the experiment of all clients."""
-    task = [f"task.name={options.task}", f"task.path={options.glue}"] if options.glue else []
-    d = [f"method.d={slash_d(options.backbone)}"] if options.method == "slash" else []
-    return Experiment.load(
-        "",
-        [
-            f"backbone={backbone_of(options.backbone)}",
-            *task,
-            f"task.train_limit={options.clients * options.texts}",
-            "task.eval_limit=16",
-            f"task.max_length={options.tokens}",
-            f"method.name={options.method}",
-            *d,
-            f"local.batch_size={options.batch}",
-            f"engine.autocast={options.precision}",
-            f"engine.threads={options.threads}",
-            f"engine.device={options.device}",
-            "engine.cache_mb=0",
-        ],
-    )
 
 
 def trained(runtime: Runtime, size: int, options: argparse.Namespace) -> np.ndarray:
@@ -82,7 +57,8 @@ def measure(options: argparse.Namespace) -> Report:
     Raises:
         SystemExit: a size ends in other vectors.
     """
-    runtime = runtime_of(experiment_of(options))
+    options.examples = options.clients * options.texts
+    runtime = runtime_of(experiment_of(options.method, options.precision, options))
     device, start = runtime.backbone.device, runtime.parameters.initial(0)
     vectors = {size: trained(runtime, size, options) for size in options.sizes}
     single = vectors[min(options.sizes)]
