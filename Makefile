@@ -13,10 +13,10 @@ install: .venv/.installed  ## Make .venv with everything for tests and docs
 demo: .venv/.demo-installed  ## Fine-tune MiniLM over eight simulated clients
 	HF_HUB_OFFLINE=1 $(BIN)/fedpeft simulate simulations/demo.toml
 
-test: .venv/.installed  ## Run the tests of every feature, about ten minutes
+test: .venv/.installed  ## Run the tests of every feature, about twenty minutes
 	$(PYTEST) -m "not long"
 
-test-fast: .venv/.installed  ## Run the quick tests, about two minutes
+test-fast: .venv/.installed  ## Run the quick tests, about ten minutes
 	$(PYTEST) -m "not long and not slow"
 
 test-all: test  ## Run all tests: also kills, deployments, browsers, real weights

@@ -19,6 +19,7 @@ from statistics import median
 
 import numpy as np
 
+from fedpeft.methods import method_class
 from fedpeft.randomness import When
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import train_cohort
@@ -121,6 +122,8 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
     options = parser.parse_args(arguments)
+    if min(options.sizes) < 1 or not method_class(options.method).grouped:
+        parser.error("expected --sizes of at least 1 and a --method with several task vectors")
     report = measure(options)
     task = options.task if options.glue else "synthetic"
     case = f"{options.method}, {options.backbone}, {task}, {options.device}, {options.precision}"

@@ -94,6 +94,8 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
     parser.set_defaults(batch=1)
     options = parser.parse_args(arguments)
+    if not 1 <= min(options.tokens) <= max(options.tokens) <= options.most:
+        parser.error("expected --tokens from 1 to --most")
     report = measure(options)
     case = f"roberta-{options.size}, {options.device}, autocast {options.autocast}"
     record("passes", case, report, arguments, options.results)
