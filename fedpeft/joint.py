@@ -173,13 +173,13 @@ def joint_gradients(steps: Sequence[Step]) -> list[Gradients]:
 def _fixed(steps: Sequence[Step]) -> Tensor | None:
     if all(step.fixed is None for step in steps):
         return None
-    mrequests = [
+    masks = [
         torch.zeros_like(step.vectors, dtype=torch.bool)
         if step.fixed is None
         else step.fixed[: len(step.vectors)]
         for step in steps
     ]
-    return torch.cat(mrequests)
+    return torch.cat(masks)
 
 
 def _key(step: Step) -> Hashable:

@@ -79,7 +79,7 @@ class TaskParameters:
         """Return the task vector every client starts from, [P]."""
         draw = generator(seed, "init")
         parameters = {**self.method.initial(draw), **self.head.initial(draw)}
-        return self.layout.pack(parameters).astype(self.numpy_dtype)
+        return self.layout.pack(parameters).astype(self.numpy_dtype, copy=False)
 
     def initial_shared(self, seed: int) -> np.ndarray:
         """Return the part of the initial task vector that is sent, [S]."""

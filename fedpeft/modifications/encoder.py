@@ -23,6 +23,7 @@ from fedpeft.modifications.hooks import applied, hooked
 from fedpeft.modifications.inputs import model_inputs, padding_mask
 from fedpeft.modifications.packed import per_text
 from fedpeft.modifications.prompts import prefixes_of
+from fedpeft.modifications.sums import summed
 
 
 def first_changed_block(modifications: Sequence[Modification], blocks: int) -> int:
@@ -170,12 +171,8 @@ class Encoder:
         with self._packed(model, batch.packing, arguments):
             if not weights:
                 return model(**arguments).last_hidden_state
-            changed = {
-                # Not value[0]: its backward pass allocates zeros as large as the weight.
-                name: model.get_parameter(name) + value.squeeze(0)
-                for name, value in weights.items()
-            }
-            return functional_call(model, changed, kwargs=arguments).last_hidden_state
+            with summed(model, weights) as changed:
+                return functional_call(model, changed, kwargs=arguments).last_hidden_state
 
     def _run_from(
         self, first: int, states: Tensor, batch: Batch, prefixes: dict[str, Any]
