@@ -37,7 +37,7 @@ class _Sum(Tensor):
 
     Attributes:
         change: [1, *shape].
-        existing: sums by the addresses of their numbers, while they exist.
+        existing: weights whose sums exist, by the addresses of the sums; shared by all weights.
     """
 
     change: Tensor
@@ -65,30 +65,25 @@ class _Sum(Tensor):
             value = super().__torch_function__(func, types, args, kwargs or {})
             if not isinstance(value, Tensor):  # such as shape and dtype, which a sum shares
                 return value
-        with _computed() as plain:
-            return func(*plain(args), **plain(kwargs or {}))
+        used: dict[int, _Sum] = {}
+        try:
+            return func(*_computed(args, used), **_computed(kwargs or {}, used))
+        finally:
+            for address, weight in used.items():
+                del weight.existing[address]
 
 
-@contextmanager
-def _computed() -> Iterator[Callable[[Any], Any]]:
-    """Yield a function that replaces each ``_Sum`` inside arguments by its sum."""
-    sums: list[tuple[_Sum, int]] = []
-
-    def plain(value: Any) -> Any:
-        if isinstance(value, _Sum):
-            total = value.compute()
-            value.existing[total.data_ptr()] = value
-            sums.append((value, total.data_ptr()))
-            return total
-        if isinstance(value, dict):
-            return {name: plain(part) for name, part in value.items()}
-        return type(value)(map(plain, value)) if isinstance(value, list | tuple) else value
-
-    try:
-        yield plain
-    finally:
-        for value, address in sums:
-            del value.existing[address]
+def _computed(value: Any, used: dict[int, _Sum]) -> Any:
+    """Return arguments with sums instead of weights, and enter the sums' addresses."""
+    if isinstance(value, _Sum):
+        total = value.compute()
+        used[total.data_ptr()] = value.existing[total.data_ptr()] = value
+        return total
+    if isinstance(value, dict):
+        return {name: _computed(part, used) for name, part in value.items()}
+    if isinstance(value, list | tuple):
+        return type(value)(_computed(part, used) for part in value)
+    return value
 
 
 def _without_sum(existing: Mapping[int, _Sum], saved: Tensor) -> Tensor | Callable[[], Tensor]:

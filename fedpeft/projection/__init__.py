@@ -125,10 +125,14 @@ class Selection(Stream):
     later code, the n_j differ by at most one: independent draws would leave some columns unused.
     """
 
-    def picked(self) -> np.ndarray:
-        """Return the column of every row, int64 [rows]; two samples per row give a random order."""
+    def ranks(self) -> np.ndarray:
+        """Return the place of every row in a random order, int64 [rows]; two samples per row."""
         samples = self.words(0, 2 * self.rows).astype(np.int64).reshape(-1, 2)
-        return (samples[:, 0] + (samples[:, 1] << 16)).argsort(kind="stable") % self.columns
+        return (samples[:, 0] + (samples[:, 1] << 16)).argsort(kind="stable")
+
+    def picked(self) -> np.ndarray:
+        """Return the column of every row, int64 [rows]: columns in turn, in the random order."""
+        return self.ranks() % self.columns
 
 
 def _draw(bits: np.random.Philox, count: int) -> np.ndarray:

@@ -121,19 +121,26 @@ class Select(Operator):
 
     def forward(self, z: Tensor) -> Tensor:
         """See Operator."""
-        picked, scale = next(self._pieces())
+        picked, scale, _ = next(self._pieces())
         return z.index_select(-1, picked) * scale
 
     def backward(self, gradient: Tensor) -> Tensor:
         """See Operator."""
-        picked, scale = next(self._pieces())
-        empty = gradient.new_zeros((*gradient.shape[:-1], self.columns))
-        return empty.index_add(-1, picked, gradient * scale)
+        _, scale, order = next(self._pieces())
+        # Not ``index_add``, which adds in any order on a GPU.
+        ordered = (gradient * scale).index_select(-1, order)
+        filled = functional.pad(ordered, (0, -self.rows % self.columns))
+        return filled.unflatten(-1, (-1, self.columns)).sum(-2)
 
-    def _make(self) -> Iterator[tuple[Tensor, Tensor]]:
-        picked = self._projection.picked()
+    def _make(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+        ranks = self._projection.ranks()
+        picked, order = ranks % self.columns, ranks.argsort()
         often = np.bincount(picked, minlength=self.columns)
-        yield torch.from_numpy(picked).to(self._device), self._tensor(1 / np.sqrt(often[picked]))
+        scale = self._tensor(1 / np.sqrt(often[picked]))
+        yield self._indices(picked), scale, self._indices(order)
+
+    def _indices(self, array: np.ndarray) -> Tensor:
+        return torch.from_numpy(array).to(self._device)
 
 
 class Transform(Operator):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+import weakref
 from typing import Any
 
 import pytest
@@ -99,6 +101,21 @@ def test_a_forward_pass_keeps_no_sum() -> None:
     weight = 4 * 256 * 256
     assert allocated(kept) > 7 * weight  # the first is not needed: its input has no gradient
     assert 0 < allocated(computed) < weight
+
+
+def test_nothing_is_kept_after_the_backward_pass() -> None:
+    """Not even until the garbage collector runs: a change can be as large as the backbone."""
+    model = Uses()
+    changes = changes_of(model)
+    watched = [weakref.ref(change) for change in changes.values()]
+    gc.disable()
+    try:
+        with summed(model, changes) as weights:
+            functional_call(model, weights, torch.randn(3, 4)).sum().backward()
+        del weights, changes
+        assert [change() for change in watched] == [None] * len(watched)
+    finally:
+        gc.enable()
 
 
 def allocated(profiled: profile) -> int:
