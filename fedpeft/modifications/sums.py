@@ -14,11 +14,14 @@ from typing import Any, Self
 
 from torch import Tensor, nn
 from torch.autograd.graph import saved_tensors_hooks
+from torch.nn import functional
 
 
 @contextmanager
 def summed(model: nn.Module, changes: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
     """Yield stand-ins for changed weights, for a forward pass while the context is open.
+
+    On a CPU, the gradient of a change to an embedding's weight is sparse.
 
     Args:
         model: the backbone.
@@ -53,6 +56,14 @@ class _Sum(Tensor):
         # Not change[0]: its backward pass allocates zeros as large as the weight.
         return self.as_subclass(Tensor) + self.change.squeeze(0)
 
+    def looked_up(self, rows: Tensor, **settings: Any) -> Tensor:
+        """Return rows of the sum as ``embedding`` does, without computing the others."""
+        frozen = functional.embedding(rows, self.as_subclass(Tensor), **settings)
+        # The gradient of a parameter has zeros in nearly all rows. A GPU would add a sparse one in
+        # any order.
+        settings["sparse"] = self.change.is_leaf and not self.change.is_cuda
+        return frozen + functional.embedding(rows, self.change.squeeze(0), **settings)
+
     @classmethod
     def __torch_function__(
         cls,
@@ -65,6 +76,9 @@ class _Sum(Tensor):
             value = super().__torch_function__(func, types, args, kwargs or {})
             if not isinstance(value, Tensor):  # such as shape and dtype, which a sum shares
                 return value
+        if func is functional.embedding:
+            rows, weight = args
+            return weight.looked_up(rows, **(kwargs or {}))
         used: dict[int, _Sum] = {}
         try:
             return func(*_computed(args, used), **_computed(kwargs or {}, used))
