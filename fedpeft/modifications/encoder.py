@@ -171,8 +171,8 @@ class Encoder:
         with self._packed(model, batch.packing, arguments):
             if not weights:
                 return model(**arguments).last_hidden_state
-            with summed(model, weights) as changed:
-                return functional_call(model, changed, kwargs=arguments).last_hidden_state
+            changed = summed(model, weights)
+            return functional_call(model, changed, kwargs=arguments).last_hidden_state
 
     def _run_from(
         self, first: int, states: Tensor, batch: Batch, prefixes: dict[str, Any]

@@ -1,14 +1,13 @@
 """Changed weights ``W + D`` that exist only while a function uses them.
 
-All sums of a backbone, from the forward pass to the end of the backward pass, would take as much
-memory as the backbone. So each is computed where a function gets it, and again where the backward
-pass needs it.
+Keeping all sums until the end of the backward pass would take as much memory as the backbone. So
+each is computed when a function uses it, and again when the backward pass needs it. Under autocast,
+the 16-bit copies of matrices are kept.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping
 from functools import partial
 from typing import Any, Self
 
@@ -17,39 +16,27 @@ from torch.autograd.graph import saved_tensors_hooks
 from torch.nn import functional
 
 
-@contextmanager
-def summed(model: nn.Module, changes: Mapping[str, Tensor]) -> Iterator[dict[str, Tensor]]:
-    """Yield stand-ins for changed weights, for a forward pass while the context is open.
+def summed(model: nn.Module, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return stand-ins for changed weights, for ``functional_call``.
 
-    On a CPU, the gradient of a change to an embedding's weight is sparse.
+    On a CPU, the gradient of a parameter that changes an embedding's weight is sparse.
 
     Args:
         model: the backbone.
         changes: name of a weight -> its change [1, *shape].
     """
-    existing: dict[int, _Sum] = {}
-    with saved_tensors_hooks(partial(_without_sum, existing), _with_sum):
-        yield {
-            name: _Sum.of(model.get_parameter(name), change, existing)
-            for name, change in changes.items()
-        }
+    return {name: _Sum.of(model.get_parameter(name), change) for name, change in changes.items()}
 
 
 class _Sum(Tensor):
-    """A weight; functions of PyTorch get the sum with its change instead.
-
-    Attributes:
-        change: [1, *shape].
-        existing: weights whose sums exist, by the addresses of the sums; shared by all weights.
-    """
+    """A weight; functions of PyTorch get the sum with its change [1, *shape] instead."""
 
     change: Tensor
-    existing: dict[int, _Sum]
 
     @classmethod
-    def of(cls, weight: Tensor, change: Tensor, existing: dict[int, _Sum]) -> Self:
+    def of(cls, weight: Tensor, change: Tensor) -> Self:
         made = weight.detach().as_subclass(cls)
-        made.change, made.existing = change, existing
+        made.change = change
         return made
 
     def compute(self) -> Tensor:
@@ -59,9 +46,9 @@ class _Sum(Tensor):
     def looked_up(self, rows: Tensor, **settings: Any) -> Tensor:
         """Return rows of the sum as ``embedding`` does, without computing the others."""
         frozen = functional.embedding(rows, self.as_subclass(Tensor), **settings)
-        # The gradient of a parameter has zeros in nearly all rows. A GPU would add a sparse one in
-        # any order.
-        settings["sparse"] = self.change.is_leaf and not self.change.is_cuda
+        # Sparse, because only the batch's rows have a gradient. Not for a computed change (SAID),
+        # whose backward pass needs dense gradients, nor on a GPU, which adds rows in any order.
+        settings["sparse"] = self.change.is_leaf and self.change.is_cpu
         return frozen + functional.embedding(rows, self.change.squeeze(0), **settings)
 
     @classmethod
@@ -74,39 +61,36 @@ class _Sum(Tensor):
     ) -> Any:
         if func.__name__ == "__get__":  # an attribute
             value = super().__torch_function__(func, types, args, kwargs or {})
-            if not isinstance(value, Tensor):  # such as shape and dtype, which a sum shares
+            if not isinstance(value, Tensor):  # such as shape and dtype
                 return value
         if func is functional.embedding:
             rows, weight = args
             return weight.looked_up(rows, **(kwargs or {}))
-        used: dict[int, _Sum] = {}
-        try:
-            return func(*_computed(args, used), **_computed(kwargs or {}, used))
-        finally:
-            for address, weight in used.items():
-                del weight.existing[address]
+        sums: dict[int, _Sum] = {}
+        with saved_tensors_hooks(partial(_without_sum, sums), _with_sum):
+            return func(*_computed(args, sums), **_computed(kwargs or {}, sums))
 
 
-def _computed(value: Any, used: dict[int, _Sum]) -> Any:
-    """Return arguments with sums instead of weights, and enter the sums' addresses."""
+def _computed(value: Any, sums: dict[int, _Sum]) -> Any:
+    """Return arguments with sums, and enter each weight under the address of its sum."""
     if isinstance(value, _Sum):
         total = value.compute()
-        used[total.data_ptr()] = value.existing[total.data_ptr()] = value
+        sums[total.data_ptr()] = value
         return total
     if isinstance(value, dict):
-        return {name: _computed(part, used) for name, part in value.items()}
+        return {name: _computed(part, sums) for name, part in value.items()}
     if isinstance(value, list | tuple):
-        return type(value)(_computed(part, used) for part in value)
+        return type(value)(_computed(part, sums) for part in value)
     return value
 
 
-def _without_sum(existing: Mapping[int, _Sum], saved: Tensor) -> Tensor | Callable[[], Tensor]:
+def _without_sum(sums: Mapping[int, _Sum], saved: Tensor) -> Tensor | Callable[[], Tensor]:
     """Return what is kept of a tensor for the backward pass: of a sum, how to compute it."""
-    of = existing.get(saved.untyped_storage().data_ptr())
-    if of is None:
-        return saved
-    shape, strides = saved.shape, saved.stride()
-    return lambda: of.compute().as_strided(shape, strides)
+    weight = sums.get(saved.untyped_storage().data_ptr())
+    if weight is None:
+        return saved.detach()  # an output itself would refer to the graph that keeps it
+    place = saved.shape, saved.stride(), saved.storage_offset()
+    return lambda: weight.compute().as_strided(*place)
 
 
 def _with_sum(kept: Tensor | Callable[[], Tensor]) -> Tensor:

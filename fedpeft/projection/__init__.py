@@ -128,6 +128,7 @@ class Selection(Stream):
     def ranks(self) -> np.ndarray:
         """Return the place of every row in a random order, int64 [rows]; two samples per row."""
         samples = self.words(0, 2 * self.rows).astype(np.int64).reshape(-1, 2)
+        # The order of random numbers is itself random, so it serves as the places.
         return (samples[:, 0] + (samples[:, 1] << 16)).argsort(kind="stable")
 
     def picked(self) -> np.ndarray:

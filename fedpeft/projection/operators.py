@@ -121,26 +121,22 @@ class Select(Operator):
 
     def forward(self, z: Tensor) -> Tensor:
         """See Operator."""
-        picked, scale, _ = next(self._pieces())
-        return z.index_select(-1, picked) * scale
+        ranks, scale = next(self._pieces())
+        return z.index_select(-1, ranks % self.columns) * scale
 
     def backward(self, gradient: Tensor) -> Tensor:
         """See Operator."""
-        _, scale, order = next(self._pieces())
+        ranks, scale = next(self._pieces())
         # Not ``index_add``, which adds in any order on a GPU.
-        ordered = (gradient * scale).index_select(-1, order)
+        ordered = (gradient * scale).index_select(-1, _inverse(ranks))
         filled = functional.pad(ordered, (0, -self.rows % self.columns))
         return filled.unflatten(-1, (-1, self.columns)).sum(-2)
 
-    def _make(self) -> Iterator[tuple[Tensor, Tensor, Tensor]]:
+    def _make(self) -> Iterator[tuple[Tensor, Tensor]]:
         ranks = self._projection.ranks()
-        picked, order = ranks % self.columns, ranks.argsort()
+        picked = ranks % self.columns
         often = np.bincount(picked, minlength=self.columns)
-        scale = self._tensor(1 / np.sqrt(often[picked]))
-        yield self._indices(picked), scale, self._indices(order)
-
-    def _indices(self, array: np.ndarray) -> Tensor:
-        return torch.from_numpy(array).to(self._device)
+        yield torch.from_numpy(ranks).to(self._device), self._tensor(1 / np.sqrt(often[picked]))
 
 
 class Transform(Operator):

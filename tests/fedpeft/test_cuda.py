@@ -201,11 +201,11 @@ def test_bfloat16_has_nearly_the_gradients_of_float32(name: str) -> None:
     assert torch.cosine_similarity(exact, close)[0] > 0.98
 
 
-@pytest.mark.parametrize("method", ["slash", "lora", "full"])
+@pytest.mark.parametrize("method", ["slash", "lora", "uni_lora", "full"])
 def test_a_run_ends_as_on_the_cpu_with_the_same_bits_each_time(tmp_path: Path, method: str) -> None:
     made = []
     for number, device in enumerate(("cpu", "cuda", "cuda")):
-        d = ["method.d=16"] if method == "slash" else []
+        d = ["method.d=16"] if method in ("slash", "uni_lora") else []
         settings = [f"method.name={method}", *d, f"engine.device={device}", "engine.dtype=float64"]
         experiment = Experiment.load("", [*QUICK, *settings])
         folder, _ = prepare(experiment, tmp_path / str(number))
