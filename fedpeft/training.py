@@ -109,7 +109,7 @@ def train_cohort(
     # Most steps first: the clients still training are then always the first rows.
     order = sorted(range(len(plans)), key=lambda k: -len(plans[k]))
     steps = np.array([len(plans[k]) for k in order])
-    vectors = _moved(start, model).expand(len(plans), -1)[order]
+    vectors = _copied(start, order, model)
     kept = None if fixed is None else torch.as_tensor(fixed[order]).to(vectors.device)
     taken = Steps(local, vectors, clips=not private, fixed=kept)
     total = vectors.new_empty(0 if private or local.perturbations else vectors.shape)
@@ -136,15 +136,17 @@ def train_cohort(
     return _in_order(order, vectors, history, steps)
 
 
-def _moved(start: np.ndarray, model: TaskModel) -> Tensor:
-    """Return task vectors [P] or [K, P] on the model's device; rows that are equal as one, [1, P].
+def _copied(start: np.ndarray, order: Sequence[int], model: TaskModel) -> Tensor:
+    """Return a copy of task vectors [P] or [K, P] on the model's device, [K, P] in this order.
 
     Usually all clients start from the server's vector, which then travels to a GPU once.
     """
     rows = start.reshape(-1, start.shape[-1])
-    if all(np.array_equal(rows[0], row) for row in rows[1:]):
-        rows = rows[:1]
-    return torch.as_tensor(rows, dtype=model.dtype, device=model.backbone.device)
+    same = all(np.array_equal(rows[0], row) for row in rows[1:])
+    moved = torch.as_tensor(
+        rows[:1] if same else rows, dtype=model.dtype, device=model.backbone.device
+    )
+    return moved.repeat(len(order), 1) if same else moved[order]
 
 
 def _plans(
