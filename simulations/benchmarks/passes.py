@@ -47,8 +47,7 @@ def measure(options: Namespace) -> Report:
             count *= 4
         ragged = draw.integers(max(1, tokens // 4), tokens + 1, max(2, count // 4))
         table.append(_row(runtime.model, vectors, ragged.tolist(), options.repeats))
-    ignored = ("results", "batch")
-    settings = {name: value for name, value in vars(options).items() if name not in ignored}
+    settings = {name: value for name, value in vars(options).items() if name != "results"}
     facts = {"figures": "milliseconds; medians"}
     return Report(settings, table, facts, {"rows": table})
 
@@ -92,7 +91,6 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda")
     parser.add_argument("--autocast", default="off", choices=("off", "bfloat16"))
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
-    parser.set_defaults(batch=1)
     options = parser.parse_args(arguments)
     if not 1 <= min(options.tokens) <= max(options.tokens) <= options.most:
         parser.error("expected --tokens from 1 to --most")

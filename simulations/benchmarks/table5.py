@@ -6,7 +6,9 @@ LoRA by peft, Houlsby's adapter, SLaSh and JR-WARP as small modules, BitFit and 
 the encoder's weights), both from the same initial vector, on the same batches of texts of equal
 length, with AdamW and no dropout. The script fails unless their losses agree.
 
-- s a step: steps of both, alternating in one process. "of full" is relative to full fine-tuning.
+- s a step: of both, in alternating turns in one process. A turn is one round of a client: each side
+  makes an optimizer for it, and fedpeft copies the task vector. "of full" is relative to full
+  fine-tuning.
 - MB: the peak of a fresh process of each side; on CUDA the memory allocated by torch.
 - paper: the ratios to full fine-tuning in the table, on QNLI with batch 8 on a Quadro RTX 8000.
 
@@ -48,10 +50,9 @@ from simulations.benchmarks.common import (
 from simulations.benchmarks.memory import resident
 from simulations.benchmarks.parts.random_roberta import (
     SIZES,
-    STEPS,
     experiment_of,
+    random_texts,
     save_backbone,
-    texts_of,
 )
 from simulations.benchmarks.parts.table5_loop import LOOPS, Loop
 
@@ -94,6 +95,13 @@ class Ours:
         return float(trained.losses[0])
 
 
+def prepared(name: str, folder: str, options: Namespace) -> tuple[Runtime, Encoded]:
+    """Return the runtime of a method, and texts of equal length for the steps of a turn."""
+    local = [f"local.steps={options.steps}", f"local.batch_size={options.batch}"]
+    texts = random_texts([options.tokens] * (options.steps * options.batch))
+    return runtime_of(experiment_of(name, folder, options, *local)), texts
+
+
 def other_of(runtime: Runtime, options: Namespace) -> Loop:
     """Return the reference loop; it loads only the method and head of the runtime."""
     experiment = runtime.experiment
@@ -107,7 +115,7 @@ def time_method(name: str, folder: str, options: Namespace) -> tuple[list[float]
     Raises:
         SystemExit: their losses are not the same.
     """
-    runtime, texts = runtime_of(experiment_of(name, folder, options)), texts_of(options)
+    runtime, texts = prepared(name, folder, options)
     local = runtime.experiment.local
     plan = plan_batches(0, texts, local, When(0, 1, 1))
     ours, other = Ours(runtime), other_of(runtime, options)
@@ -118,7 +126,7 @@ def time_method(name: str, folder: str, options: Namespace) -> tuple[list[float]
             trained = ours.train(texts) if side == 0 else other.train(texts, plan, local)
             losses[side].append(trained)  # a Python number: waits for the GPU
 
-        return timed(turn)[0].wall / STEPS
+        return timed(turn)[0].wall / options.steps
 
     seconds(0), seconds(1)
     both = alternate(lambda: seconds(0), lambda: seconds(1), options.repeats)
@@ -136,7 +144,7 @@ def process(arguments: Sequence[str]) -> None:
     if part == "time":
         print(json.dumps(time_method(name, folder, options)))
         return
-    runtime, texts = runtime_of(experiment_of(name, folder, options)), texts_of(options)
+    runtime, texts = prepared(name, folder, options)
     if part == "ours":
         Ours(runtime).train(texts)
     else:
@@ -154,7 +162,7 @@ def in_process(part: str, name: str, folder: Path, options: Namespace) -> Any:
     return child_json(code, part, name, str(folder), json.dumps(settings))
 
 
-SETTINGS = ("size", "batch", "tokens", "threads", "device", "autocast", "repeats")
+SETTINGS = ("size", "batch", "tokens", "steps", "threads", "device", "autocast", "repeats")
 
 
 def measure(options: Namespace) -> Report:
@@ -204,6 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     parser.add_argument("--methods", nargs="+", default=[*names], choices=names)
     parser.add_argument("--batch", type=int, default=4)
     parser.add_argument("--tokens", type=int, default=64, help="tokens of each text (64)")
+    parser.add_argument("--steps", type=int, default=3, help="of one side in a turn (3)")
     parser.add_argument("--threads", type=int, default=0, help="torch threads (0: torch decides)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--autocast", default="off", choices=SAME)

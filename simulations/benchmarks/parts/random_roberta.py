@@ -14,7 +14,6 @@ from fedpeft.batches.encoded import Encoded
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 
-STEPS = 3  # of one side per turn
 #: layers, width, heads, intermediate, d of SLaSh and JR-WARP
 SIZES = {
     "tiny": (2, 32, 4, 64, 32),
@@ -62,8 +61,8 @@ def backbone_of(name: str) -> str:
     return str(folder)
 
 
-def experiment_of(name: str, folder: str, options: Namespace) -> Experiment:
-    """Return the experiment of a method, with the sizes of table 5."""
+def experiment_of(name: str, folder: str, options: Namespace, *more: str) -> Experiment:
+    """Return the experiment of a method, with the sizes of table 5 and more settings."""
     d = f"method.d={SIZES[options.size][-1]}"
     extra = {"slash": [d], "jr_warp": [d], "houlsby": ["method.bottleneck=1"], "lora": []}
     return Experiment.load(
@@ -73,20 +72,14 @@ def experiment_of(name: str, folder: str, options: Namespace) -> Experiment:
             "representation=mean",
             f"method.name={name}",
             *extra.get(name, []),
-            f"local.steps={STEPS}",
-            f"local.batch_size={options.batch}",
             "local.schedule=constant",
             f"engine.threads={options.threads}",
             f"engine.device={options.device}",
             f"engine.autocast={options.autocast}",
             "engine.cache_mb=0",
+            *more,
         ],
     )
-
-
-def texts_of(options: Namespace) -> Encoded:
-    """Return random texts of equal length, enough for the steps."""
-    return random_texts([options.tokens] * (STEPS * options.batch))
 
 
 def random_texts(lengths: Sequence[int]) -> Encoded:
