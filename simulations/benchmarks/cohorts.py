@@ -29,6 +29,7 @@ from simulations.benchmarks.common import (
     Row,
     arguments_of,
     difference,
+    positive,
     record,
     script,
 )
@@ -114,16 +115,18 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--task", default="sst2", help="GLUE task (sst2)")
     parser.add_argument("--tokens", type=int, default=128, help="most tokens of a text (128)")
     parser.add_argument("--method", default="slash", help="a grouped method (slash)")
-    parser.add_argument("--clients", type=int, default=64, help="clients (64)")
-    parser.add_argument("--texts", type=int, default=32, help="texts of each client (32)")
-    parser.add_argument("--batch", type=int, default=8, help="texts a step and client (8)")
+    parser.add_argument("--clients", type=positive, default=64, help="clients (64)")
+    parser.add_argument("--texts", type=positive, default=32, help="texts of each client (32)")
+    parser.add_argument("--batch", type=positive, default=8, help="texts a step and client (8)")
     parser.add_argument("--sizes", type=int, nargs="+", default=[1, 2, 4, 8, 16, 32, 64])
     parser.add_argument("--precision", default="off", choices=SAME, help="engine.autocast (off)")
     parser.add_argument("--device", default="cpu", help="cpu (default), cuda")
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
     options = parser.parse_args(arguments)
-    if min(options.sizes) < 1 or not method_class(options.method).grouped:
-        parser.error("expected --sizes of at least 1 and a --method with several task vectors")
+    if not 1 <= min(options.sizes) <= max(options.sizes) <= options.clients:
+        parser.error("expected --sizes from 1 to --clients")
+    if not method_class(options.method).grouped:
+        parser.error("expected a --method with several task vectors")
     report = measure(options)
     task = options.task if options.glue else "synthetic"
     case = f"{options.method}, {options.backbone}, {task}, {options.device}, {options.precision}"

@@ -54,6 +54,13 @@ class Report:
     raw: dict[str, Any]
 
 
+def positive(text: str) -> int:
+    """Return the value of an option that is a whole number of at least 1."""
+    if not text.isdecimal() or not int(text):
+        raise argparse.ArgumentTypeError(f"{text}: expected a whole number of at least 1")
+    return int(text)
+
+
 def arguments_of(doc: str | None, repeats: int | None = 5) -> argparse.ArgumentParser:
     """Return a parser with the options of every benchmark.
 
@@ -66,7 +73,7 @@ def arguments_of(doc: str | None, repeats: int | None = 5) -> argparse.ArgumentP
     )
     if repeats is not None:
         text = f"measurements of each side, or seeds ({repeats})"
-        parser.add_argument("--repeats", type=int, default=repeats, help=text)
+        parser.add_argument("--repeats", type=positive, default=repeats, help=text)
     parser.add_argument(
         "--results", type=Path, default=RESULTS, help="folder of the JSON and Markdown files"
     )

@@ -25,6 +25,7 @@ from fedpeft.model import TaskModel
 from fedpeft.runtime import runtime_of
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.parts.random_roberta import (
+    LONGEST,
     SIZES,
     backbone_of,
     experiment_of,
@@ -92,8 +93,8 @@ def main(arguments: Sequence[str] | None = None) -> Report:
     parser.add_argument("--autocast", default="off", choices=("off", "bfloat16"))
     parser.add_argument("--threads", type=int, default=1, help="torch threads (1)")
     options = parser.parse_args(arguments)
-    if not 1 <= min(options.tokens) <= max(options.tokens) <= options.most:
-        parser.error("expected --tokens from 1 to --most")
+    if not 1 <= min(options.tokens) <= max(options.tokens) <= min(options.most, LONGEST):
+        parser.error(f"expected --tokens from 1 to {LONGEST} and to --most")
     report = measure(options)
     case = f"roberta-{options.size}, {options.device}, autocast {options.autocast}"
     record("passes", case, report, arguments, options.results)

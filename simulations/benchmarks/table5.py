@@ -43,12 +43,14 @@ from simulations.benchmarks.common import (
     arguments_of,
     child_json,
     compare,
+    positive,
     record,
     script,
     timed,
 )
 from simulations.benchmarks.memory import resident
 from simulations.benchmarks.parts.random_roberta import (
+    LONGEST,
     SIZES,
     experiment_of,
     random_texts,
@@ -210,13 +212,17 @@ def main(arguments: Sequence[str] | None = None) -> list[Report]:
     names: Iterable[str] = LOOPS
     parser.add_argument("--sizes", nargs="+", default=["base", "large"], choices=SIZES)
     parser.add_argument("--methods", nargs="+", default=[*names], choices=names)
-    parser.add_argument("--batch", type=int, default=4)
-    parser.add_argument("--tokens", type=int, default=64, help="tokens of each text (64)")
-    parser.add_argument("--steps", type=int, default=3, help="of one side in a turn (3)")
+    parser.add_argument("--batch", type=positive, default=4)
+    parser.add_argument("--tokens", type=positive, default=64, help="tokens of each text (64)")
+    parser.add_argument("--steps", type=positive, default=3, help="of one side in a turn (3)")
     parser.add_argument("--threads", type=int, default=0, help="torch threads (0: torch decides)")
     parser.add_argument("--device", default="cpu", choices=["cpu", "cuda"])
     parser.add_argument("--autocast", default="off", choices=SAME)
     options = parser.parse_args(arguments)
+    if options.tokens > LONGEST:
+        parser.error(f"--tokens {options.tokens}: expected at most {LONGEST}")
+    if options.device == "cuda" and not torch.cuda.is_available():
+        parser.error("--device cuda: torch finds no GPU")
     reports = []
     for size in options.sizes:
         options.size = size

@@ -21,6 +21,7 @@ SIZES = {
     "large": (24, 1024, 16, 4096, 10_000),
 }
 VOCABULARY = 50_265  # RoBERTa's
+LONGEST = 512  # tokens of a text
 
 
 def save_backbone(size: str, folder: Path) -> None:
@@ -37,7 +38,7 @@ def save_backbone(size: str, folder: Path) -> None:
         num_hidden_layers=layers,
         num_attention_heads=heads,
         intermediate_size=middle,
-        max_position_embeddings=514,
+        max_position_embeddings=LONGEST + 2,
         type_vocab_size=1,
     )
     RobertaModel(config, add_pooling_layer=False).save_pretrained(folder)
