@@ -17,6 +17,7 @@ os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 
 from fedpeft.experiment.config import Experiment
 
+TESTS = Path(__file__).resolve().parent
 QUICK = [
     "backbone=tiny",
     "task.train_limit=120",
@@ -28,6 +29,40 @@ QUICK = [
     "engine.threads=1",
     "output.plots=false",
 ]
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Give long tests to the processes of xdist by file, and those of deployments to one of them.
+
+    A file's server starts once. Two deployments at the same time would need more than two cores,
+    and their tests wait for nodes that answer within seconds.
+    """
+    for item in items:
+        if item.get_closest_marker("long"):
+            deployed = item.path.is_relative_to(TESTS / "deployment")
+            item.add_marker(pytest.mark.xdist_group("deployment" if deployed else item.path.stem))
+
+
+@pytest.hookimpl(trylast=True)
+def pytest_configure(config: pytest.Config) -> None:
+    """Print each failure at once: a run that is stopped never comes to its summary."""
+    terminal = config.pluginmanager.get_plugin("terminalreporter")
+    if terminal:
+        config.pluginmanager.register(Failures(terminal))
+
+
+class Failures:
+    """Prints the id and the error of a failed test when it ends."""
+
+    def __init__(self, terminal: pytest.TerminalReporter):
+        self.terminal = terminal
+
+    def pytest_runtest_logreport(self, report: pytest.TestReport) -> None:
+        """Print a failure."""
+        if report.failed:
+            lines = [line for line in report.longreprtext.splitlines() if line.startswith("E ")]
+            self.terminal.write_line(f"\nFAILED {report.nodeid} ({report.when})")
+            self.terminal.write_line("\n".join(lines[:5]))
 
 
 @pytest.fixture(autouse=True)
@@ -57,7 +92,7 @@ def byzfl() -> Callable[[str], ModuleType]:
 
 def shared_data(name: str) -> Path:
     """Return a folder of data beside the checkout; skip the test if it is not there."""
-    path = Path(__file__).resolve().parents[1].parent / "shared" / "data" / name
+    path = TESTS.parents[1] / "shared" / "data" / name
     if not path.is_dir():
         pytest.skip(f"no files at {path}")
     return path

@@ -95,7 +95,7 @@ def main(arguments: list[str] | None = None) -> None:
     except (KeyboardInterrupt, click.Abort):
         code = _INTERRUPTED
     if code == _INTERRUPTED:  # raised above, or returned by typer
-        _end("interrupted; continue a simulation or a run with --out and --resume", code)
+        _end("interrupted", code)
     if code:  # returned by typer for typer.Exit
         sys.exit(code)
 

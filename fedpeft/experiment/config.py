@@ -218,6 +218,8 @@ class Experiment(Section):
             UserError: invalid TOML, an unknown key, a value out of range, a contradiction.
         """
         values = toml.parse(text)
+        if {"axes", "cells"} & values.keys():
+            raise UserError("this is a study file; `fedpeft study run FILE` runs it")
         for override in overrides:
             apply_override(values, override)
         return cls.of(values)

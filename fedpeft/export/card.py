@@ -115,7 +115,7 @@ def _training(trained: Trained) -> str:
     lines = [
         f"Federated fine-tuning with fedpeft: {federation.clients:,} clients, "
         f"{experiment.clients_per_round:,} a round, method `{experiment.method.name}` with "
-        f"{size:,} trained numbers. The data stayed with the clients."
+        f"{size:,} trained numbers."
     ]
     if result:
         sent = result["bytes"]["per_client_round_up"]["payload"]

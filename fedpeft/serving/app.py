@@ -213,7 +213,7 @@ class _Endpoint:
         if not token or bears(request.headers, token):
             return
         if not (operator and bears(request.headers, operator)):
-            raise _unauthorized("this server needs a token")
+            raise _unauthorized(request, "a token")
 
     def _check_operator(self, request: Request) -> None:
         token = self._settings.operator_token
@@ -223,7 +223,7 @@ class _Endpoint:
             )
         if not bears(request.headers, token):
             log.warning("refused a change of vectors without the operator's token")
-            raise _unauthorized("the operator's token is needed")
+            raise _unauthorized(request, "the operator's token")
 
     def _check_rate(self, request: Request, texts: int) -> None:
         address = request.client.host if request.client else ""
@@ -242,5 +242,8 @@ def _shown(prediction: Prediction) -> dict[str, Any]:
     return row
 
 
-def _unauthorized(text: str) -> HTTPException:
+def _unauthorized(request: Request, needed: str) -> HTTPException:
+    given = request.headers.get("authorization")
+    said = "the token is wrong" if given else "no token was given"
+    text = f"{said}; this needs {needed}, as 'Authorization: Bearer TOKEN'"
     return HTTPException(401, text, {"WWW-Authenticate": "Bearer"})

@@ -16,6 +16,9 @@ from fedpeft.serving.limits import Limits
 from fedpeft.tasks.base import Text
 
 _SHOWN = 100  # characters of a wrong value in a message
+#: What JSON calls the values that are not text.
+_KINDS = {int: "a number", float: "a number", bool: "a boolean", list: "a list"}
+_KINDS |= {dict: "an object", type(None): "null"}
 
 
 async def read_body(request: Request, most: int, patience: float) -> bytes:
@@ -96,8 +99,11 @@ def _checked(where: str, entry: Entry, text: Any, pair: Any, limits: Limits) -> 
         strings = words
     else:
         strings = [text, *([pair] if info.pair else [])]
-        if not all(isinstance(each, str) and each.strip() for each in strings):
-            raise HTTPException(422, f"{where}: expected text that is not empty")
+        for key, each in zip(("text", "text_pair"), strings, strict=False):
+            if not isinstance(each, str):
+                raise HTTPException(422, f"{where}: '{key}' is {_KINDS[type(each)]}; expected text")
+            if not each.strip():
+                raise HTTPException(422, f"{where}: '{key}' is empty; expected text")
     length = sum(map(len, strings))
     if length > limits.characters:
         raise HTTPException(

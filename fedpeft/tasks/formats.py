@@ -12,6 +12,7 @@ from fedpeft.errors import UserError
 from fedpeft.tasks.table import Table
 
 _Wanted = Collection[str] | None  # names of the columns to keep; None = all
+_SEPARATORS = {"\t": "tabs", ";": "semicolons", ",": "commas"}
 
 
 def _kept(path: Path, names: Sequence[str], wanted: _Wanted) -> list[str]:
@@ -32,6 +33,7 @@ def _read_delimited(path: Path, wanted: _Wanted) -> Table:
     names = next(rows, None)
     if names is None:
         raise UserError(f"{path}: is empty; expected a header and rows")
+    _check_separator(path, names, wanted)
     places = {name: names.index(name) for name in _kept(path, names, wanted)}
     columns: dict[str, list[str]] = {name: [] for name in places}
     count = 0  # rows without the blank lines at the end
@@ -46,6 +48,18 @@ def _read_delimited(path: Path, wanted: _Wanted) -> Table:
         count = number if any(fields) else count
     filled = {name: column[:count] for name, column in columns.items()}
     return Table(tuple(names), filled, range(1, count + 1))
+
+
+def _check_separator(path: Path, names: Sequence[str], wanted: _Wanted) -> None:
+    """Raise UserError if the header is one name with the separators of another kind of file."""
+    expected = "\t" if path.suffix == ".tsv" else ","
+    if len(names) == 1 and names[0] not in (wanted or ()):
+        for other, kind in _SEPARATORS.items():
+            if other != expected and other in names[0]:
+                raise UserError(
+                    f"{path}: its header has {kind}; expected {_SEPARATORS[expected]} between the "
+                    f"columns of a {path.suffix} file"
+                )
 
 
 def _rows(path: Path) -> Iterator[list[str]]:

@@ -59,12 +59,23 @@ def read_table(path: Path, wanted: Collection[str] | None = None) -> Table:
     try:
         table = READERS[path.suffix](path, wanted)
     except UnicodeDecodeError:
-        raise UserError(f"{path}: not UTF-8; save it as UTF-8") from None
+        raise UserError(f"{path} {_undecodable(path)}: not UTF-8; save it as UTF-8") from None
     except OSError as error:
         raise UserError(f"{path}: cannot be read ({error.strerror})") from None
     if not len(table):
         raise UserError(f"{path}: has no rows")
     return table
+
+
+def _undecodable(path: Path) -> str:
+    """Return the first line of a file that is not UTF-8, as text."""
+    with open(path, "rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError:
+                return f"line {number}"
+    return ""
 
 
 def to_examples(

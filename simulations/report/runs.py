@@ -32,7 +32,9 @@ def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[P
     """
     for path in paths:
         if not is_run(path):
-            raise UserError(f"'{path}' holds no run (experiment.toml); expected run folders")
+            within = sorted(str(each) for each in path.glob("*/") if is_run(each))
+            such = f", such as '{within[0]}'" if within else ""
+            raise UserError(f"'{path}' holds no run (experiment.toml); expected run folders{such}")
     if len(paths) > MOST:
         raise UserError(f"{len(paths)} runs: a report compares at most {MOST}")
     if out is None and len(paths) > 1:

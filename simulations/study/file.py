@@ -32,6 +32,7 @@ from typing import Any, Self
 from pydantic import Field, ValidationError, model_validator
 
 from fedpeft.errors import UserError, nearest, plain_message
+from fedpeft.experiment.config import Experiment
 from fedpeft.methods.settings import Section
 
 CELLS = "cell"  # the axis that [[cells]] makes
@@ -109,6 +110,8 @@ def parse(text: str) -> StudyFile:
         key = ".".join(str(part) for part in first["loc"])
         if first["type"] == "extra_forbidden":
             hint = nearest(key, StudyFile.model_fields) if len(first["loc"]) == 1 else ""
+            if key in Experiment.model_fields:
+                hint = "; is it an experiment file? `fedpeft simulate FILE` runs one"
             if first["loc"][0] == "search":
                 hint = f"; settings to try stand below over: search.over.{key[7:]} = [...]"
             raise UserError(f"unknown key '{key}'{hint}") from None

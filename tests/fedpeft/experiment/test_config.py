@@ -65,6 +65,11 @@ def test_override_of_the_method_drops_settings_of_the_old_method() -> None:
     assert Experiment.load(text, ["method.name=slash"]).method.d == 99
 
 
+def test_a_study_file_is_named_as_one() -> None:
+    with pytest.raises(UserError, match="this is a study file; `fedpeft study run FILE` runs it"):
+        Experiment.load("title = 'x'\n[axes]\nseed = [0]\n")
+
+
 def test_digest_changes_with_every_key() -> None:
     digests = {
         Experiment.load("", [change]).digest

@@ -147,9 +147,10 @@ def test_vectors_come_and_go(served: Endpoint) -> None:
         ([single("x\n" * 500)], 404, "inputs[0]: no vector 'x?x?"),
         ([{**single(), "text_pair": "b"}], 422, "has only one text; omit text_pair"),
         ([single("inference")], 422, "task 'synthetic/inference' of 'inference' needs text_pair"),
-        ([{**single("inference"), "text_pair": 3}], 422, "expected text that is not empty"),
-        ([single(text=" ")], 422, "inputs[0]: expected text that is not empty"),
-        ([single(text=["a"])], 422, "inputs[0]: expected text that is not empty"),
+        ([{**single("inference"), "text_pair": 3}], 422, "'text_pair' is a number; expected text"),
+        ([single(text=" ")], 422, "inputs[0]: 'text' is empty; expected text"),
+        ([single(text=["a"])], 422, "inputs[0]: 'text' is a list; expected text"),
+        ([single(text=None)], 422, "inputs[0]: 'text' is null; expected text"),
         ([single("entities", [])], 422, "expected text or a list of words, not empty"),
         ([single("entities", ["a", 1])], 422, "expected text or a list of words"),
         ([single(text="a" * 20_001)], 413, "20,001 characters; expected at most 20,000"),
@@ -211,8 +212,11 @@ def test_a_token_for_clients() -> None:
     settings = Serving(token=TOKEN, operator_token=OPERATOR)
     with endpoint(catalog_of("sentiment"), settings) as served:
         for path in ("/vectors", "/vectors/sentiment", "/metrics"):
-            assert served.http.get(path).status_code == 401
-            assert served.http.get(path, headers=bearer("wrong")).status_code == 401
+            without = served.http.get(path)
+            wrong = served.http.get(path, headers=bearer("wrong"))
+            assert (without.status_code, wrong.status_code) == (401, 401)
+            assert without.json()["error"].startswith("no token was given; this needs a token")
+            assert wrong.json()["error"].startswith("the token is wrong; this needs a token")
             for token in (TOKEN, OPERATOR):
                 assert served.http.get(path, headers=bearer(token)).status_code == 200
         assert served.predict(single()).status_code == 401

@@ -108,6 +108,16 @@ def test_scores_are_finite_float64(tmp_path):
         ("a.parquet", "not parquet", "cannot be read as Parquet"),
         ("a.tsv", "txt\tlabel\na\tyes\n", "no column 'text'; did you mean 'txt'?"),
         ("a.tsv", "words\tlabel\na\tyes\n", "no column 'text'; valid: label, words"),
+        (
+            "a.csv",
+            "text;label\nno, never;no\n",
+            "its header has semicolons; expected commas between the columns of a .csv file",
+        ),
+        (
+            "a.tsv",
+            "text,label\na,yes\n",
+            "its header has commas; expected tabs between the columns of a .tsv file",
+        ),
     ],
 )
 def test_invalid_table_files_are_refused(tmp_path, name, content, expected):
@@ -120,7 +130,7 @@ def test_a_missing_file_and_a_wrong_encoding_are_refused(tmp_path):
     for name in ("latin.csv", "latin.jsonl"):
         path = tmp_path / name
         path.write_bytes("text,label\ncafé,yes\n".encode("latin-1"))
-        assert refusal(path) == f"{path}: not UTF-8; save it as UTF-8"
+        assert refusal(path) == f"{path} line 2: not UTF-8; save it as UTF-8"
 
 
 @pytest.mark.parametrize(

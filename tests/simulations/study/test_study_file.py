@@ -17,6 +17,10 @@ from simulations.study.file import parse, read
         ("", "no cells: expected [axes] with at least one list, or [[cells]]"),
         ("[axes", "not valid TOML"),
         ("[axis]\nseed = [0]", "unknown key 'axis'; did you mean 'axes'?"),
+        (
+            "backbone = 'tiny'",
+            "unknown key 'backbone'; is it an experiment file? `fedpeft simulate FILE` runs one",
+        ),
         ("axes = 3", "axes = 3: expected a valid dictionary"),
         ("[axes]\nseed = [0]\n[search]\nvalidation = 2", "search.validation = 2: expected less"),
         ("[axes]\nseed=[0]\n[[published]]\nscore = 0.9", "published.0.source: is missing"),
