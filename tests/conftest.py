@@ -31,6 +31,7 @@ QUICK = [
 ]
 
 
+@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Give long tests to the processes of xdist by file, and those of deployments to one of them.
 
