@@ -31,17 +31,21 @@ QUICK = [
 ]
 
 
-@pytest.hookimpl(tryfirst=True)  # before xdist reads the groups
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Give long tests to the processes of xdist by file, and those of deployments to one of them.
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
+    """Give whole files to the processes of ``--dist loadfile``, and deployments to one of them.
 
-    A file's server starts once. Two deployments at the same time would need more than two cores,
-    and their tests wait for nodes that answer within seconds.
+    Two deployments at the same time would need more than two cores, and their tests wait for nodes
+    that answer within seconds.
     """
-    for item in items:
-        if item.get_closest_marker("long"):
-            deployed = item.path.is_relative_to(TESTS / "deployment")
-            item.add_marker(pytest.mark.xdist_group("deployment" if deployed else item.path.stem))
+    from xdist.scheduler import LoadFileScheduling
+
+    class OneDeployment(LoadFileScheduling):
+        def _split_scope(self, nodeid: str) -> str:
+            deployed = nodeid.startswith("tests/deployment/")
+            return "deployment" if deployed else super()._split_scope(nodeid)
+
+    return OneDeployment(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)
