@@ -23,10 +23,10 @@ from clients.partition import Partition
 from clients.partitioning import partition
 from fedpeft.adversary import poisoned, poisons
 from fedpeft.batches.encoded import Encoded
-from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.config import Experiment, parsed
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.privacy.plan import default_delta
-from fedpeft.runtime import Runtime, parsed, runtime_of
+from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.secure.masks import run_context
 from fedpeft.tasks import described
 

@@ -278,16 +278,6 @@ def own_runtimes() -> Iterator[None]:
         _OWN.reset(token)
 
 
-@lru_cache(maxsize=16)
-def parsed(toml: str) -> Experiment:
-    """Return the experiment of a TOML text that came over the wire; parse it once per process.
-
-    Raises:
-        UserError: see ``Experiment.load``.
-    """
-    return Experiment.load(toml)
-
-
 def forget_runtimes() -> None:
     """Drop the runtimes of this process, or of this thread if it has its own.
 

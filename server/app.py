@@ -16,9 +16,10 @@ from flwr.serverapp import Grid, ServerApp
 
 from fedpeft.budget import chosen, message_bytes
 from fedpeft.errors import RunFailed
+from fedpeft.experiment.config import parsed
 from fedpeft.privacy.ledger import BudgetSpent
 from fedpeft.privacy.statement import so_far
-from fedpeft.runtime import COMMON, Runtime, parsed, runtime_of
+from fedpeft.runtime import COMMON, Runtime, runtime_of
 from fedpeft.trained import describe_vector
 from server.byte_ledger import ByteLedger
 from server.central_privacy import CentralPrivacy

@@ -19,8 +19,8 @@ from types import FrameType
 from typing import TYPE_CHECKING, Any
 
 from fedpeft.errors import RunFailed, UserError
+from fedpeft.experiment.config import parsed
 from fedpeft.files import write_json
-from fedpeft.runtime import parsed
 from server.registry import Registered, registered_nodes, state_folder
 from server.runfolder import ENDED, RunFolder
 

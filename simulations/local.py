@@ -15,7 +15,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
 from clients.errors import error_reply
-from fedpeft.runtime import parsed, runtime_of
+from fedpeft.experiment.config import parsed
+from fedpeft.runtime import runtime_of
 from server.flower import from_wire, give_id, to_wire
 from server.runfolder import RunFolder
 from simulations.adversary_grid import AdversaryGrid

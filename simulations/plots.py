@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from clients.data import partition_of
 from clients.partition import Partition, label_counts
 
 if TYPE_CHECKING:
@@ -27,6 +26,8 @@ _NAMES = 16  # in a column of a legend
 
 def draw_run(folder: RunFolder, runtime: Runtime) -> None:
     """Draw all plots of a finished run into ``plots`` in its folder."""
+    from clients.data import partition_of
+
     draw_curves(folder, runtime.experiment, runtime.task.info.metric)
     rows = partition_of(runtime.experiment)
     draw_partition(folder.path / FOLDER / "partition.png", rows, runtime.task)

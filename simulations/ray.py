@@ -26,8 +26,9 @@ from clients.errors import CLIENT_EXCEPTION
 from clients.flower import context_from_wire, context_to_wire
 from fedpeft.backbones.hardware import choose_device
 from fedpeft.errors import RunFailed, UserError
+from fedpeft.experiment.config import parsed
 from fedpeft.experiment.settings import EngineSection
-from fedpeft.runtime import parsed, runtime_of
+from fedpeft.runtime import runtime_of
 from server.flower import from_wire, give_id, to_wire
 from simulations.grid import CohortGrid, NodeConfig
 from simulations.local import answer, serve

@@ -32,23 +32,40 @@ def choose_device(device: str, dtype: str = "float32") -> torch.device:
     return torch.device(device)
 
 
-def choose_autocast(autocast: str, device: torch.device, dtype: torch.dtype) -> str:
+def choose_autocast(
+    autocast: str, device: torch.device, dtype: torch.dtype, weights: str = "float32"
+) -> str:
     """Return the precision of ``engine.autocast``: ``off`` or the name of a torch dtype.
 
     ``auto`` takes bfloat16 where the hardware multiplies it natively: on a CPU with AVX-512 BF16,
-    AMX or the same of ARM, on CUDA from compute capability 8.0. float64 stays as it is.
+    AMX or the same of ARM, on CUDA from compute capability 8.0. float64 stays as it is. Frozen
+    weights in bfloat16 need it: ``weights`` is the form in which the backbone holds them.
     """
     import torch
 
+    if weights == "bfloat16":
+        return "bfloat16"
     if autocast != "auto":
         return autocast
-    native = False
+    return "bfloat16" if dtype == torch.float32 and _multiplies_bfloat16(device) else "off"
+
+
+def emulated(precision: str, device: torch.device) -> str:
+    """Return a line if a CPU computes ``precision`` without instructions for it, else ""."""
+    if precision != "bfloat16" or device.type != "cpu" or _multiplies_bfloat16(device):
+        return ""
+    return "warning: this CPU emulates bfloat16, which takes several times as long as float32"
+
+
+def _multiplies_bfloat16(device: torch.device) -> bool:
+    import torch
+
     if device.type == "cuda":
-        native = torch.cuda.is_bf16_supported(including_emulation=False)
-    elif device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # torch 2.13
+        return torch.cuda.is_bf16_supported(including_emulation=False)
+    if device.type == "cpu" and hasattr(torch.cpu, "get_capabilities"):  # torch 2.13
         found = torch.cpu.get_capabilities()
-        native = any(found.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
-    return "bfloat16" if native and dtype == torch.float32 else "off"
+        return any(found.get(name) for name in ("avx512_bf16", "amx_bf16", "bf16"))
+    return False
 
 
 def set_threads(threads: int, processes: int = 1) -> None:

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedpeft.backbones.loading import Backbone
+    from fedpeft.runtime import Runtime
     from fedpeft.vector import Layout
 
 
@@ -72,8 +73,6 @@ def _run(
     profile: bool,
     watch: bool,
 ) -> None:
-    from simulations.results import print_result
-
     console = plain_console()
     with console.status("loading backbone and data"):
         from simulations import plots, simulation
@@ -84,35 +83,46 @@ def _run(
         if profile:
             require_local(experiment)
         folder, runtime = simulation.prepare(experiment, out, resume)
-    layout, federation = runtime.parameters.shared, experiment.federation
-    console.print(
-        headline(
-            experiment,
-            f"{federation.clients:,} clients, {_a_round(experiment)}",
-            _traffic(layout, experiment),
-            *_precision(experiment, runtime.backbone),
-        ),
-        soft_wrap=True,
-    )
-    asked = experiment.clients_per_round
-    for warning in (unset(federation), too_many(experiment.adversary, federation, asked)):
-        if warning:
-            console.print(warning, soft_wrap=True)
+    _introduce(console, experiment, runtime)
     with folder.locked(), simulation.quiet(), _telling(out):
         if from_round is not None:
             folder.rewind(from_round)
         folder.checkpoint()  # drops later lines before the display starts
         with (
             _page(out, console) if watch else nullcontext(),
-            Display(folder, federation.rounds, runtime.task.info.metric, console),
+            Display(folder, experiment.federation.rounds, runtime.task.info.metric, console),
             profiled(folder.path) if profile else nullcontext() as seconds,
         ):
             result = simulation.simulate(folder, experiment)
     if experiment.output.plots:
         plots.draw_run(folder, runtime)
-    print_result(console, result, folder, federation.rounds)
+    print_result(console, result, folder, experiment.federation.rounds)
     if seconds:
         _print_profile(console, seconds)
+
+
+def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> None:
+    """Print the line on the run, and warnings."""
+    from fedpeft.backbones.hardware import emulated
+
+    layout, federation = runtime.parameters.shared, experiment.federation
+    precision = _precision(experiment, runtime.backbone)
+    console.print(
+        headline(
+            experiment,
+            f"{federation.clients:,} clients, {_a_round(experiment)}",
+            _traffic(layout, experiment),
+            *([f"{precision} (auto)"] if experiment.engine.autocast == "auto" else []),
+        ),
+        soft_wrap=True,
+    )
+    for warning in (
+        unset(federation),
+        too_many(experiment.adversary, federation, experiment.clients_per_round),
+        emulated(precision, runtime.backbone.device),
+    ):
+        if warning:
+            console.print(warning, soft_wrap=True)
 
 
 def _a_round(experiment: Experiment) -> str:
@@ -132,14 +142,14 @@ def _traffic(layout: Layout, experiment: Experiment) -> str:
     return f"{numbers} {head}, {up} up and {down} down"
 
 
-def _precision(experiment: Experiment, backbone: Backbone) -> list[str]:
-    """Return the precision that ``engine.autocast = "auto"`` takes, as text."""
+def _precision(experiment: Experiment, backbone: Backbone) -> str:
+    """Return the number format inside the backbone."""
     from fedpeft.backbones.hardware import choose_autocast
 
-    if experiment.engine.autocast != "auto":
-        return []
-    chosen = choose_autocast("auto", backbone.device, backbone.model.dtype)
-    return [f"{experiment.engine.dtype if chosen == 'off' else chosen} (auto)"]
+    chosen = choose_autocast(
+        experiment.engine.autocast, backbone.device, backbone.model.dtype, backbone.weights
+    )
+    return experiment.engine.dtype if chosen == "off" else chosen
 
 
 @contextmanager

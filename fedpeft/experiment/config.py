@@ -10,6 +10,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from math import ceil
 from pathlib import Path
 from typing import Any, Self
@@ -256,6 +257,16 @@ class Experiment(Section):
                 are comments, and follow when the text is edited.
         """
         return toml_writer.write(self, comments, {} if derived else self.derived())
+
+
+@lru_cache(maxsize=16)
+def parsed(text: str) -> Experiment:
+    """Return the experiment of a TOML text that came over the wire; parse it once per process.
+
+    Raises:
+        UserError: see ``Experiment.load``.
+    """
+    return Experiment.load(text)
 
 
 def differing_keys(one: Experiment, other: Experiment) -> list[str]:

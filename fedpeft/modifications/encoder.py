@@ -59,9 +59,9 @@ class Encoder:
         mask_id = backbone.tokenizer.mask_token_id
         self._mask_id: int = -1 if mask_id is None else mask_id
         self._device = backbone.device.type
-        # Layers with bfloat16 weights need inputs in bfloat16.
-        chosen = choose_autocast(autocast, backbone.device, backbone.model.dtype)
-        self._autocast = "bfloat16" if backbone.weights == "bfloat16" else chosen
+        self._autocast = choose_autocast(
+            autocast, backbone.device, backbone.model.dtype, backbone.weights
+        )
 
     def run(
         self,

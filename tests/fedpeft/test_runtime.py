@@ -7,10 +7,10 @@ from pathlib import Path
 import pytest
 
 from fedpeft.errors import UserError
-from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.config import Experiment, parsed
 from fedpeft.methods import REGISTRY
 from fedpeft.projection import Projection
-from fedpeft.runtime import COMMON, Runtime, parsed, runtime_of
+from fedpeft.runtime import COMMON, Runtime, runtime_of
 
 
 def custom(*more: str) -> Experiment:

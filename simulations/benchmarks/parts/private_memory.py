@@ -20,8 +20,9 @@ import numpy as np
 from torch.profiler import ProfilerActivity, profile
 
 from fedpeft.batches.passes import parts_by_length
+from fedpeft.experiment.config import parsed
 from fedpeft.privacy.noise import SecureNoise
-from fedpeft.runtime import Runtime, parsed, runtime_of
+from fedpeft.runtime import Runtime, runtime_of
 from simulations.benchmarks.common import Report, Row, alternate, child
 from simulations.benchmarks.memory import resident
 from simulations.benchmarks.parts.private_steps import (

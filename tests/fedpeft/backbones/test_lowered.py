@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import nn
 
-from fedpeft.backbones.hardware import choose_autocast
+from fedpeft.backbones.hardware import choose_autocast, emulated
 from fedpeft.backbones.loading import load_backbone
 from fedpeft.backbones.lowered import lowered
 from fedpeft.modifications.encoder import Encoder
@@ -60,3 +60,7 @@ def test_auto_is_bfloat16_where_the_hardware_multiplies_it(
     assert choose_autocast("auto", cpu, torch.float64) == "off"
     assert choose_autocast("off", cpu, torch.float32) == "off"
     assert choose_autocast("float16", cpu, torch.float32) == "float16"
+    assert choose_autocast("off", cpu, torch.float32, "bfloat16") == "bfloat16"
+    warning = "" if native else "warning: this CPU emulates bfloat16"
+    assert emulated("bfloat16", cpu).startswith(warning) and emulated("off", cpu) == ""
+    assert bool(emulated("bfloat16", cpu)) != native
