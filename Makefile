@@ -20,7 +20,7 @@ test-fast: .venv/.installed  ## Run the quick tests, about ten minutes
 	$(PYTEST) -m "not long and not slow"
 
 test-all: test  ## Run all tests: also kills, deployments, browsers, real weights
-	$(PYTEST) -m long --dist loadfile
+	$(PYTEST) -m long -n 3 --dist loadfile
 
 lint: .venv/.installed  ## Check style and types
 	$(BIN)/ruff check .

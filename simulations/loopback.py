@@ -53,7 +53,7 @@ def until(what: Callable[[], Any], name: str, patience: float = PATIENCE) -> Any
     while time.monotonic() < end:
         if value := what():
             return value
-        time.sleep(0.1)
+        time.sleep(0.2)
     raise TrialFailed(f"waited {patience:g} s for {name}")
 
 

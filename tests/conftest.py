@@ -18,6 +18,7 @@ os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 from fedpeft.experiment.config import Experiment
 
 TESTS = Path(__file__).resolve().parent
+WAITING = tuple(f"tests/deployment/test_{name}" for name in ("async_kills", "hanging", "kills"))
 QUICK = [
     "backbone=tiny",
     "task.train_limit=120",
@@ -33,19 +34,22 @@ QUICK = [
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give whole files to the processes of ``--dist loadfile``, and deployments to one of them.
+    """Give whole files to the processes of ``--dist loadfile``, and deployments to two of them.
 
-    Two deployments at the same time would need more than two cores, and their tests wait for nodes
-    that answer within seconds.
+    Those of the first group mostly wait until Flower takes a node to be gone. More deployments at
+    the same time would need more than two cores, and the tests wait for nodes that answer within
+    seconds.
     """
     from xdist.scheduler import LoadFileScheduling
 
-    class OneDeployment(LoadFileScheduling):
+    class TwoDeployments(LoadFileScheduling):
         def _split_scope(self, nodeid: str) -> str:
+            if nodeid.startswith(WAITING):
+                return "waiting"
             deployed = nodeid.startswith("tests/deployment/")
             return "deployment" if deployed else super()._split_scope(nodeid)
 
-    return OneDeployment(config, log) if config.getvalue("dist") == "loadfile" else None
+    return TwoDeployments(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
 @pytest.hookimpl(trylast=True)

@@ -77,6 +77,7 @@ def main(arguments: list[str] | None = None) -> None:
     """Run the command line; the exit code is 2 for a user error and 1 for a failed run."""
     # Threads that spin while waiting made small steps 100 times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
+    os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler would print its start
     code = 0
     try:
         code = app(args=arguments, standalone_mode=False)
