@@ -7,12 +7,13 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from forked import Forked, Forks
 
 from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
@@ -20,7 +21,7 @@ from server.runfolder import RunFolder
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
 Final = Callable[[Path], np.ndarray]
-Start = Callable[..., "subprocess.Popen[bytes]"]
+Start = Callable[..., Forked]
 Moment = Callable[[Path], None]  # waits until it is time
 
 pytestmark = pytest.mark.long
@@ -32,7 +33,32 @@ ASYNC = (*DEVICES, "federation.clients=6", "federation.mode=async", "federation.
 VOTES = (*SIGNS, "wire.down=scalars", "local.optimizer=sgd", "local.max_grad_norm=0")
 
 
-def wait_for(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> None:
+@pytest.fixture(scope="module")
+def forks(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Forks]:
+    made = Forks(tmp_path_factory.mktemp("forks"))
+    yield made
+    made.end()
+
+
+@pytest.fixture
+def start_cli(forks: Forks, tmp_path: Path) -> Iterator[Start]:
+    """Give a starter of `fedpeft simulate` in a process of its own, which prints to OUT.txt."""
+    started: list[Forked] = []
+
+    def start(experiment: Experiment, out: Path, *options: str) -> Forked:
+        file = tmp_path / f"{out.name}.toml"
+        file.write_text(experiment.to_toml())
+        arguments = ["simulate", str(file), "--out", str(out), *options]
+        started.append(forks.start(arguments, out.with_suffix(".txt")))
+        return started[-1]
+
+    yield start
+    for process in started:  # none is left where a test failed
+        process.kill()
+        process.wait(PATIENCE)
+
+
+def wait_for(reached: Callable[[], bool], process: Forked) -> None:
     """Look often, so that the moment is met within milliseconds."""
     deadline = time.monotonic() + PATIENCE
     while not reached():
@@ -41,7 +67,7 @@ def wait_for(reached: Callable[[], bool], process: subprocess.Popen[bytes]) -> N
         time.sleep(0.002)
 
 
-def kill(process: subprocess.Popen[bytes]) -> None:
+def kill(process: Forked) -> None:
     process.kill()
     assert process.wait(PATIENCE) == -signal.SIGKILL
 
