@@ -63,6 +63,7 @@ def test_a_damaged_line_is_named_and_left_out(
     ("names", "options", "message"),
     [
         (["none"], [], "holds no run"),
+        (["."], [], "holds no run (experiment.toml); expected run folders, such as 'run'"),
         (["run", "run"], [], "--out is missing"),
         (["run"] * 13, ["--out", "x.html"], "at most 12"),
         (["study", "run"], [], "is a study"),
