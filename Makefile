@@ -19,8 +19,8 @@ test: .venv/.installed  ## Run the tests of every feature, about twenty minutes
 test-fast: .venv/.installed  ## Run the quick tests, about ten minutes
 	$(PYTEST) -m "not long and not slow"
 
-test-all: test  ## Run all tests: also kills, deployments, browsers, real weights
-	$(PYTEST) -m long -n 3 --dist loadfile
+test-all: .venv/.installed  ## Run all tests: also kills, deployments, browsers, real weights
+	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
 
 lint: .venv/.installed  ## Check style and types
 	$(BIN)/ruff check .

@@ -31,6 +31,7 @@ from fedpeft.errors import UserError
 from fedpeft.model import TaskModel
 from fedpeft.modifications import Modification
 from fedpeft.modifications.prompts import KeyValuePrefix
+from fedpeft.moving import to_device
 from fedpeft.parameters import Realised
 
 
@@ -217,6 +218,6 @@ def _recorded(model: TaskModel) -> Iterator[Record]:
 
 
 def _realised(model: TaskModel, vector: np.ndarray) -> Realised:
-    vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
+    vectors = to_device(vector, model.backbone.device, model.dtype)[None]
     with torch.no_grad():
         return model.realise(vectors)

@@ -21,6 +21,7 @@ from fedpeft.experiment.settings import LocalSection
 from fedpeft.gradients import Step
 from fedpeft.joint import gradients_of
 from fedpeft.model import TaskModel
+from fedpeft.moving import to_array, to_device
 from fedpeft.optimizers import Steps
 from fedpeft.privacy.dpsgd import DPSGD, poisson_batches
 from fedpeft.profiling import phase
@@ -143,9 +144,7 @@ def _copied(start: np.ndarray, order: Sequence[int], model: TaskModel) -> Tensor
     """
     rows = start.reshape(-1, start.shape[-1])
     same = all(np.array_equal(rows[0], row) for row in rows[1:])
-    moved = torch.as_tensor(
-        rows[:1] if same else rows, dtype=model.dtype, device=model.backbone.device
-    )
+    moved = to_device(rows[:1] if same else rows, model.backbone.device, model.dtype)
     return moved.repeat(len(order), 1) if same else moved[order]
 
 
@@ -197,7 +196,7 @@ def _in_order(
 ) -> CohortResult:
     """Return the results in the order of the clients; row k belongs to client ``order[k]``."""
     sums = np.zeros(len(steps))
-    trained, inverse = vectors.cpu().numpy(), np.argsort(order)
+    trained, inverse = to_array(vectors), np.argsort(order)
     count = history[0][1].shape[1] if history else 0
     measured = np.zeros((len(steps), len(history), count), trained.dtype)
     for step, (losses, slopes) in enumerate(history):
@@ -247,7 +246,7 @@ def outputs_of(
 
     Calls ``receive`` with the outputs of each batch.
     """
-    vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
+    vectors = to_device(vector, model.backbone.device, model.dtype)[None]
     count = len(examples.tokens) if examples.per_token else len(examples)
     outputs = np.zeros((count, model.head.classes))
     size = evaluation_batch(examples.lengths, model.backbone.device)

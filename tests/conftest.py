@@ -52,6 +52,16 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
     return TwoDeployments(config, log) if config.getvalue("dist") == "loadfile" else None
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Begin with deployments, which take longest and leave much of a core to other tests."""
+    items.sort(
+        key=lambda item: (
+            item.path.parent.name != "deployment",
+            not item.get_closest_marker("long"),
+        )
+    )
+
+
 @pytest.hookimpl(trylast=True)
 def pytest_configure(config: pytest.Config) -> None:
     """Print each failure at once: a run that is stopped never comes to its summary."""

@@ -7,6 +7,7 @@ import torch
 
 from fedpeft.batches.batch import EVALUATION_BATCH, batches
 from fedpeft.batches.encoded import IGNORED, Encoded
+from fedpeft.moving import to_device
 from fedpeft.tasks.text_metrics import generated_statistics, token_statistics
 from fedpeft.text.generation import generate
 from fedpeft.text.model import TextModel
@@ -22,7 +23,7 @@ def evaluate_text(
         vector: one task vector [P].
         examples: sources and targets.
     """
-    vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
+    vectors = to_device(vector, model.backbone.device, model.dtype)[None]
     right, token_losses, loss_sum = 0, 0.0, 0.0
     with torch.inference_mode():
         realised = model.realise(vectors)

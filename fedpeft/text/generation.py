@@ -18,6 +18,7 @@ from transformers import GenerationConfig
 from fedpeft.batches.batch import EVALUATION_BATCH, Batch, batches, collate
 from fedpeft.batches.encoded import Encoded, offsets_of
 from fedpeft.modifications import Modification
+from fedpeft.moving import to_device
 from fedpeft.text.model import Search, TextModel
 
 
@@ -28,7 +29,7 @@ def generate(
     report: Callable[[int], None] = lambda done: None,
 ) -> list[str]:
     """Return the texts that one task vector [P] writes for n sources, in their order."""
-    vectors = torch.as_tensor(vector, device=model.backbone.device, dtype=model.dtype)[None]
+    vectors = to_device(vector, model.backbone.device, model.dtype)[None]
     prompts, texts, search = _prompts(examples), [""] * len(examples), model.search
     write = _without_cache if model.adds_tokens else _with_cache
     with torch.inference_mode():

@@ -1,43 +1,17 @@
-"""The Ray engine: the bits of the local engine, and actors that die."""
+"""The grid of the Ray engine: cohorts, the state of nodes, and actors that die or hang."""
 
 from __future__ import annotations
 
 import os
-import signal
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpeft.errors import RunFailed
-from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
-from simulations.processes import command_line, descendants
 from simulations.ray import RayGrid, running_ray
-
-Quick = Callable[..., Experiment]
-Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
-Final = Callable[[Path], np.ndarray]
-ACTOR = "ray::ClientActor"  # title of the process of an actor
-RAY = ("engine.kind=ray", "engine.workers=2")
-PRIVATE = ("privacy.unit=both", "privacy.noise_multiplier=1", "privacy.reproducible=true")
-EDEN = ("wire.up=eden1", "wire.down=eden8")
-DELTA = ("wire.up=topk0.1", "wire.down=delta1", "federation.fraction=0.5", "federation.rounds=4")
-ZEROTH = ("local.perturbations=5", "local.steps=2", "wire.up=scalars")
-SLOPES = (
-    *(*ZEROTH, "wire.down=scalars", "local.optimizer=sgd", "local.max_grad_norm=0"),
-    *("federation.fraction=0.5", "federation.rounds=4"),
-)
-VOTES = (
-    *("local.perturbations=1", "local.steps=1", "wire.up=signs", "wire.down=scalars"),
-    *("local.optimizer=sgd", "local.max_grad_norm=0", "federation.strategy=fedmedian"),
-)
-SUMS = ("federation.secure=true", "secure.colluders=1")
-UNEVEN = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
 
 pytestmark = [
     pytest.mark.slow,
@@ -160,64 +134,3 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
     assert grid.pull_messages(push(grid, {0: "hang"})) == []
     [reply] = pull_all(grid, push(grid, {1: "answer"}), seconds=60)
     assert reply.content["count"]["asked"] == 1
-
-
-@pytest.mark.parametrize(
-    "settings",
-    [
-        (*UNEVEN, *EDEN),
-        (*UNEVEN, *EDEN, "nested.d=4"),
-        (*UNEVEN, *DELTA),
-        (*UNEVEN, *ZEROTH),
-        (*UNEVEN, *SLOPES),
-        (*UNEVEN, *VOTES),
-        (*UNEVEN, *SUMS),
-        (*UNEVEN, "wire.up=float16", "wire.head=eden0.2", "wire.down=bfloat16"),
-        (*UNEVEN, "adversary.fraction=0.4", "adversary.attack=alie_optimal"),
-        (*UNEVEN, "federation.evaluation=clients", *PRIVATE),
-    ],
-)
-def test_ray_and_local_engine_end_in_the_same_bits(
-    quick: Quick,
-    run: Run,
-    start_cli: Callable[..., Any],
-    final_vector: Final,
-    tmp_path: Path,
-    settings: tuple[str, ...],
-) -> None:
-    pytest.importorskip("ray")
-    local, _ = run(quick("federation.rounds=3", *settings), "local")
-    out = tmp_path / "ray"
-    process = start_cli(quick("federation.rounds=3", *settings, *RAY), out)
-    assert process.wait(300) == 0, out.with_suffix(".txt").read_text()
-    assert final_vector(out).tobytes() == final_vector(local.path).tobytes()
-    for line, twin in zip(RunFolder(out).rounds(), local.rounds(), strict=True):
-        for key in ("round", "clients", "failed", "loss", "score", "metrics", "privacy"):
-            assert line[key] == twin[key], key
-        # How many shares are sent to a client of a sum depends on seeds of the operating system.
-        for way in ("up",) if settings[-len(SUMS) :] == SUMS else ("up", "down"):
-            # The handshake's carries the settings, which differ.
-            assert line["bytes"][way] == twin["bytes"][way]
-
-
-@pytest.mark.long
-def test_a_run_whose_actor_is_killed_ends_in_the_same_vector(
-    quick: Quick, run: Run, start_cli: Callable[..., Any], final_vector: Final, tmp_path: Path
-) -> None:
-    pytest.importorskip("ray")
-    long = ("federation.rounds=6", "local.epochs=20", *UNEVEN)
-    out = tmp_path / "ray"
-    process = start_cli(quick(*long, *RAY), out)
-    while not (out / "rounds.jsonl").exists():
-        assert process.poll() is None, out.with_suffix(".txt").read_text()
-        time.sleep(0.02)
-    actor = next(pid for pid in descendants(process.pid) if ACTOR in command_line(pid))
-    os.kill(actor, signal.SIGSTOP)  # the run goes on to where it waits for this actor
-    time.sleep(3)
-    killed = len(RunFolder(out).rounds())
-    os.kill(actor, signal.SIGKILL)
-    assert process.wait(300) == 0, out.with_suffix(".txt").read_text()
-    assert 1 <= killed < 6
-    local, _ = run(quick(*long), "local")
-    assert [line["failed"] for line in RunFolder(out).rounds()] == [[]] * 6
-    assert final_vector(out).tobytes() == final_vector(local.path).tobytes()

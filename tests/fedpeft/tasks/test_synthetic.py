@@ -198,7 +198,7 @@ def test_similarity_has_all_six_scores():
 def test_tiny_vocabulary_equals_the_words_of_the_grammars():
     used = set()
     for name in NAMES:
-        part = examples(name, np.arange(0, space_size(name), 31))
+        part = examples(name, np.arange(0, space_size(name), 311))
         used.update(*(text.split() for text in joined(part.text) + joined(part.text_pair)))
     assert vocabulary() == sorted(used)
 

@@ -66,7 +66,7 @@ def test_below_one_bit_the_error_is_that_of_a_random_share(rate: float) -> None:
 @pytest.mark.parametrize("rate", [0.02, 0.2, 0.5, 1, 2, 3, 4, 5, 6, 7, 8])
 def test_the_mean_of_many_draws_is_the_vector(name: str, rate: float) -> None:
     """Independent draws without bias leave the error of one, divided by their number."""
-    vector, draws = INPUTS[name], 10_000
+    vector, draws = INPUTS[name], 4_000
     received = np.stack([sent(vector, rate, draw) for draw in range(draws)])
     one = np.mean(np.sum((received - vector) ** 2, axis=1))
     rest = np.sum((received.mean(axis=0) - vector) ** 2)

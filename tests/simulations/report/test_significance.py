@@ -5,10 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
+import numpy as np
 import pandas as pd
 import pytest
+from scipy import stats
 
-from simulations.report.significance import POOLED, compare, compare_all, holm
+from simulations.report.significance import POOLED, compare, compare_all, holm, wilcoxon
 from simulations.report.summary import finals, labelled
 
 Make = Callable[..., pd.DataFrame]
@@ -46,6 +48,22 @@ def test_all_tasks_together_take_wilcoxon(table: Make) -> None:
     comparison = compare(last(table, rows), "a", "b")
     assert (comparison.n, comparison.test, comparison.panel) == (6, "Wilcoxon", POOLED)
     assert comparison.p == pytest.approx(2 / 64)
+
+
+@pytest.mark.parametrize(
+    "differences",
+    [
+        [0.1, 0.2, 0.3, -0.4, 0.5, 0.6],
+        [0.1, 0.1, 0.1, -0.1, 0.3, 0.2],
+        [0.0, 0.0, 0.2, 0.2, 0.3, -0.1, 0.5],
+        [0.0, 0.1, 0.2, -0.3, 0.4, 0.5],
+        [*[0.25, -0.25, 0.5] * 5],
+    ],
+    ids=["all different", "ties", "ties and zeros", "a zero", "too many for all signs"],
+)
+def test_wilcoxon_equals_scipy(differences: list[float]) -> None:
+    expected = stats.wilcoxon(np.array(differences)).pvalue
+    assert wilcoxon(np.array(differences)) == pytest.approx(expected, rel=1e-12)
 
 
 def test_only_common_pairs_count(table: Make) -> None:
