@@ -53,11 +53,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with deployments, which take longest and leave much of a core to other tests."""
+    """Begin with deployments, beside which only quick tests run; other long tests come last."""
     items.sort(
         key=lambda item: (
             item.path.parent.name != "deployment",
-            not item.get_closest_marker("long"),
+            item.get_closest_marker("long") is not None,
         )
     )
 

@@ -33,15 +33,16 @@ def export(
 
     Example: fedpeft export runs/first --format hf --out models/first
     """
+    from fedpeft.export import check_target, default_target, export
+
+    target = out or default_target(run, kind)
+    check_target(target, kind)
     console = plain_console()
     with console.status("loading the run"):
         from transformers.utils import logging
 
-        from fedpeft.export import check_target, default_target, export
         from fedpeft.trained import Trained
 
         logging.disable_progress_bar()
-        target = out or default_target(run, kind)
-        check_target(target, kind)
         export(Trained.read(run), kind, target)
     console.print(f"written: {target}", soft_wrap=True)

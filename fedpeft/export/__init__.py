@@ -2,18 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from fedpeft.errors import UserError
-from fedpeft.export.adapter import save_adapter
-from fedpeft.export.language import save_language
-from fedpeft.export.onnx import save_onnx
-from fedpeft.export.plain import save_plain
 from fedpeft.files import whole_folder, write_atomic
-from fedpeft.trained import Trained
-from fedpeft.vectorfile import vector_bytes
+
+if TYPE_CHECKING:
+    from fedpeft.trained import Trained
 
 Format = Literal["hf", "peft", "onnx", "vector"]
 
@@ -33,18 +29,6 @@ def check_target(out: Path, kind: Format) -> None:
         raise UserError(f"--out {out}: the {what} exists already; choose another")
 
 
-def _save_hf(trained: Trained, folder: Path) -> None:
-    writes = trained.reads in ("text", "likelihood")
-    (save_language if writes else save_plain)(trained, folder)
-
-
-_FOLDERS: dict[str, Callable[[Trained, Path], None]] = {
-    "hf": _save_hf,
-    "peft": save_adapter,
-    "onnx": save_onnx,
-}
-
-
 def export(trained: Trained, kind: Format, out: Path) -> None:
     """Write a run in another format; an export that fails leaves nothing behind.
 
@@ -60,6 +44,8 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
     """
     from safetensors import SafetensorError
 
+    from fedpeft.vectorfile import vector_bytes
+
     check_target(out, kind)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
@@ -67,7 +53,20 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
             write_atomic(out, vector_bytes(trained.vector, trained.about))
             return
         with whole_folder(out) as folder:
-            _FOLDERS[kind](trained.in_float32(), folder)
+            _fill(folder, kind, trained.in_float32())
     except (OSError, SafetensorError) as error:  # latter: a full disk, for example
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(f"--out {out}: cannot be written ({reason})") from None
+
+
+def _fill(folder: Path, kind: Format, trained: Trained) -> None:
+    """Write a run to a folder; imported here, so that targets are checked before PyTorch loads."""
+    if kind == "peft":
+        from fedpeft.export.adapter import save_adapter as save
+    elif kind == "onnx":
+        from fedpeft.export.onnx import save_onnx as save
+    elif trained.reads in ("text", "likelihood"):
+        from fedpeft.export.language import save_language as save
+    else:
+        from fedpeft.export.plain import save_plain as save
+    save(trained, folder)

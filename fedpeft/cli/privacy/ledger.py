@@ -23,7 +23,8 @@ _NUMBERS = ("#", "noise", "q", "steps", "delta", "round")
 
 def ledger(
     file: Annotated[
-        Path, typer.Argument(help="A ledger file, or a folder of ledgers for an overview.")
+        Path,
+        typer.Argument(help="A ledger file; for an overview, a folder of ledgers or of a run."),
     ],
     delta: Annotated[
         float | None,
@@ -42,7 +43,7 @@ def ledger(
     from fedpeft.privacy.ledger_store import read_ledger
 
     if file.is_dir():
-        files = sorted(file.glob("*.sqlite"))
+        files = sorted(file.glob("*.sqlite")) or sorted(file.glob("privacy/*.sqlite"))
         if not files:
             raise UserError(f"no privacy ledger (*.sqlite) in the folder '{file}'")
         ledgers = {path.name: _describe(path, read_ledger(path), delta) for path in files}

@@ -18,6 +18,7 @@ COMMANDS = {
     "study status": "simulations.study.status",
     "report": "simulations.report.page simulations.report.runs",
     "watch": "simulations.watch.serve",
+    "export, to check its target": "fedpeft.export",
     "a message to a node": "clients.process",
 }
 

@@ -118,6 +118,13 @@ def test_a_folder_of_ledgers_is_summarized(fedpeft, file: Path) -> None:
     assert [*json.loads(printed)] == ["3.sqlite", "4.sqlite"]
 
 
+def test_a_runs_folder_stands_for_its_ledgers(fedpeft, file: Path) -> None:
+    (file.parent / "run" / "privacy").mkdir(parents=True)
+    file.rename(file.parent / "run" / "privacy" / "3.sqlite")
+    code, printed, errors = fedpeft("privacy", "ledger", file.parent / "run")
+    assert (code, errors) == (0, "") and printed.startswith("3.sqlite: client 3, ")
+
+
 def test_a_folder_without_ledgers_is_refused(fedpeft, tmp_path: Path) -> None:
     code, printed, errors = fedpeft("privacy", "ledger", tmp_path)
     assert (code, printed) == (2, "")
