@@ -53,13 +53,9 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with deployments, beside which only quick tests run; other long tests come last."""
-    items.sort(
-        key=lambda item: (
-            item.path.parent.name != "deployment",
-            item.get_closest_marker("long") is not None,
-        )
-    )
+    """Begin with deployments and the quick files beside them; files with other long tests last."""
+    long = {item.path for item in items if item.get_closest_marker("long")}
+    items.sort(key=lambda item: (item.path.parent.name != "deployment", item.path in long))
 
 
 @pytest.hookimpl(trylast=True)
