@@ -53,7 +53,11 @@ def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Begin with deployments and the quick files beside them; files with other long tests last."""
+    """Order tests: deployments, which take longest; quick files; files with other long tests.
+
+    Thus no long test runs beside two deployments. ``--dist loadfile`` keeps the order only with
+    ``--no-loadscope-reorder``.
+    """
     long = {item.path for item in items if item.get_closest_marker("long")}
     items.sort(key=lambda item: (item.path.parent.name != "deployment", item.path in long))
 

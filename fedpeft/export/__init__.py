@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -29,6 +30,34 @@ def check_target(out: Path, kind: Format) -> None:
         raise UserError(f"--out {out}: the {what} exists already; choose another")
 
 
+# Imports are local: a target is checked before PyTorch is loaded.
+def _save_hf(trained: Trained, folder: Path) -> None:
+    from fedpeft.export.language import save_language
+    from fedpeft.export.plain import save_plain
+
+    writes = trained.reads in ("text", "likelihood")
+    (save_language if writes else save_plain)(trained, folder)
+
+
+def _save_peft(trained: Trained, folder: Path) -> None:
+    from fedpeft.export.adapter import save_adapter
+
+    save_adapter(trained, folder)
+
+
+def _save_onnx(trained: Trained, folder: Path) -> None:
+    from fedpeft.export.onnx import save_onnx
+
+    save_onnx(trained, folder)
+
+
+_FOLDERS: dict[str, Callable[[Trained, Path], None]] = {
+    "hf": _save_hf,
+    "peft": _save_peft,
+    "onnx": _save_onnx,
+}
+
+
 def export(trained: Trained, kind: Format, out: Path) -> None:
     """Write a run in another format; an export that fails leaves nothing behind.
 
@@ -53,20 +82,7 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
             write_atomic(out, vector_bytes(trained.vector, trained.about))
             return
         with whole_folder(out) as folder:
-            _fill(folder, kind, trained.in_float32())
+            _FOLDERS[kind](trained.in_float32(), folder)
     except (OSError, SafetensorError) as error:  # latter: a full disk, for example
         reason = getattr(error, "strerror", None) or " ".join(str(error).split())
         raise UserError(f"--out {out}: cannot be written ({reason})") from None
-
-
-def _fill(folder: Path, kind: Format, trained: Trained) -> None:
-    """Write a run to a folder; imported here, so that targets are checked before PyTorch loads."""
-    if kind == "peft":
-        from fedpeft.export.adapter import save_adapter as save
-    elif kind == "onnx":
-        from fedpeft.export.onnx import save_onnx as save
-    elif trained.reads in ("text", "likelihood"):
-        from fedpeft.export.language import save_language as save
-    else:
-        from fedpeft.export.plain import save_plain as save
-    save(trained, folder)

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 LEVEL = 0.05
 POOLED = "all tasks"
 _WILCOXON_FROM = 6  # pairs; with fewer its smallest p is above 0.05
-_ALL_SIGNS = 13  # pairs; up to here scipy tries all patterns of signs where differences are tied
+_ALL_SIGNS = 13  # pairs; up to here scipy tries all patterns of signs if some are tied or zero
 
 
 @dataclass(frozen=True)
@@ -103,7 +103,7 @@ def wilcoxon(differences: np.ndarray) -> float:
     """Return the two-sided p of Wilcoxon's signed-rank test, as ``scipy.stats.wilcoxon`` does.
 
     Where differences are tied or zero, scipy ranks them again for each of the 2^n patterns of
-    signs, which takes a second; here the ranks are computed once.
+    signs, which takes up to a second; here the ranks are computed once.
     """
     from scipy import stats
 

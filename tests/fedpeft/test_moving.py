@@ -26,7 +26,7 @@ def test_numbers_come_back_as_they_went(device: str) -> None:
     np.testing.assert_array_equal(back, numbers.astype(np.float32))
     if device == "cuda":
         there.zero_()
-        assert back.any()  # a copy of its own
+        assert back.any()  # does not share the GPU's memory
 
 
 def test_the_cpu_shares_the_memory() -> None:

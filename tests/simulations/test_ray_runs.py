@@ -51,6 +51,7 @@ pytestmark = [
     [
         (*UNEVEN, *EDEN, "nested.d=4"),
         (*UNEVEN, *DELTA),
+        (*UNEVEN, *ZEROTH),
         (*UNEVEN, *SLOPES),
         (*UNEVEN, *VOTES),
         (*UNEVEN, *SUMS),
@@ -73,7 +74,7 @@ def test_ray_and_local_engine_end_in_the_same_bits(
             assert line[key] == twin[key], key
         # How many shares are sent to a client of a sum depends on seeds of the operating system.
         for way in ("up",) if settings[-len(SUMS) :] == SUMS else ("up", "down"):
-            # The handshake's carries the settings, which differ.
+            # The bytes of the handshake differ: it carries the settings.
             assert line["bytes"][way] == twin["bytes"][way]
 
 

@@ -24,7 +24,9 @@ _NUMBERS = ("#", "noise", "q", "steps", "delta", "round")
 def ledger(
     file: Annotated[
         Path,
-        typer.Argument(help="A ledger file; for an overview, a folder of ledgers or of a run."),
+        typer.Argument(
+            help="A ledger file, or for an overview a folder of ledgers or a run's folder."
+        ),
     ],
     delta: Annotated[
         float | None,
@@ -45,7 +47,9 @@ def ledger(
     if file.is_dir():
         files = sorted(file.glob("*.sqlite")) or sorted(file.glob("privacy/*.sqlite"))
         if not files:
-            raise UserError(f"no privacy ledger (*.sqlite) in the folder '{file}'")
+            raise UserError(
+                f"no privacy ledger (*.sqlite) in the folder '{file}' or in its folder 'privacy'"
+            )
         ledgers = {path.name: _describe(path, read_ledger(path), delta) for path in files}
         if as_json:
             print_json(ledgers)

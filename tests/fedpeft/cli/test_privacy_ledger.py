@@ -118,7 +118,7 @@ def test_a_folder_of_ledgers_is_summarized(fedpeft, file: Path) -> None:
     assert [*json.loads(printed)] == ["3.sqlite", "4.sqlite"]
 
 
-def test_a_runs_folder_stands_for_its_ledgers(fedpeft, file: Path) -> None:
+def test_the_ledgers_of_a_run_are_summarized(fedpeft, file: Path) -> None:
     (file.parent / "run" / "privacy").mkdir(parents=True)
     file.rename(file.parent / "run" / "privacy" / "3.sqlite")
     code, printed, errors = fedpeft("privacy", "ledger", file.parent / "run")

@@ -57,9 +57,10 @@ def test_all_tasks_together_take_wilcoxon(table: Make) -> None:
         [0.1, 0.1, 0.1, -0.1, 0.3, 0.2],
         [0.0, 0.0, 0.2, 0.2, 0.3, -0.1, 0.5],
         [0.0, 0.1, 0.2, -0.3, 0.4, 0.5],
-        [*[0.25, -0.25, 0.5] * 5],
+        [*[0.25, 0.25, -0.5, 0.75] * 3, 1.0],
+        [*[0.25, 0.25, -0.5, 0.75] * 3, 1.0, 0.0],
     ],
-    ids=["all different", "ties", "ties and zeros", "a zero", "too many for all signs"],
+    ids=["all different", "ties", "ties and zeros", "a zero", "13 with ties", "14 with ties"],
 )
 def test_wilcoxon_equals_scipy(differences: list[float]) -> None:
     expected = stats.wilcoxon(np.array(differences)).pvalue
