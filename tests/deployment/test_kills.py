@@ -113,11 +113,10 @@ def test_a_node_that_loses_power_misses_only_that_round(
     with held(deployed, "power", 1, before, *PARTS):
         kill(pid_of(deployed, "south", "clients.process"))
         deployed.kill_tree("north")
-    start(deployed, "north")  # at once, while Flower still takes it to be online
+    start(deployed, "north")  # on a fast machine Flower refuses it: it still takes it to be online
     with held(deployed, "power", 1, before, "south", times=2):  # its message is sent once more
         deployed.wait_for("server", "Activated node_id", before["server"])
     result = deployed.finish("power")
-    assert deployed.logged("north", "exit code .*; restart", before["north"])
     first, second = deployed.rounds("power")
     assert [failed["client"] for failed in first["failed"]] == [0] and not second["failed"]
     assert trained(deployed.folder / "power") == EVERYBODY - {(1, 0)}
@@ -136,6 +135,7 @@ def test_killing_server_app_supernode_and_server_does_not_change_the_bits(
     deployed.finish("resumed", expect=1)
     # Let in again: the server takes it for online, and asks it in vain, for up to a minute.
     deployed.wait_for("north", "^SuperNode ID", gone["north"])
+    assert deployed.logged("north", "exit code .*; restart", gone["north"])  # refused at first
     assert DIED in deployed.output("run-resumed")
     assert len(deployed.rounds("resumed")) == 1
 
