@@ -19,7 +19,7 @@ from small_studies import BASE, Watched, here
 
 from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
-from simulations.processes import alive, descendants, kill
+from simulations.processes import command_line, descendants, kill
 from simulations.study.cell_process import Job, Outcome, next_jobs, run_job, run_together
 from simulations.study.cells import Cell
 from simulations.study.execution import run_study
@@ -162,7 +162,8 @@ def test_joint_cells_killed_and_resumed_end_as_separate_ones(tmp_path: Path) -> 
     def strike() -> None:
         while not all((Path(job.folder) / "rounds.jsonl").exists() for job in jobs):
             time.sleep(0.01)
-        kill(next(pid for pid in descendants(os.getpid()) if alive(pid)))
+        below = descendants(os.getpid())
+        kill(next(pid for pid in below if "cell_process" in command_line(pid)))
 
     striker = threading.Thread(target=strike)
     striker.start()

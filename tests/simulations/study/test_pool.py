@@ -12,7 +12,7 @@ import pytest
 from small_studies import BASE, GRID
 
 from fedpeft.backbones.tiny import tiny_backbone
-from simulations.processes import alive, descendants, kill
+from simulations.processes import command_line, descendants, kill
 from simulations.study.cell_process import Job, Outcome
 from simulations.study.cells import Cell
 from simulations.study.file import parse
@@ -33,7 +33,7 @@ def jobs_of(text: str, root: Path) -> list[Job]:
 
 
 def workers() -> list[int]:
-    return [pid for pid in descendants(os.getpid()) if alive(pid)]
+    return [pid for pid in descendants(os.getpid()) if "cell_process" in command_line(pid)]
 
 
 def test_jobs_of_one_backbone_go_to_one_process(tmp_path: Path) -> None:
