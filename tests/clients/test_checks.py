@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import contextlib
+import json
 import os
 import socket
 import ssl
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
@@ -327,3 +330,17 @@ def test_pairs_of_texts_are_read_as_described(tmp_path: Path) -> None:
     (tmp_path / "half.jsonl").write_text('{"question": "is it", "answer": "\\ud83d"}\n' * 2)
     with pytest.raises(UserError, match="text 1 has half of a Unicode character"):
         check_data(replace(settings, data=str(tmp_path / "half.jsonl")))
+
+
+def test_torch_is_not_imported_for_the_tiny_backbone(tmp_path: Path) -> None:
+    """It would take most of the time of the checks."""
+    (tmp_path / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
+    settings = replace(table(tmp_path / "mine.csv"), allow=("tiny",))
+    code = "import sys; from clients.checks import main; main(); sys.exit('torch' in sys.modules)"
+    done = subprocess.run(
+        [sys.executable, "-c", code],
+        input=json.dumps(asdict(settings)),
+        text=True,
+        stdout=subprocess.PIPE,
+    )
+    assert (done.returncode, done.stdout) == (0, "[]")
