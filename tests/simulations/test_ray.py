@@ -3,15 +3,27 @@
 from __future__ import annotations
 
 import os
+import signal
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpeft.errors import RunFailed
+from fedpeft.experiment.config import Experiment
+from server.runfolder import RunFolder
+from simulations.processes import command_line, descendants
 from simulations.ray import RayGrid, running_ray
+
+Quick = Callable[..., Experiment]
+Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
+Start = Callable[..., Any]
+Final = Callable[[Path], np.ndarray]
+ACTOR = "ray::ClientActor"  # title of the process of an actor
 
 pytestmark = [
     pytest.mark.slow,
@@ -134,3 +146,27 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
     assert grid.pull_messages(push(grid, {0: "hang"})) == []
     [reply] = pull_all(grid, push(grid, {1: "answer"}), seconds=60)
     assert reply.content["count"]["asked"] == 1
+
+
+@pytest.mark.long
+def test_a_run_whose_actor_is_killed_ends_in_the_same_vector(
+    quick: Quick, run: Run, start_cli: Start, final_vector: Final, tmp_path: Path
+) -> None:
+    uneven = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
+    long = ("federation.rounds=6", "local.epochs=20", *uneven)
+    on_ray = ("engine.kind=ray", "engine.workers=2")
+    out = tmp_path / "ray"
+    process = start_cli(quick(*long, *on_ray), out)
+    while not (out / "rounds.jsonl").exists():
+        assert process.poll() is None, out.with_suffix(".txt").read_text()
+        time.sleep(0.02)
+    actor = next(pid for pid in descendants(process.pid) if ACTOR in command_line(pid))
+    os.kill(actor, signal.SIGSTOP)  # the run goes on to where it waits for this actor
+    time.sleep(3)
+    killed = len(RunFolder(out).rounds())
+    os.kill(actor, signal.SIGKILL)
+    assert process.wait(300) == 0, out.with_suffix(".txt").read_text()
+    assert 1 <= killed < 6
+    local, _ = run(quick(*long), "local")
+    assert [line["failed"] for line in RunFolder(out).rounds()] == [[]] * 6
+    assert final_vector(out).tobytes() == final_vector(local.path).tobytes()

@@ -1,10 +1,7 @@
-"""Runs on the Ray engine have the bits of the local engine, also where an actor is killed."""
+"""Runs on the Ray engine have the bits of the local engine."""
 
 from __future__ import annotations
 
-import os
-import signal
-import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,14 +11,12 @@ import pytest
 
 from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
-from simulations.processes import command_line, descendants
 
 pytest.importorskip("ray")
 
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
 Final = Callable[[Path], np.ndarray]
-ACTOR = "ray::ClientActor"  # title of the process of an actor
 RAY = ("engine.kind=ray", "engine.workers=2")
 PRIVATE = ("privacy.unit=both", "privacy.noise_multiplier=1", "privacy.reproducible=true")
 EDEN = ("wire.up=eden1", "wire.down=eden8")
@@ -76,25 +71,3 @@ def test_ray_and_local_engine_end_in_the_same_bits(
         for way in ("up",) if settings[-len(SUMS) :] == SUMS else ("up", "down"):
             # The bytes of the handshake differ: it carries the settings.
             assert line["bytes"][way] == twin["bytes"][way]
-
-
-@pytest.mark.long
-def test_a_run_whose_actor_is_killed_ends_in_the_same_vector(
-    quick: Quick, run: Run, start_cli: Callable[..., Any], final_vector: Final, tmp_path: Path
-) -> None:
-    long = ("federation.rounds=6", "local.epochs=20", *UNEVEN)
-    out = tmp_path / "ray"
-    process = start_cli(quick(*long, *RAY), out)
-    while not (out / "rounds.jsonl").exists():
-        assert process.poll() is None, out.with_suffix(".txt").read_text()
-        time.sleep(0.02)
-    actor = next(pid for pid in descendants(process.pid) if ACTOR in command_line(pid))
-    os.kill(actor, signal.SIGSTOP)  # the run goes on to where it waits for this actor
-    time.sleep(3)
-    killed = len(RunFolder(out).rounds())
-    os.kill(actor, signal.SIGKILL)
-    assert process.wait(300) == 0, out.with_suffix(".txt").read_text()
-    assert 1 <= killed < 6
-    local, _ = run(quick(*long), "local")
-    assert [line["failed"] for line in RunFolder(out).rounds()] == [[]] * 6
-    assert final_vector(out).tobytes() == final_vector(local.path).tobytes()
