@@ -38,6 +38,10 @@ from fedpeft.hosting.ports import LOOPBACK, user_at
 LARGEST = 1 << 30  # bytes of a request's body
 _PATH = re.compile(r"/v1/fleet/[a-z-]+")
 PULL, HEARTBEAT = "/v1/fleet/pull-messages", "/v1/fleet/send-node-heartbeat"
+# 403 (Forbidden) tells the SuperNode that the run has ended. While it receives a message, Flower
+# 1.41 then keeps the message: the node trains for nothing, and each later reply waits for the next
+# message, which the server does not send without the reply. After 410 (Gone) it drops the message.
+RECEIVE = ("/v1/fleet/pull-object", "/v1/fleet/confirm-message-received")
 _CONNECTIONS = 32  # of the SuperNode at once; it uses about four
 _RECONNECT = 20.0  # seconds that a request waits for a connection to the server
 BEAT = 4.0  # the same for a heartbeat, for which the SuperNode waits only 5 s
@@ -180,6 +184,8 @@ class Tunnel:
             status, _ = await _soon(stream.response())
             if status == 401 and request.age > _OLD:
                 raise Refused(503)
+            if status == 403 and request.path in RECEIVE:
+                raise Refused(410)
         return stream
 
 

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import httpx
 import pytest
 from flowering import (
     environment,
@@ -18,10 +19,12 @@ from flowering import (
     running,
     until,
 )
+from flwr.app import Message, RecordDict
 
 from clients import connection, tunnel
 from fedpeft.hosting.ports import free_port
 from fedpeft.hosting.shims import write_shims
+from server.flower import new_run
 
 
 def test_flowers_replaced_functions_exist() -> None:
@@ -82,13 +85,58 @@ def test_the_tunnel_knows_flowers_headers_paths_and_times() -> None:
     assert {FLEET_HTTP_SIGNATURE_HEADER, TIMESTAMP_HEADER} == set(connection.CHANGING)
     assert FLEET_HTTP_PUBLIC_KEY_HEADER.startswith("flwr-")
     source = inspect.getsource(fleet_http_client)
-    assert all(f'"{path}"' in source for path in (tunnel.PULL, tunnel.HEARTBEAT))
+    paths = (tunnel.PULL, tunnel.HEARTBEAT, *tunnel.RECEIVE)
+    assert all(f'"{path}"' in source for path in paths)
     assert PullMessagesResponse().SerializeToString() == b""
     assert tunnel.BEAT < HEARTBEAT_CALL_TIMEOUT
     # The last pull may start with a signature of this age, and the server may hold it for 20 s.
     assert tunnel.HOLD + 20 < TIMESTAMP_TOLERANCE
     timeout = inspect.signature(ProtobufClient).parameters["timeout"].default
     assert tunnel.INTERIM < timeout == 30
+
+
+@pytest.mark.parametrize("refused", tunnel.RECEIVE)
+@pytest.mark.parametrize(("status", "kept"), [(403, 1), (410, 0)])
+def test_the_supernode_keeps_a_message_that_is_forbidden_and_drops_one_that_is_gone(
+    refused: str, status: int, kept: int
+) -> None:
+    """Why the tunnel changes the status: a mended Flower drops both."""
+    from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
+    from flwr.supercore.object_store import ObjectStoreFactory
+    from flwr.supercore.retry import make_simple_http_retry_invoker
+    from flwr.supernode.nodestate import NodeStateFactory
+    from flwr.supernode.start_client_internal import _pull_and_store_message
+
+    run = new_run()
+    message = Message(RecordDict(), dst_node_id=1, message_type="train")
+    message.metadata.__dict__.update(_run_id=run.run_id, _message_id=message.object_id)
+    contents = {name: part.deflate() for name, part in get_all_nested_objects(message).items()}
+    state = (states := NodeStateFactory(ObjectStoreFactory())).state()
+    state.store_run(run)
+
+    def ask(path: str) -> None:
+        request = httpx.Request("POST", f"https://superlink{path}")
+        answer = httpx.Response(status if path == refused else 200, request=request)
+        make_simple_http_retry_invoker().invoke(answer.raise_for_status)
+
+    def pull_object(run_id: int, name: str) -> bytes:
+        ask(tunnel.RECEIVE[0])
+        return contents[name]
+
+    received = _pull_and_store_message(
+        state=state,
+        object_store=states.objectstore_factory.store(),
+        node_config={},
+        receive=lambda: (message, get_object_tree(message)),
+        get_run=None,
+        get_fab=None,
+        pull_object=pull_object,
+        confirm_message_received=lambda run_id, name: ask(tunnel.RECEIVE[1]),
+        trusted_entities=None,
+    )
+    assert received is None
+    assert len(state.get_messages_legacy()) == kept
+    assert len(state.get_tasks(statuses=["pending"])) == kept
 
 
 @pytest.mark.slow

@@ -21,6 +21,7 @@ from tunnels import Gateway, Running, gateway, tunnel
 from workers import eventually, logged, other_user
 
 from clients.folder import NodeFolder
+from clients.tunnel import RECEIVE
 from fedpeft.hosting.keys import make_authority
 from fedpeft.hosting.ports import LOOPBACK
 from simulations.benchmarks.parts.relay import Relay
@@ -219,6 +220,18 @@ def test_a_signature_that_grew_too_old_is_not_held_against_the_node(tmp_path: Pa
         far.answer = late
         assert client.post(PULL, content=b"node").status_code == 503
         assert client.post(PULL, content=b"node").status_code == 401
+
+
+def test_a_message_of_a_run_that_has_ended_is_gone_and_not_forbidden(tmp_path: Path) -> None:
+    with pair(tmp_path) as (far, _, client):
+
+        async def ended(path: str, body: bytes) -> tuple[int, bytes]:
+            return 403, b""
+
+        far.answer = ended
+        expected = {path: 410 for path in RECEIVE} | {PULL: 403, PUSH: 403}
+        answers = {path: client.post(path, content=b"node").status_code for path in expected}
+        assert answers == expected
 
 
 def test_a_supernode_that_leaves_takes_its_pull_along(tmp_path: Path) -> None:

@@ -179,28 +179,25 @@ def test_the_numbers_of_nodes_are_the_servers(page: Chrome, deployed: Deployment
 
 
 def test_bytes_at_a_node_are_those_that_the_server_counted(deployed: Deployment) -> None:
+    deployed.run("counted", [*SETTINGS, "federation.rounds=2"])
+    run_id = json.loads((deployed.state / "runs" / "counted" / "run.json").read_text())["run"]
     lines = [*recorded(NodeFolder(deployed.node("north")))]
     for number in (1, 2):
         [sent] = [
             line
-            for line in deployed.sent("short")
+            for line in deployed.sent("counted")
             if (line["kind"], line["round"], line["client"]) == ("train", number, 0)
         ]
         [kept] = [
             line
             for line in lines
             if (line["kind"], line["round"]) == ("train", number)
-            and line["run"] == run_id(deployed)
+            and line["run"] == str(run_id)
         ]
         assert kept["payload"] == sent["up"]["payload"]
         assert kept["down"] == sent["down"]["message"]
         # Flower adds the reply's id, 64 letters, when it sends it.
         assert 64 <= sent["up"]["message"] - kept["up"] <= 70
-
-
-def run_id(deployed: Deployment) -> str:
-    about = json.loads((deployed.state / "runs" / "short" / "run.json").read_text())
-    return str(about["run"])
 
 
 def test_refused_nodes_are_shown_and_no_text_of_clients(page: Chrome, deployed: Deployment) -> None:

@@ -25,6 +25,12 @@ function fill(cell, value, column) {
   return cell;
 }
 
+// The role is on a box around the list: on the list itself it would hide that its entries are a list.
+function problemList(lines) {
+  const entries = lines.map((line) => el("li", {}, line));
+  return lines.length ? [el("div", { role: "alert" }, el("ul", { class: "problem" }, ...entries))] : [];
+}
+
 const numberCell = (value, text) => (known(value) ? [text(value), value] : NONE);
 
 // A word and a sign for each state: never color alone.

@@ -38,7 +38,3 @@ function childrenTable(children) {
   const rows = children.map(({ name, pid, restarts }) => [name, badge(pid ? "up" : "down"), numberCell(pid, String), numberCell(restarts, countText)]);
   return table(columns, rows, "processes");
 }
-
-function problemList(problems) {
-  return problems.length ? [el("ul", { class: "problem", role: "alert" }, ...problems.map((line) => el("li", {}, line)))] : [];
-}

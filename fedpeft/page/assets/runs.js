@@ -92,7 +92,7 @@ function runsView(main, data) {
     const lines = runs.flatMap((run) => [...run.head.problems, ...run.damaged].map((line) => (several ? `${run.name}: ${line}` : line)));
     const notes = runs.flatMap((run) => run.head.notes.map((line) => (several ? `${run.name}: ${line}` : line)));
     problems.replaceChildren(
-      ...(lines.length ? [el("ul", { class: "problem", role: "alert" }, ...lines.map((line) => el("li", {}, line)))] : []),
+      ...problemList(lines),
       ...(notes.length ? [el("details", {}, el("summary", {}, `${notes.length} notes on nodes`), el("ul", {}, ...notes.map((line) => el("li", {}, line))))] : []));
   }
 

@@ -160,6 +160,7 @@ def test_a_damaged_line_is_named_and_the_rest_is_shown(
     assert problem.startswith("rounds.jsonl line 5 is damaged and left out (")
     label = browser.execute_script("return document.querySelector('#score svg').ariaLabel")
     assert label.endswith("at round 6")
+    assert serious_violations(browser) == []
 
 
 def test_texts_of_nodes_stay_text(browser: Chrome, watch: Watch) -> None:
