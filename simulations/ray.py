@@ -12,6 +12,8 @@ from __future__ import annotations
 
 import logging
 import os
+import secrets
+import sys
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -206,14 +208,23 @@ def actors_of(engine: EngineSection) -> tuple[int, int]:
 
 @contextmanager
 def running_ray(cpus: int) -> Iterator[None]:
-    """Run Ray with ``cpus`` CPUs while the context is open, or join the cluster at RAY_ADDRESS."""
+    """Run Ray with ``cpus`` CPUs while the context is open, or join the cluster at RAY_ADDRESS.
+
+    Ray listens on all of the machine's addresses, and whoever it lets in can run code here. The Ray
+    that is started here therefore asks for a token that only this process and its children have,
+    unless the process has imported Ray before: then it is as open as Ray's settings make it.
+    """
+    joins, options = "RAY_ADDRESS" in os.environ, {}
+    # Send no usage statistics, and silence a warning about a future version of Ray.
+    variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    if not joins:
+        options = {"num_cpus": cpus, "include_dashboard": False}
+        if "ray" not in sys.modules:  # it reads the mode when it is imported
+            variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
+    for name, value in variables.items():
+        os.environ.setdefault(name, value)
     import ray
 
-    joins = "RAY_ADDRESS" in os.environ
-    options = {} if joins else {"num_cpus": cpus, "include_dashboard": False}
-    # Send no usage statistics, and silence a warning about a future version of Ray.
-    for name in ("RAY_USAGE_STATS_ENABLED", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO"):
-        os.environ.setdefault(name, "0")
     ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield

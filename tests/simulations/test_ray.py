@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
+import sys
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -170,3 +172,29 @@ def test_a_run_whose_actor_is_killed_ends_in_the_same_vector(
     local, _ = run(quick(*long), "local")
     assert [line["failed"] for line in RunFolder(out).rounds()] == [[]] * 6
     assert final_vector(out).tobytes() == final_vector(local.path).tobytes()
+
+
+GUARDED = """
+import os, subprocess, sys
+import fedpeft.cli, simulations.simulation, simulations.study.ray
+from simulations.ray import running_ray
+with running_ray(1):
+    import ray
+    at = ray.get_runtime_context().gcs_address
+    visit = f"import ray; ray.init({at!r}); print(ray.get(ray.remote(lambda: 5).remote()))"
+    for token in ("", "0" * 64, os.environ["RAY_AUTH_TOKEN"]):
+        known = {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": token}
+        mode = known if token else {"RAY_AUTH_MODE": "disabled", "RAY_AUTH_TOKEN": ""}
+        visitor = {**os.environ, **mode, "RAY_NUM_REDIS_GET_RETRIES": "2"}
+        command = [sys.executable, "-c", visit]
+        done = subprocess.run(command, env=visitor, capture_output=True, text=True)
+        print(done.stdout.strip(), "InvalidAuthToken" in done.stderr)
+"""
+
+
+@pytest.mark.long
+def test_a_stranger_cannot_run_code_on_a_ray_that_was_started_here() -> None:
+    clean = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    command = [sys.executable, "-c", GUARDED]
+    done = subprocess.run(command, env=clean, capture_output=True, text=True, check=True)
+    assert done.stdout.splitlines() == [" True", " True", "5 False"]
