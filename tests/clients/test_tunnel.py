@@ -229,7 +229,7 @@ def test_a_message_of_a_run_that_has_ended_is_gone_and_not_forbidden(tmp_path: P
             return 403, b""
 
         far.answer = ended
-        expected = {path: 410 for path in RECEIVE} | {PULL: 403, PUSH: 403}
+        expected = dict.fromkeys(RECEIVE, 410) | {PULL: 403, PUSH: 403}
         answers = {path: client.post(path, content=b"node").status_code for path in expected}
         assert answers == expected
 
