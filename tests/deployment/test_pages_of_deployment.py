@@ -191,8 +191,7 @@ def test_bytes_at_a_node_are_those_that_the_server_counted(deployed: Deployment)
         [kept] = [
             line
             for line in lines
-            if (line["kind"], line["round"]) == ("train", number)
-            and line["run"] == str(run_id)
+            if (line["kind"], line["round"]) == ("train", number) and line["run"] == str(run_id)
         ]
         assert kept["payload"] == sent["up"]["payload"]
         assert kept["down"] == sent["down"]["message"]
