@@ -208,7 +208,10 @@ def _named(precision: str) -> str:
 
 def _device(name: str) -> str:
     """Return the device's name; a CPU's with the instructions that its matrix rate depends on."""
-    return f"cpu {torch.backends.cpu.get_cpu_capability()}" if name == "cpu" else name
+    if name != "cpu":
+        return name
+    tiles = " AMX" if torch.cpu.get_capabilities().get("amx_bf16") else ""
+    return f"cpu {torch.backends.cpu.get_cpu_capability()}{tiles}"
 
 
 def options_of(doc: str | None, arguments: Sequence[str]) -> argparse.Namespace:
