@@ -38,9 +38,9 @@ from fedpeft.hosting.ports import LOOPBACK, user_at
 LARGEST = 1 << 30  # bytes of a request's body
 _PATH = re.compile(r"/v1/fleet/[a-z-]+")
 PULL, HEARTBEAT = "/v1/fleet/pull-messages", "/v1/fleet/send-node-heartbeat"
-# 403 (Forbidden) tells the SuperNode that the run has ended. While it receives a message, Flower
-# 1.41 then keeps the message: the node trains for nothing, and each later reply waits for the next
-# message, which the server does not send without the reply. After 410 (Gone) it drops the message.
+# On 403 (the run has ended) Flower 1.41's SuperNode keeps a message that it is receiving. The node
+# trains for it, but its reply leaves only with the next message. From then on each reply is one
+# message late, and the server waits for it. After 410 (Gone) the SuperNode deletes the message.
 RECEIVE = ("/v1/fleet/pull-object", "/v1/fleet/confirm-message-received")
 _CONNECTIONS = 32  # of the SuperNode at once; it uses about four
 _RECONNECT = 20.0  # seconds that a request waits for a connection to the server
@@ -184,7 +184,7 @@ class Tunnel:
             status, _ = await _soon(stream.response())
             if status == 401 and request.age > _OLD:
                 raise Refused(503)
-            if status == 403 and request.path in RECEIVE:
+            if status == 403 and request.path in RECEIVE:  # or the SuperNode keeps the message
                 raise Refused(410)
         return stream
 

@@ -202,27 +202,34 @@ def actors_of(engine: EngineSection) -> tuple[int, int]:
     import torch
 
     gpus = int(choose_device(engine.device, engine.dtype).type == "cuda")
-    one_machine = gpus and "RAY_ADDRESS" not in os.environ
+    one_machine = gpus and not _joins_cluster()
     return torch.cuda.device_count() if one_machine else engine.workers, gpus
+
+
+def _joins_cluster() -> bool:
+    """Return whether RAY_ADDRESS names a cluster; for "" and "local" Ray is started here."""
+    return os.environ.get("RAY_ADDRESS", "") not in ("", "local")
 
 
 @contextmanager
 def running_ray(cpus: int) -> Iterator[None]:
     """Run Ray with ``cpus`` CPUs while the context is open, or join the cluster at RAY_ADDRESS.
 
-    Ray listens on all of the machine's addresses, and whoever it lets in can run code here. The Ray
-    that is started here therefore asks for a token that only this process and its children have,
-    unless the process has imported Ray before: then it is as open as Ray's settings make it.
+    Ray listens on all addresses of the machine, and a client that it accepts can run code here. So a
+    Ray that is started here requires a random token, which only this process and its children know.
+    Not if Ray was imported before, or RAY_AUTH_MODE is set: then Ray's own settings apply.
     """
-    joins, options = "RAY_ADDRESS" in os.environ, {}
+    joins, options = _joins_cluster(), {}
     # Send no usage statistics, and silence a warning about a future version of Ray.
     variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
     if not joins:
         options = {"num_cpus": cpus, "include_dashboard": False}
-        if "ray" not in sys.modules:  # it reads the mode when it is imported
+        if "ray" not in sys.modules:  # it reads the mode once, when it is imported
             variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     for name, value in variables.items():
         os.environ.setdefault(name, value)
+    if not joins and os.environ.get("RAY_AUTH_MODE") != "token":
+        log.warning("Ray asks for no token: set RAY_AUTH_MODE=token before the process starts")
     import ray
 
     ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)

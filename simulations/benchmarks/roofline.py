@@ -210,7 +210,8 @@ def _device(name: str) -> str:
     """Return the device's name; a CPU's with the instructions that its matrix rate depends on."""
     if name != "cpu":
         return name
-    tiles = " AMX" if torch.cpu.get_capabilities().get("amx_bf16") else ""
+    capabilities = getattr(torch.cpu, "get_capabilities", dict[str, bool])()  # torch 2.13
+    tiles = " AMX" if capabilities.get("amx_bf16") else ""
     return f"cpu {torch.backends.cpu.get_cpu_capability()}{tiles}"
 
 

@@ -100,7 +100,7 @@ def test_the_tunnel_knows_flowers_headers_paths_and_times() -> None:
 def test_the_supernode_keeps_a_message_that_is_forbidden_and_drops_one_that_is_gone(
     refused: str, status: int, kept: int
 ) -> None:
-    """Why the tunnel changes the status: a mended Flower drops both."""
+    """The tunnel changes the status for this; once Flower drops both messages, it need not."""
     from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects, get_object_tree
     from flwr.supercore.object_store import ObjectStoreFactory
     from flwr.supercore.retry import make_simple_http_retry_invoker

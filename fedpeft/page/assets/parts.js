@@ -25,7 +25,7 @@ function fill(cell, value, column) {
   return cell;
 }
 
-// The role is on a box around the list: on the list itself it would hide that its entries are a list.
+// On the <ul> itself role="alert" would replace its role as a list, and its entries would be in none.
 function problemList(lines) {
   const entries = lines.map((line) => el("li", {}, line));
   return lines.length ? [el("div", { role: "alert" }, el("ul", { class: "problem" }, ...entries))] : [];
