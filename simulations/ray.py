@@ -215,7 +215,7 @@ def _joins_cluster() -> bool:
 def running_ray(cpus: int) -> Iterator[None]:
     """Run Ray with ``cpus`` CPUs while the context is open, or join the cluster at RAY_ADDRESS.
 
-    Ray listens on all addresses of the machine, and a client that it accepts can run code here. So a
+    Ray listens on all addresses of the machine, and a client that it accepts can run code here. A
     Ray that is started here requires a random token, which only this process and its children know.
     Not if Ray was imported before, or RAY_AUTH_MODE is set: then Ray's own settings apply.
     """
