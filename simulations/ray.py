@@ -220,8 +220,11 @@ def running_ray(cpus: int) -> Iterator[None]:
     Not if Ray was imported before, or RAY_AUTH_MODE is set: then Ray's own settings apply.
     """
     joins, options = _joins_cluster(), {}
-    # Send no usage statistics, and silence a warning about a future version of Ray.
-    variables = {"RAY_USAGE_STATS_ENABLED": "0", "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0"}
+    variables = {
+        "RAY_worker_niceness": "0",  # of actors; at Ray's 15, other processes could starve them
+        "RAY_USAGE_STATS_ENABLED": "0",
+        "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or Ray warns about a future version
+    }
     if not joins:
         options = {"num_cpus": cpus, "include_dashboard": False}
         if "ray" not in sys.modules:  # it reads the mode once, when it is imported
