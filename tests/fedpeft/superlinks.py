@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
 
-from flwr.app import ConfigRecord, Message, RecordDict
+from flwr.app import ConfigRecord, Message, Metadata, RecordDict
+from flwr.app.message import make_message
 from flwr.supercore.constant import NOOP_FEDERATION_ID
 from flwr.supercore.inflatable.inflatable_object import (
     get_all_nested_objects,
@@ -18,6 +20,14 @@ from flwr.superlink.config_loader import get_objectstore_linkstate_factories
 from flwr.superlink.federation.noop_federation_manager import NoOpFederationManager
 
 _SUPERLINK = 1  # the sender's number
+
+
+@dataclass(frozen=True)
+class Reply:
+    """A reply that a node has announced, and the objects that the SuperLink asks for."""
+
+    session: str
+    objects: dict[str, bytes]
 
 
 @dataclass
@@ -74,6 +84,32 @@ class SuperLinkState:
                 if number in missing:
                     assert self._state.store_object(self._run, session, number, part.deflate())
         return message.metadata.message_id
+
+    def reply(self, message_id: str, node_id: int, content: RecordDict) -> Reply:
+        """Announce a node's reply, as its SuperNode does; its objects are still to be stored."""
+        metadata = Metadata(
+            self._run, "", node_id, _SUPERLINK, message_id, "", time.time(), 60.0, "query"
+        )
+        message = make_message(metadata, content)
+        with no_object_id_recompute():
+            metadata.__dict__["_message_id"] = message.object_id
+            session = self._state.start_session(self._run)
+            stored, missing = self._state.store_message_and_object_tree(
+                message, get_object_tree(message), session
+            )
+            assert stored
+            parts = get_all_nested_objects(message)
+            return Reply(session, {number: parts[number].deflate() for number in missing})
+
+    def store(self, reply: Reply, object_id: str) -> bool:
+        """Store an object of a reply; return whether the SuperLink did."""
+        return self._state.store_object(
+            self._run, reply.session, object_id, reply.objects[object_id]
+        )
+
+    def object(self, object_id: str) -> bytes | None:
+        """Return the content of an object; None if it is unknown."""
+        return self._state.object_store.get(object_id)
 
     def claim(self, node_id: int) -> list[str]:
         """Hand out the messages of a node, as for its pull; return their ids."""

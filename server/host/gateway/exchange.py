@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncGenerator, Callable, Mapping
+from contextlib import aclosing
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -73,7 +74,7 @@ class Body:
         self._pieces.clear()
         self._changed.set()
 
-    async def pieces(self) -> AsyncIterator[bytes]:
+    async def pieces(self) -> AsyncGenerator[bytes]:
         """Yield the body.
 
         Raises:
@@ -104,6 +105,23 @@ class Body:
                 await asyncio.wait_for(self._changed.wait(), self._limits.piece)
             except TimeoutError:
                 raise BodyTooSlow from None
+
+    async def head(self, size: int) -> bytes:
+        """Return the first bytes, ``size`` or more unless the body is shorter; they stay in it.
+
+        Raises:
+            BodyTooLarge: and others, as ``pieces``.
+        """
+        content = bytearray()
+        async with aclosing(self.pieces()) as pieces:
+            async for piece in pieces:
+                content += piece
+                if len(content) >= size:
+                    break
+        self._pieces.appendleft((bytes(content), 0))
+        self._waiting.bytes += len(content)
+        self._size = 0
+        return bytes(content)
 
     async def all(self, largest: int) -> bytes:
         """Return the whole body, at most ``largest`` bytes of it.

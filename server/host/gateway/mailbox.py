@@ -1,4 +1,4 @@
-"""Messages for nodes in the SuperLink's database: which wait, and which got lost on their way.
+"""Messages in the SuperLink's database: which wait for nodes, and what got lost on its way.
 
 Written against the tables of flwr 1.41; a contract test checks them with a real SuperLink state.
 """
@@ -34,10 +34,21 @@ _LOST = """
     AND NOT EXISTS (
         SELECT 1 FROM message_res WHERE reply_to_message_id = message.message_id)"""
 _AGAIN = "UPDATE message_ins SET delivered_at = '' WHERE message_id = ?"
+# An object that is part of a node's reply, and that this reply no longer waits for.
+_RECEIVED = """
+    WITH RECURSIVE whole(object_id) AS (
+        SELECT object_id FROM objects WHERE object_id = :object AND is_available = 1
+        UNION
+        SELECT parent_id FROM object_children JOIN whole ON child_id = whole.object_id)
+    SELECT 1 FROM whole JOIN message_res ON message_id = whole.object_id
+    WHERE src_node_id = :node AND NOT EXISTS (
+        SELECT 1 FROM object_push_session_roots AS root
+        JOIN object_push_session_pending AS pending USING (session_id)
+        WHERE root_object_id = message_id AND pending.object_id = :object)"""
 
 
 class Mailbox:
-    """The messages in a SuperLink's database that nodes have not received.
+    """The messages on their way in a SuperLink's database.
 
     Args:
         database: the file; it may be made later.
@@ -97,6 +108,22 @@ class Mailbox:
         for number in lost:
             self._deliveries[number] = self._deliveries.get(number, 1) + 1
         return len(lost)
+
+    def received(self, node_id: int, object_id: str) -> bool:
+        """Return whether an object of a node's reply has arrived earlier.
+
+        The SuperLink refuses an object that arrives again, and the SuperNode then gives up the
+        whole reply. But a node sends it again when only the answer got lost.
+
+        Raises:
+            sqlite3.Error: the database cannot be used, or its tables have changed.
+        """
+        asked = {"node": _signed(node_id), "object": object_id}
+        try:
+            return self._open().execute(_RECEIVED, asked).fetchone() is not None
+        except sqlite3.Error:
+            self.close()
+            raise
 
     def close(self) -> None:
         """Close the database; the next call opens it again."""

@@ -2,81 +2,29 @@
 
 from __future__ import annotations
 
-import logging
 import os
 import signal
 import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from pathlib import Path
 
 import httpx
 import pytest
-from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
-from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
+from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node as ProtoNode
-from gateways import Client, Node, make_nodes, register, resident
-from servers import server_folder, superlink
-from superlinks import SuperLinkState
-
-from fedpeft.hosting.processes import Supervisor
-from server.host import up
+from gateways import Node, resident
+from linked import PULL, Linked, linked
 
 pytestmark = pytest.mark.slow
-PULL = "/v1/fleet/pull-messages"
 NODES = 50
 
 
-@dataclass
-class Running(Client):
-    """A gateway and a SuperLink with registered nodes."""
-
-    link: SuperLinkState
-    nodes: list[Node]
-    run: int
-    superlink: int  # its process
-    supervisor: Supervisor
-
-    def pull(self, node: Node, client: httpx.Client, age: float = 0.0) -> list[str]:
-        """Return the ids of the messages that a pull gets."""
-        body = PullMessagesRequest(node=ProtoNode(node_id=node.node_id)).SerializeToString()
-        answer = client.post(PULL, content=body, headers=node.headers(age))
-        assert answer.status_code == 200, answer.text
-        messages = PullMessagesResponse.FromString(answer.content).messages_list
-        return [message.metadata.message_id for message in messages]
-
-    def confirm(self, node: Node, client: httpx.Client, message: str) -> None:
-        request = ConfirmMessageReceivedRequest(
-            node=ProtoNode(node_id=node.node_id), run_id=self.run, message_object_id=message
-        )
-        path = "/v1/fleet/confirm-message-received"
-        answer = client.post(path, content=request.SerializeToString(), headers=node.headers())
-        assert answer.status_code == 200, answer.text
-
-
 @pytest.fixture(scope="module")
-def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
-    folder = tmp_path_factory.mktemp("holding")
-    state = server_folder(folder)
-    link = SuperLinkState(state.path / "superlink.db")
-    nodes = make_nodes(folder, *(f"node{number}" for number in range(NODES)))
-    for node in nodes:
-        node.node_id = link.register(node.pem)
-    register(state.path, nodes)
-    run = link.start_run()
-    supervisor = Supervisor([up.gateway(state, 64)], logging.getLogger("test"), backoff=[0.1])
-    ready = threading.Event()
-    thread = threading.Thread(target=supervisor.run, args=(ready.set,))
-    with superlink(state) as process:
-        thread.start()
-        try:
-            assert ready.wait(20)
-            yield Running(state, link, nodes, run, process.pid, supervisor)
-        finally:
-            supervisor.stop()
-            thread.join(20)
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Linked]:
+    with linked(tmp_path_factory.mktemp("holding"), NODES) as made:
+        yield made
 
 
 def seconds(pid: int) -> float:
@@ -86,7 +34,7 @@ def seconds(pid: int) -> float:
 
 
 @pytest.mark.parametrize("http2", [False, True])
-def test_50_held_pulls_cost_little_and_are_answered_at_once(running: Running, http2: bool) -> None:
+def test_50_held_pulls_cost_little_and_are_answered_at_once(running: Linked, http2: bool) -> None:
     gateway = running.supervisor.pids["gateway"]
     arrived: dict[str, float] = {}
     all_sent = threading.Event()
@@ -118,14 +66,14 @@ def test_50_held_pulls_cost_little_and_are_answered_at_once(running: Running, ht
     assert resident(gateway) < 200
 
 
-def test_hold_ends_before_the_signature_expires(running: Running) -> None:
+def test_hold_ends_before_the_signature_expires(running: Linked) -> None:
     with running.http() as client:
         start = time.monotonic()
         assert running.pull(running.nodes[0], client, age=297.0) == []
         assert 2.0 < time.monotonic() - start < 6.0
 
 
-def test_message_that_waits_already_is_delivered_at_once(running: Running) -> None:
+def test_message_that_waits_already_is_delivered_at_once(running: Linked) -> None:
     node = running.nodes[0]
     sent = running.link.send(node.node_id, text="waiting")
     with running.http() as client:
@@ -135,7 +83,7 @@ def test_message_that_waits_already_is_delivered_at_once(running: Running) -> No
         running.confirm(node, client, sent)
 
 
-def test_later_pull_of_a_node_ends_its_earlier_one(running: Running) -> None:
+def test_later_pull_of_a_node_ends_its_earlier_one(running: Linked) -> None:
     """As after a lost connection that the gateway has not noticed."""
     node = running.nodes[1]
     with ThreadPoolExecutor() as pool, running.http() as one, running.http() as two:
@@ -148,7 +96,7 @@ def test_later_pull_of_a_node_ends_its_earlier_one(running: Running) -> None:
         running.confirm(node, two, sent)
 
 
-def test_message_lost_on_the_way_is_delivered_again(running: Running) -> None:
+def test_message_lost_on_the_way_is_delivered_again(running: Linked) -> None:
     node = running.nodes[2]
     sent = running.link.send(node.node_id, text="lost")
     with running.http() as client:
@@ -159,7 +107,7 @@ def test_message_lost_on_the_way_is_delivered_again(running: Running) -> None:
         assert running.pull(node, client, age=297.0) == []
 
 
-def test_message_of_a_killed_gateway_is_delivered_again(running: Running) -> None:
+def test_message_of_a_killed_gateway_is_delivered_again(running: Linked) -> None:
     """The gateway dies between the SuperLink's answer and the node."""
     node = running.nodes[3]
     sent = running.link.send(node.node_id, text="killed")
@@ -179,7 +127,7 @@ def test_message_of_a_killed_gateway_is_delivered_again(running: Running) -> Non
     assert running.supervisor.pids["gateway"] != before
 
 
-def test_disconnected_pull_takes_no_message(running: Running) -> None:
+def test_disconnected_pull_takes_no_message(running: Linked) -> None:
     node = running.nodes[4]
     with running.http(timeout=1.0) as client, pytest.raises(httpx.ReadTimeout):
         running.pull(node, client)
@@ -190,7 +138,7 @@ def test_disconnected_pull_takes_no_message(running: Running) -> None:
     running.link.confirm(sent)
 
 
-def test_node_cannot_pull_the_messages_of_another(running: Running) -> None:
+def test_node_cannot_pull_the_messages_of_another(running: Linked) -> None:
     one, two = running.nodes[5:7]
     sent = running.link.send(two.node_id, text="for two")
     body = PullMessagesRequest(node=ProtoNode(node_id=two.node_id)).SerializeToString()

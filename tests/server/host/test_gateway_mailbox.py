@@ -7,6 +7,7 @@ import time
 from pathlib import Path
 
 import pytest
+from flwr.app import ConfigRecord, RecordDict
 from superlinks import SuperLinkState
 
 from server.host.gateway.mailbox import Mailbox
@@ -98,6 +99,40 @@ def test_message_that_a_node_never_confirms_is_handed_out_five_times(
     mailbox.close()
 
 
+def test_object_has_arrived_once_its_node_no_longer_owes_it(
+    state: SuperLinkState, mailbox: Mailbox
+) -> None:
+    """The SuperLink itself refuses an object that arrives again; replies may share objects."""
+    node, other = two_nodes(state)
+    shared = RecordDict({"same": ConfigRecord({"text": "of both nodes"})})
+    ours = state.reply(state.send(node), node, shared)
+    theirs = state.reply(state.send(other), other, shared)
+    common = sorted(ours.objects.keys() & theirs.objects.keys())
+    assert common and ours.objects.keys() - theirs.objects.keys()
+    for part in common:
+        assert not mailbox.received(node, part) and not mailbox.received(other, part)
+        assert state.store(ours, part) and not state.store(ours, part)
+        assert mailbox.received(node, part)
+        assert not mailbox.received(other, part)  # the SuperLink still waits for it
+        assert state.store(theirs, part)
+        assert mailbox.received(other, part)
+    mailbox.close()
+
+
+def test_object_that_no_reply_of_the_node_has_did_not_arrive(
+    state: SuperLinkState, mailbox: Mailbox
+) -> None:
+    node, other = two_nodes(state)
+    reply = state.reply(state.send(node), node, RecordDict({"c": ConfigRecord({"text": "mine"})}))
+    for part in reply.objects:
+        assert state.store(reply, part)
+        assert mailbox.received(node, part)
+        assert not mailbox.received(other, part)
+    assert not mailbox.received(node, "0" * 64)
+    assert not mailbox.received(node, state.send(node))  # the server's own message
+    mailbox.close()
+
+
 def test_look_without_a_change_is_quick(state: SuperLinkState, mailbox: Mailbox) -> None:
     node, _ = two_nodes(state)
     state.send(node)
@@ -111,11 +146,16 @@ def test_look_without_a_change_is_quick(state: SuperLinkState, mailbox: Mailbox)
 
 def test_missing_database_and_other_tables_are_errors(tmp_path: Path) -> None:
     mailbox = Mailbox(tmp_path / "superlink.db")
-    for call in (mailbox.waiting, lambda: mailbox.deliver_again(1)):
+    calls = (
+        mailbox.waiting,
+        lambda: mailbox.deliver_again(1),
+        lambda: mailbox.received(1, "0" * 64),
+    )
+    for call in calls:
         with pytest.raises(sqlite3.Error):
             call()
     sqlite3.connect(tmp_path / "superlink.db").close()
-    for call in (mailbox.waiting, lambda: mailbox.deliver_again(1)):
+    for call in calls:
         with pytest.raises(sqlite3.Error):
             call()
     assert not list(tmp_path.glob("*.db-wal"))
