@@ -221,7 +221,7 @@ def running_ray(cpus: int) -> Iterator[None]:
     """
     joins, options = _joins_cluster(), {}
     variables = {
-        "RAY_worker_niceness": "0",  # of actors; at Ray's 15, other processes could starve them
+        "RAY_worker_niceness": "0",  # at 15, Ray's default, busy programs starve actors
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or Ray warns about a future version
     }

@@ -23,8 +23,8 @@ _SUPERLINK = 1  # the sender's number
 
 
 @dataclass(frozen=True)
-class Reply:
-    """A reply that a node has announced, and the objects that the SuperLink asks for."""
+class Announced:
+    """An announced reply: its session, and the objects that the SuperLink needs."""
 
     session: str
     objects: dict[str, bytes]
@@ -85,23 +85,33 @@ class SuperLinkState:
                     assert self._state.store_object(self._run, session, number, part.deflate())
         return message.metadata.message_id
 
-    def reply(self, message_id: str, node_id: int, content: RecordDict) -> Reply:
-        """Announce a node's reply, as its SuperNode does; its objects are still to be stored."""
+    def reply(self, message_id: str, node_id: int, content: RecordDict) -> Message:
+        """Return a node's reply to a message, as its SuperNode makes it."""
         metadata = Metadata(
             self._run, "", node_id, _SUPERLINK, message_id, "", time.time(), 60.0, "query"
         )
-        message = make_message(metadata, content)
+        reply = make_message(metadata, content)
         with no_object_id_recompute():
-            metadata.__dict__["_message_id"] = message.object_id
-            session = self._state.start_session(self._run)
-            stored, missing = self._state.store_message_and_object_tree(
-                message, get_object_tree(message), session
-            )
-            assert stored
-            parts = get_all_nested_objects(message)
-            return Reply(session, {number: parts[number].deflate() for number in missing})
+            metadata.__dict__["_message_id"] = reply.object_id
+        return reply
 
-    def store(self, reply: Reply, object_id: str) -> bool:
+    def announce(self, reply: Message) -> Announced:
+        """Announce a reply, as for its node's request."""
+        session = self._state.start_session(self._run)
+        with no_object_id_recompute():
+            _, missing = self._state.store_message_and_object_tree(
+                reply, get_object_tree(reply), session
+            )
+            parts = get_all_nested_objects(reply)
+            return Announced(session, {number: parts[number].deflate() for number in missing})
+
+    def ask(self, message_id: str) -> bool:
+        """Ask for the reply to a message, as a ServerApp does; return whether there is one."""
+        replies = self._state.get_message_res({message_id}, self._run)
+        self._state.delete_messages({message_id})
+        return not any(reply.has_error() for reply in replies)
+
+    def store(self, reply: Announced, object_id: str) -> bool:
         """Store an object of a reply; return whether the SuperLink did."""
         return self._state.store_object(
             self._run, reply.session, object_id, reply.objects[object_id]

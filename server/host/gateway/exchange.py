@@ -49,6 +49,7 @@ class Body:
         self._changed = asyncio.Event()
         self._ended = self._broken = False
         self._size = 0
+        self._start: float | None = None  # time of the event loop
 
     def add(self, piece: bytes, cost: int) -> None:
         """Append a piece; ``cost`` is what ``taken`` gets when the handler takes it."""
@@ -83,7 +84,7 @@ class Body:
             Disconnected: the client went away.
         """
         clock = asyncio.get_running_loop().time
-        start = clock()
+        self._start = clock() if self._start is None else self._start
         while True:
             while self._pieces:
                 piece, cost = self._pieces.popleft()
@@ -98,7 +99,7 @@ class Body:
             if self._ended:
                 return
             enough = self._size / self._limits.slowest
-            if clock() - start > self._limits.piece + enough:
+            if clock() - self._start > self._limits.piece + enough:
                 raise BodyTooSlow
             self._changed.clear()
             try:
@@ -106,11 +107,11 @@ class Body:
             except TimeoutError:
                 raise BodyTooSlow from None
 
-    async def head(self, size: int) -> bytes:
-        """Return the first bytes, ``size`` or more unless the body is shorter; they stay in it.
+    async def peek(self, size: int) -> bytes:
+        """Return at least the first ``size`` bytes, or the whole body, without consuming them.
 
         Raises:
-            BodyTooLarge: and others, as ``pieces``.
+            BodyTooSlow: and others, as ``pieces``.
         """
         content = bytearray()
         async with aclosing(self.pieces()) as pieces:
@@ -118,9 +119,10 @@ class Body:
                 content += piece
                 if len(content) >= size:
                     break
-        self._pieces.appendleft((bytes(content), 0))
-        self._waiting.bytes += len(content)
-        self._size = 0
+        if content:
+            self._pieces.appendleft((bytes(content), 0))
+            self._waiting.bytes += len(content)
+            self._size = 0
         return bytes(content)
 
     async def all(self, largest: int) -> bytes:
@@ -169,3 +171,12 @@ class Exchange:
     length: int | None
     body: Body
     answer: Answer
+
+    async def respond(self, content: bytes) -> int:
+        """Answer with a message of Protocol Buffers; return the status."""
+        length = (b"content-length", b"%d" % len(content))
+        await self.answer.start(200, [(b"content-type", b"application/protobuf"), length])
+        if content:
+            await self.answer.send(content)
+        await self.answer.end()
+        return 200

@@ -13,16 +13,13 @@ from server.host.gateway.exchange import BodyTooLarge, BodyTooSlow, Disconnected
 from server.host.gateway.holding import Holding
 from server.host.gateway.limits import Rate
 from server.host.gateway.mailbox import Mailbox
+from server.host.gateway.replies import PATHS, START, amended
 from server.host.gateway.upstream import Upstream
 
-PULL, PUSH_OBJECT = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
+PULL = "/v1/fleet/pull-messages"
 _OPEN = re.compile(r"/v1/fleet/[a-z-]{1,40}")
 _PULL_BYTES = 4096  # of the body of a pull; it has 11
 _SPARE = 5.0  # seconds of a signature's time left when a held pull reaches the SuperLink
-# A PushObjectRequest begins with its node, its run and, after these two bytes, the object's id.
-_OBJECT_ID = re.compile(rb"\x1a\x40([0-9a-f]{64})")
-_HEAD = 128  # bytes of a PushObjectRequest; the id ends earlier
-_STORED = b"\x08\x01"  # a PushObjectResponse
 _LARGE = "the message is too large (fedpeft server up --max-body)"
 _BUSY = "too many requests or connections"
 # Of answers of the SuperLink itself.
@@ -62,8 +59,8 @@ class Fleet:
             admitted = self._admit(connection, exchange)
             if exchange.path == PULL:
                 status = await self._pull(connection, exchange, admitted)
-            elif exchange.path == PUSH_OBJECT and await self._again(connection, exchange, admitted):
-                status = await _answer(exchange, _STORED)
+            elif exchange.path in PATHS:
+                status = await self._reply(connection, exchange)
             else:
                 status = await self._upstream.forward(exchange, connection.address)
             if not 200 <= status < 300:
@@ -109,24 +106,22 @@ class Fleet:
                 _warn(connection, error)
         hold = min(connection.door.limits.hold, admitted.seconds - _SPARE)
         if not await self._holding.message(node, hold):
-            return await _answer(exchange, b"")
+            return await exchange.respond(b"")
         async with self._pulls[node]:
             return await self._upstream.forward(exchange, connection.address, body)
 
-    async def _again(self, connection: Connection, exchange: Exchange, admitted: Admitted) -> bool:
-        """Read a pushed object if it has arrived before; return whether it has."""
-        object_id = _OBJECT_ID.search(await exchange.body.head(_HEAD))
-        try:
-            received = object_id is not None and self._mailbox.received(
-                admitted.node.node_id, object_id[1].decode()
-            )
-        except sqlite3.Error as error:
-            _warn(connection, error)
-            return False
-        if received:
-            async for _ in exchange.body.pieces():
-                pass
-        return received
+    async def _reply(self, connection: Connection, exchange: Exchange) -> int:
+        """Pass a part of a reply on; the node may send it again, see ``replies``."""
+        start = await exchange.body.peek(START)
+
+        def amend(answer: bytes) -> bytes:
+            try:
+                return amended(self._mailbox, exchange.path, start, answer)
+            except sqlite3.Error as error:
+                _warn(connection, error)
+                return answer
+
+        return await self._upstream.forward(exchange, connection.address, amend=amend)
 
     async def _refuse(self, connection: Connection, exchange: Exchange, refused: Refused) -> None:
         self._log(connection, exchange, refused.status, str(refused))
@@ -142,16 +137,6 @@ class Fleet:
         connection.door.refusals.log(
             connection.address, exchange.method, exchange.path, status, reason
         )
-
-
-async def _answer(exchange: Exchange, content: bytes) -> int:
-    """Answer a request in place of the SuperLink; return the status."""
-    length = (b"content-length", b"%d" % len(content))
-    await exchange.answer.start(200, [(b"content-type", b"application/protobuf"), length])
-    if content:
-        await exchange.answer.send(content)
-    await exchange.answer.end()
-    return 200
 
 
 def _warn(connection: Connection, error: sqlite3.Error) -> None:

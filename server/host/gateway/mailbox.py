@@ -1,4 +1,4 @@
-"""Messages in the SuperLink's database: which wait for nodes, and what got lost on its way.
+"""Messages in the SuperLink's database: which wait for nodes, and what got lost on the way.
 
 Written against the tables of flwr 1.41; a contract test checks them with a real SuperLink state.
 """
@@ -34,17 +34,10 @@ _LOST = """
     AND NOT EXISTS (
         SELECT 1 FROM message_res WHERE reply_to_message_id = message.message_id)"""
 _AGAIN = "UPDATE message_ins SET delivered_at = '' WHERE message_id = ?"
-# An object that is part of a node's reply, and that this reply no longer waits for.
-_RECEIVED = """
-    WITH RECURSIVE whole(object_id) AS (
-        SELECT object_id FROM objects WHERE object_id = :object AND is_available = 1
-        UNION
-        SELECT parent_id FROM object_children JOIN whole ON child_id = whole.object_id)
-    SELECT 1 FROM whole JOIN message_res ON message_id = whole.object_id
-    WHERE src_node_id = :node AND NOT EXISTS (
-        SELECT 1 FROM object_push_session_roots AS root
-        JOIN object_push_session_pending AS pending USING (session_id)
-        WHERE root_object_id = message_id AND pending.object_id = :object)"""
+_NEEDED = """
+    SELECT session_id, object_id FROM object_push_session_roots
+    JOIN object_push_session_pending USING (session_id) WHERE root_object_id = ?"""
+_HAS = "SELECT 1 FROM objects WHERE object_id = ? AND is_available = 1"
 
 
 class Mailbox:
@@ -91,11 +84,7 @@ class Mailbox:
         Raises:
             sqlite3.Error: the database cannot be used, or its tables have changed.
         """
-        try:
-            rows = self._open().execute(_LOST, (_signed(node_id), time.time())).fetchall()
-        except sqlite3.Error:
-            self.close()
-            raise
+        rows = self._read(_LOST, _signed(node_id), time.time())
         lost = [number for (number,) in rows if self._deliveries.get(number, 1) < _ATTEMPTS]
         if not lost:
             return 0
@@ -109,18 +98,22 @@ class Mailbox:
             self._deliveries[number] = self._deliveries.get(number, 1) + 1
         return len(lost)
 
-    def received(self, node_id: int, object_id: str) -> bool:
-        """Return whether an object of a node's reply has arrived earlier.
-
-        The SuperLink refuses an object that arrives again, and the SuperNode then gives up the
-        whole reply. But a node sends it again when only the answer got lost.
+    def needed(self, message_id: str) -> tuple[str, list[str]]:
+        """Return the objects of an announced reply that have not arrived, and their push session.
 
         Raises:
-            sqlite3.Error: the database cannot be used, or its tables have changed.
+            sqlite3.Error: the database cannot be read, or its tables have changed.
         """
-        asked = {"node": _signed(node_id), "object": object_id}
+        rows = self._read(_NEEDED, message_id)
+        return (rows[0][0] if rows else ""), [object_id for _, object_id in rows]
+
+    def has_object(self, object_id: str) -> bool:
+        """Return whether an object has arrived and was not fetched yet; errors as ``needed``."""
+        return bool(self._read(_HAS, object_id))
+
+    def _read(self, query: str, *values: object) -> list[tuple[str, ...]]:
         try:
-            return self._open().execute(_RECEIVED, asked).fetchone() is not None
+            return self._open().execute(query, values).fetchall()
         except sqlite3.Error:
             self.close()
             raise

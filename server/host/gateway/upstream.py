@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 import httpx
 
@@ -47,13 +47,20 @@ class Upstream:
         """Close all connections."""
         await self._client.aclose()
 
-    async def forward(self, exchange: Exchange, address: str, body: bytes | None = None) -> int:
+    async def forward(
+        self,
+        exchange: Exchange,
+        address: str,
+        body: bytes | None = None,
+        amend: Callable[[bytes], bytes] | None = None,
+    ) -> int:
         """Pass a request on and its response back; return the status.
 
         Args:
             exchange: the request.
             address: of the client.
             body: of the request, if it was read already.
+            amend: returns what to send in place of the body of an answer 200.
 
         Raises:
             Refused: 502 or 504, the SuperLink does not answer.
@@ -73,6 +80,8 @@ class Upstream:
             )
             async with self._sent(request) as response:
                 pause = next(pauses, None) if response.status_code == 500 else None
+                if pause is None and amend is not None and response.status_code == 200:
+                    return await exchange.respond(amend(await _content(response)))
                 if pause is None:
                     return await _answer(exchange, response)
             await asyncio.sleep(pause)
@@ -96,13 +105,24 @@ async def _answer(exchange: Exchange, response: httpx.Response) -> int:
     """Pass a response back; return its status."""
     answer = exchange.answer
     await answer.start(response.status_code, _passing(response.headers.raw, _RESPONSE))
-    try:
+    with _broken_off():
         async for piece in response.aiter_raw():
             await answer.send(piece)
-    except httpx.HTTPError:
-        raise ConnectionError("the SuperLink's response broke off") from None
     await answer.end()
     return response.status_code
+
+
+async def _content(response: httpx.Response) -> bytes:
+    with _broken_off():
+        return await response.aread()
+
+
+@contextmanager
+def _broken_off() -> Iterator[None]:
+    try:
+        yield
+    except httpx.HTTPError:
+        raise ConnectionError("the SuperLink's response broke off") from None
 
 
 def _passing(headers: object, names: set[bytes]) -> Headers:

@@ -99,37 +99,26 @@ def test_message_that_a_node_never_confirms_is_handed_out_five_times(
     mailbox.close()
 
 
-def test_object_has_arrived_once_its_node_no_longer_owes_it(
+def test_objects_of_a_reply_are_needed_until_they_arrive(
     state: SuperLinkState, mailbox: Mailbox
 ) -> None:
-    """The SuperLink itself refuses an object that arrives again; replies may share objects."""
-    node, other = two_nodes(state)
-    shared = RecordDict({"same": ConfigRecord({"text": "of both nodes"})})
-    ours = state.reply(state.send(node), node, shared)
-    theirs = state.reply(state.send(other), other, shared)
-    common = sorted(ours.objects.keys() & theirs.objects.keys())
-    assert common and ours.objects.keys() - theirs.objects.keys()
-    for part in common:
-        assert not mailbox.received(node, part) and not mailbox.received(other, part)
-        assert state.store(ours, part) and not state.store(ours, part)
-        assert mailbox.received(node, part)
-        assert not mailbox.received(other, part)  # the SuperLink still waits for it
-        assert state.store(theirs, part)
-        assert mailbox.received(other, part)
-    mailbox.close()
-
-
-def test_object_that_no_reply_of_the_node_has_did_not_arrive(
-    state: SuperLinkState, mailbox: Mailbox
-) -> None:
-    node, other = two_nodes(state)
-    reply = state.reply(state.send(node), node, RecordDict({"c": ConfigRecord({"text": "mine"})}))
-    for part in reply.objects:
-        assert state.store(reply, part)
-        assert mailbox.received(node, part)
-        assert not mailbox.received(other, part)
-    assert not mailbox.received(node, "0" * 64)
-    assert not mailbox.received(node, state.send(node))  # the server's own message
+    """Also after the ServerApp has asked, when the SuperLink has forgotten the announcement."""
+    node, _ = two_nodes(state)
+    sent = state.send(node)
+    reply = state.reply(sent, node, RecordDict({"c": ConfigRecord({"text": "an answer"})}))
+    announced = state.announce(reply)
+    assert state.ask(sent) and not state.ask(sent)
+    left = set(announced.objects)
+    for part in announced.objects:
+        session, needed = mailbox.needed(reply.metadata.message_id)
+        assert (session, set(needed)) == (announced.session, left)
+        assert not mailbox.has_object(part)
+        assert state.store(announced, part) and not state.store(announced, part)
+        assert mailbox.has_object(part)
+        left.remove(part)
+    assert mailbox.needed(reply.metadata.message_id) == ("", [])
+    state.confirm(reply.metadata.message_id)  # the ServerApp has fetched all
+    assert not any(mailbox.has_object(part) for part in announced.objects)
     mailbox.close()
 
 
@@ -149,7 +138,8 @@ def test_missing_database_and_other_tables_are_errors(tmp_path: Path) -> None:
     calls = (
         mailbox.waiting,
         lambda: mailbox.deliver_again(1),
-        lambda: mailbox.received(1, "0" * 64),
+        lambda: mailbox.needed("0" * 64),
+        lambda: mailbox.has_object("0" * 64),
     )
     for call in calls:
         with pytest.raises(sqlite3.Error):
