@@ -34,7 +34,8 @@ class Upstream:
         self._client = httpx.AsyncClient(
             base_url=f"https://127.0.0.1:{state.ports['control']}",
             verify=ssl.create_default_context(cafile=state.ca),
-            timeout=httpx.Timeout(60.0, connect=5.0, read=120.0),
+            # A SuperLink that has ended refuses at once; a busy one may be slow to accept.
+            timeout=httpx.Timeout(60.0, connect=30.0, read=120.0),
             limits=httpx.Limits(
                 max_connections=_CONNECTIONS,
                 max_keepalive_connections=_CONNECTIONS,
