@@ -1,9 +1,10 @@
 # Every target makes the environment in .venv first, so each works in a fresh clone.
 PYTHON ?= python3
 BIN := .venv/bin
-PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest -n 2
+PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
+GROUPS_OF_TESTS := HF_HUB_OFFLINE=1 $(BIN)/python tests/groups.py
 
-.PHONY: help install demo test test-fast test-all lint docs clean
+.PHONY: help install demo test test-fast test-all test-changed gate lint docs clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -13,14 +14,20 @@ install: .venv/.installed  ## Make .venv with everything for tests and docs
 demo: .venv/.demo-installed  ## Fine-tune MiniLM over eight simulated clients
 	HF_HUB_OFFLINE=1 $(BIN)/fedpeft simulate simulations/demo.toml
 
-test: .venv/.installed  ## Run the tests of every feature, about twenty minutes
-	$(PYTEST) -m "not long"
+test: .venv/.installed  ## Run the tests of every feature, about eight minutes
+	$(PYTEST) -n 2 -m "not long"
 
-test-fast: .venv/.installed  ## Run the quick tests, about ten minutes
-	$(PYTEST) -m "not long and not slow"
+test-fast: .venv/.installed  ## Run the quick tests, to run all day
+	$(PYTEST) -n 2 -m "not long and not slow"
 
-test-all: .venv/.installed  ## Run all tests: also kills, deployments, browsers, real weights
-	$(PYTEST) -n 3 --dist loadfile --no-loadscope-reorder
+test-all: test  ## Run all tests: also kills, deployments, browsers; record the groups that pass
+	$(GROUPS_OF_TESTS) all
+
+test-changed: .venv/.installed  ## Run the groups of long tests that changes may have broken
+	$(GROUPS_OF_TESTS) changed
+
+gate: .venv/.installed  ## Run a deployment with kills and each page in a browser, six minutes
+	$(PYTEST) -m gate
 
 lint: .venv/.installed  ## Check style and types
 	$(BIN)/ruff check .

@@ -18,7 +18,6 @@ os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
 from fedpeft.experiment.config import Experiment
 
 TESTS = Path(__file__).resolve().parent
-WAITING = tuple(f"tests/deployment/test_{name}" for name in ("async_kills", "hanging", "kills"))
 QUICK = [
     "backbone=tiny",
     "task.train_limit=120",
@@ -30,36 +29,6 @@ QUICK = [
     "engine.threads=1",
     "output.plots=false",
 ]
-
-
-@pytest.hookimpl(optionalhook=True)
-def pytest_xdist_make_scheduler(config: pytest.Config, log: object) -> object:
-    """Give whole files to the processes of ``--dist loadfile``, and deployments to two of them.
-
-    Those of the first group mostly wait until Flower takes a node to be gone. More deployments at
-    the same time would need more than two cores, and the tests wait for nodes that answer within
-    seconds.
-    """
-    from xdist.scheduler import LoadFileScheduling
-
-    class TwoDeployments(LoadFileScheduling):
-        def _split_scope(self, nodeid: str) -> str:
-            if nodeid.startswith(WAITING):
-                return "waiting"
-            deployed = nodeid.startswith("tests/deployment/")
-            return "deployment" if deployed else super()._split_scope(nodeid)
-
-    return TwoDeployments(config, log) if config.getvalue("dist") == "loadfile" else None
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Order tests: deployments, which take longest; quick files; files with other long tests.
-
-    Thus no long test runs beside two deployments. ``--dist loadfile`` keeps the order only with
-    ``--no-loadscope-reorder``.
-    """
-    long = {item.path for item in items if item.get_closest_marker("long")}
-    items.sort(key=lambda item: (item.path.parent.name != "deployment", item.path in long))
 
 
 @pytest.hookimpl(trylast=True)
