@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from disturbed import Seen, held, pid_of
+from disturbed import Seen, gates, pid_of
 from replay import simulated
 
 from clients.folder import NodeFolder
@@ -99,12 +99,14 @@ def took_part(deployed: Deployment, run: str) -> list[int]:
 def test_a_node_killed_before_unmasking_is_in_the_sum_and_comes_back(
     deployed: Deployment, tmp_path: Path
 ) -> None:
-    settings, before = [*SETTINGS, SAME_NOISE, "federation.rounds=3"], seen(deployed)
-    deployed.submit("killed", settings)
-    with held(deployed, "killed", 1, before, "site0"):
+    settings = [*SETTINGS, SAME_NOISE, "federation.rounds=3"]
+    with gates(deployed, "killed", "site0") as gate:
+        deployed.submit("killed", settings)
+        gate.begun(1, "site0")
         wait_for_updates(deployed, "killed", 4)  # those of the others
         deployed.kill_tree("site4")
-    with held(deployed, "killed", 2, before, "site0"):  # without site4
+        gate.next("site0")
+        gate.begun(2, "site0")  # without site4
         gone = seen(deployed)
         deployed.start("site4", *node_up(deployed, "site4"))
         deployed.wait_for("server", "Activated node_id", gone["server"])
@@ -126,13 +128,13 @@ def test_a_server_app_killed_before_unmasking_resumes_to_the_same_bits(
     deployed: Deployment, tmp_path: Path
 ) -> None:
     """Each node has trained and paid once; those that answered replay what they have stored."""
-    settings, before = (
-        [*SETTINGS, SAME_NOISE, "federation.rounds=2", "local.lr=0.002"],
-        seen(deployed),
-    )
+    settings = [*SETTINGS, SAME_NOISE, "federation.rounds=2", "local.lr=0.002"]
     paid = charges(deployed)
-    deployed.submit("resumed", settings)
-    with held(deployed, "resumed", 2, before, "site0"):
+    with gates(deployed, "resumed", "site0") as gate:
+        deployed.submit("resumed", settings)
+        gate.begun(1, "site0")
+        gate.next("site0")
+        gate.begun(2, "site0")
         wait_for_updates(deployed, "resumed", 4)
         kill(pid_of(deployed, "server", "server.process"))
     deployed.finish("resumed", expect=1)
