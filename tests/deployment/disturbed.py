@@ -8,12 +8,16 @@ import os
 import threading
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
 from clients.folder import NodeFolder
 from clients.traffic import recorded
+from fedpeft.hosting.timing import Timing
 from simulations.loopback import PATIENCE, Deployment, deployment, until
 
+#: A question to Flower takes 2 s of a processor, so they are not as frequent as the other pauses.
+TIMING = replace(Timing().scaled(0.1), questions=5.0)
 PARTS = {"north": 0, "south": 1}
 SETTINGS = [
     "backbone=tiny",
@@ -34,7 +38,7 @@ Seen = dict[str, int]
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[Deployment]:
     """Yield a deployment with a server and the nodes of ``PARTS``."""
-    with deployment(folder) as made:
+    with deployment(folder, timing=TIMING) as made:
         for name in PARTS:
             made.add_node(name)
             start(made, name)

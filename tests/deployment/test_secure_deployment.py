@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from disturbed import Seen, gates, pid_of
+from disturbed import TIMING, Seen, gates, pid_of
 from replay import simulated
 
 from clients.folder import NodeFolder
@@ -20,7 +20,7 @@ from simulations.processes import kill
 
 pytestmark = pytest.mark.long
 NODES = {f"site{k}": k for k in range(5)}
-WAIT = 45  # seconds for a node that does not answer a question about keys
+WAIT = 240  # seconds for a node that does not answer a question about keys
 SETTINGS = [
     "backbone=tiny",
     "method.d=16",
@@ -47,13 +47,14 @@ EVERYBODY = {(number, client) for number in (1, 2, 3) for client in NODES.values
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Start a server and five nodes, whose rosters have all of their keys."""
-    with deployment(tmp_path_factory.mktemp("secure")) as made:
+    with deployment(tmp_path_factory.mktemp("secure"), timing=TIMING) as made:
         public = []
         for name in NODES:
             public.append(make_node(made.keys, name)[1].read_text())
             add_node(made.state, made.keys / f"{name}.pub")
         for name in NODES:
             roster(made, name).write_text("".join(public))
+            made.write_timing(name)
             made.start(name, *node_up(made, name))
         for name in NODES:
             made.wait_for(name, "the node is up")
