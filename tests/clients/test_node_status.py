@@ -82,7 +82,7 @@ def test_a_node_from_its_start_to_its_end(tmp_path: Path, quick: Callable[..., E
         worker = pids(state)["worker"]
         assert worker is not None
         os.kill(worker, signal.SIGKILL)
-        eventually(lambda: not is_up(state))
+        eventually(lambda: pids(state)["worker"] not in (worker, None))
         eventually(lambda: is_up(state))
         described = describe_node(state)
         assert described["children"]["worker"]["restarts"] == 1

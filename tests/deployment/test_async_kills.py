@@ -9,11 +9,10 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
 
 import disturbed
 import pytest
-from disturbed import PARTS, gates, pid_of, start, two_nodes
+from disturbed import PARTS, gates, pid_of, start
 from ledgerwatch import LedgerWatch, steps_held, steps_reported
 
 from clients.folder import NodeFolder
@@ -26,13 +25,6 @@ ROUNDS, STEPS = 8, 200
 SETTINGS = [*disturbed.SETTINGS, *disturbed.PRIVATE, f"federation.rounds={ROUNDS}"]
 SETTINGS += [f"local.steps={STEPS}", "federation.mode=async", "federation.buffer=1"]
 DIED = "--resume continues after its last round"
-
-
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Start a server and two nodes for all tests of this file."""
-    with two_nodes(tmp_path_factory.mktemp("async")) as made:
-        yield made
 
 
 def replies(deployed: Deployment, run: str) -> Counter[int]:

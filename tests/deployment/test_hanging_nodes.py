@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import disturbed
 import pytest
 from cryptography.hazmat.primitives import serialization
-from disturbed import gates, two_nodes
+from disturbed import gates
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
@@ -28,12 +27,6 @@ TIMEOUT = 60  # seconds; the other node needs a few of them
 FLOWERS = 180  # seconds that Flower waits for the objects of a reply
 SETTINGS = [*disturbed.SETTINGS, f"federation.timeout={TIMEOUT}", "federation.min_success=1"]
 SETTINGS += ["local.steps=5"]
-
-
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with two_nodes(tmp_path_factory.mktemp("hanging")) as made:
-        yield made
 
 
 def silent(client: int) -> dict[str, object]:

@@ -12,12 +12,11 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import disturbed
 import pytest
-from disturbed import PARTS, gates, pid_of, seen, start, two_nodes
+from disturbed import PARTS, gates, pid_of, seen, start
 from ledgerwatch import LedgerWatch, steps_held, steps_reported
 from replay import Trained, simulated, trained
 
@@ -33,13 +32,6 @@ SLOPES += ["local.max_grad_norm=0", "local.lr=0.001"]
 PRIVATE = [*disturbed.PRIVATE, "federation.rounds=3"]
 EVERYBODY: set[Trained] = {(1, 0), (1, 1), (2, 0), (2, 1)}
 DIED = "stopped: the server app died; the same command with --resume continues after its last round"
-
-
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Start a server and two nodes for all tests of this file."""
-    with two_nodes(tmp_path_factory.mktemp("kills")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -198,10 +190,11 @@ def test_slopes_both_ways_survive_server_app_worker_and_a_lost_reference(
 def test_killing_a_node_never_loses_a_privacy_charge(deployed: Deployment) -> None:
     settings, run = [*SETTINGS, *PRIVATE], deployed.state / "runs" / "private"
     nodes = {client: deployed.node(name) for name, client in PARTS.items()}
+    paid = [steps_held(nodes[0]), steps_held(nodes[1])]
     with LedgerWatch(run, nodes) as watch:
         with gates(deployed, "private", "south") as gate:  # which keeps the first round open
             deployed.submit("private", settings)
-            until(lambda: steps_held(nodes[0]) == 200, "the charge of round 1")
+            until(lambda: steps_held(nodes[0]) == paid[0] + 200, "the charge of round 1")
             kill(pid_of(deployed, "north", "clients.worker"))
             gate.answered(1, "north")
             gate.shut("north")  # which keeps the second round open
@@ -209,7 +202,7 @@ def test_killing_a_node_never_loses_a_privacy_charge(deployed: Deployment) -> No
             gate.answered(1, "south")
             gate.shut("south")  # which keeps the third round open, if not the second
             gate.open("north")
-            until(lambda: steps_held(nodes[0]) >= 400, "the charge of round 2")
+            until(lambda: steps_held(nodes[0]) >= paid[0] + 400, "the charge of round 2")
             kill(pid_of(deployed, "server", "flower-superexec"))
             deployed.kill_tree("north")
             start(deployed, "north")
@@ -220,7 +213,8 @@ def test_killing_a_node_never_loses_a_privacy_charge(deployed: Deployment) -> No
     watch.check()
     assert result["rounds"] == 3 and trained(run) == {(r, c) for r in (1, 2, 3) for c in (0, 1)}
     # Some trainings were begun twice; none is paid for twice.
-    assert steps_reported(run, 2) == [steps_held(nodes[0]), steps_held(nodes[1])] == [600, 600]
-    assert deployed.rounds("private")[-1]["privacy"]["example"]["steps"] == 600
+    held = [steps_held(nodes[0]), steps_held(nodes[1])]
+    assert steps_reported(run, 2) == held == [before + 600 for before in paid]
+    assert deployed.rounds("private")[-1]["privacy"]["example"]["steps"] == max(held)
     roster = json.loads((run / "roster.json").read_text())["nodes"]
     assert min(node["epsilon"]["example"] for node in roster) > 0
