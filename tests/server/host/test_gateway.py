@@ -188,7 +188,7 @@ class relay:
         return self._listener.getsockname()[1], self._sums
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join(20)
+        self._thread.join(PATIENCE)
         self._listener.close()
 
     def _run(self) -> None:
