@@ -29,7 +29,6 @@ from hpack import HeaderTuple, NeverIndexedHeaderTuple
 
 _PIECE = 1 << 16  # bytes that are read at once
 _WINDOW = 1 << 20  # bytes of responses that wait in memory, of a stream and of the connection
-_QUIET = 15.0  # seconds without a byte from the server until a PING; as many again until the end
 CHANGING = ("flwr-signature", "flwr-timestamp")
 
 Headers = list[tuple[str, str]]
@@ -40,10 +39,24 @@ class Broken(ConnectionError):
 
 
 class Connection:
-    """One HTTP/2 connection."""
+    """One HTTP/2 connection.
 
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, authority: str):
+    Args:
+        reader: of the bytes from the server.
+        writer: of the bytes to it.
+        authority: the server's address as HTTP names it.
+        quiet: seconds without a byte from the server until a PING; as many again until the end.
+    """
+
+    def __init__(
+        self,
+        reader: asyncio.StreamReader,
+        writer: asyncio.StreamWriter,
+        authority: str,
+        quiet: float,
+    ):
         self._reader, self._writer, self._authority = reader, writer, authority
+        self._quiet = quiet
         self.h2 = H2Connection(H2Configuration(header_encoding="utf-8"))
         self._streams: dict[int, Stream] = {}
         #: Set, and replaced, when a window grows or a stream or the connection ends.
@@ -80,14 +93,14 @@ class Connection:
             Broken: no answer to the PING.
         """
         with suppress(TimeoutError):
-            async with asyncio.timeout(_QUIET):
+            async with asyncio.timeout(self._quiet):
                 return await self._reader.read(_PIECE)
         self.h2.ping(bytes(8))
         self._writer.write(self.h2.data_to_send())
         with suppress(TimeoutError):
-            async with asyncio.timeout(_QUIET):
+            async with asyncio.timeout(self._quiet):
                 return await self._reader.read(_PIECE)
-        raise Broken(f"nothing arrived for {2 * _QUIET:g} s")
+        raise Broken(f"nothing arrived for {2 * self._quiet:g} s")
 
     def _handle(self, event: Event) -> None:
         if isinstance(event, ConnectionTerminated):

@@ -25,6 +25,7 @@ from fedpeft.hosting.child import Child
 from fedpeft.hosting.ports import LOOPBACK, free_port, speaks_tls
 from fedpeft.hosting.processes import Supervisor
 from fedpeft.hosting.shims import environment, write_shims
+from fedpeft.hosting.timing import Timing
 
 #: Seconds between two polls of superexec for a message; Flower's default is 1. At 0.1 an idle node
 #: took 7 % of a core.
@@ -108,7 +109,7 @@ def _run(node: Node, log: logging.Logger) -> None:
     node.folder.tunnel.unlink(missing_ok=True)
     port = free_port()
     processes = children(node, port, free_port([port]))
-    supervisor = Supervisor(processes, log, record=node.folder.processes)
+    supervisor = Supervisor(processes, log, Timing.read(node.state), node.folder.processes)
     supervisor.run(lambda: log.info("the node is up and asks %s for work", node.superlink))
 
 

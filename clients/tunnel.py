@@ -31,9 +31,11 @@ from clients.connection import Broken, Headers, Stream
 from clients.folder import NodeFolder
 from clients.local import PIECE, Gone, Local
 from clients.uplink import Gateway, Uplink
+from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, write_together
 from fedpeft.hosting.logs import start_log
 from fedpeft.hosting.ports import LOOPBACK, user_at
+from fedpeft.hosting.timing import Timing
 
 LARGEST = 1 << 30  # bytes of a request's body
 _PATH = re.compile(r"/v1/fleet/[a-z-]+")
@@ -43,18 +45,11 @@ PULL, HEARTBEAT = "/v1/fleet/pull-messages", "/v1/fleet/send-node-heartbeat"
 # message late, and the server waits for it. After 410 (Gone) the SuperNode deletes the message.
 RECEIVE = ("/v1/fleet/pull-object", "/v1/fleet/confirm-message-received")
 _CONNECTIONS = 32  # of the SuperNode at once; it uses about four
-_RECONNECT = 20.0  # seconds that a request waits for a connection to the server
-BEAT = 4.0  # the same for a heartbeat, for which the SuperNode waits only 5 s
 _ANSWER = 60.0  # seconds for the start of a response, and for each further part
-# The SuperNode gives up after 30 s without a byte. Over a slow line a response may take longer, so
-# it gets an interim response (102 Processing) in the meantime.
-INTERIM = 10.0
 # After an empty pull the SuperNode sleeps for 3 s, in which a message would wait. An empty pull is
 # therefore repeated with the same signature, which the server accepts for 300 s.
 HOLD = 120.0
-_OLD = 5.0  # seconds after which a refused signature may only be too old: Flower signs again
 _HANDSHAKE = 10.0  # seconds for a TLS handshake on loopback
-_BETWEEN = 3.0  # seconds between two pulls, in case that the server does not hold them
 log = logging.getLogger("clients.tunnel")  # also where this module is __main__
 Result = TypeVar("Result")
 
@@ -91,8 +86,8 @@ class Request:
 class Tunnel:
     """The proxy between the SuperNode and the server's gateway."""
 
-    def __init__(self, uplink: Uplink):
-        self._uplink = uplink
+    def __init__(self, uplink: Uplink, timing: Timing):
+        self._uplink, self._timing = uplink, timing
         self._connections = 0
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -118,7 +113,7 @@ class Tunnel:
         """Forward a request and send the response, or the reason why there is none."""
         try:
             request = await _read(local, received)
-            stream = await _while_connected(local, self._forward(local, request))
+            stream = await self._while_connected(local, self._forward(local, request))
         except Refused as refusal:
             await local.refuse(refusal.status)
             return
@@ -162,11 +157,12 @@ class Tunnel:
                 if status != 200 or request.age > HOLD or await stream.peek():
                     return stream
                 stream.close()
-                await asyncio.sleep(begun + _BETWEEN - _now())
+                await asyncio.sleep(begun + self._timing.pulls - _now())
 
     async def _send(self, local: Local, request: Request) -> Stream:
         """Send a request and wait for the start of its response; return its stream."""
-        patience = BEAT if request.path == HEARTBEAT else _RECONNECT
+        beats = request.path == HEARTBEAT
+        patience = self._timing.beat if beats else self._timing.connection
         try:
             connection = await self._uplink.connection(patience)
         except Broken:
@@ -182,11 +178,33 @@ class Tunnel:
             if not request.whole:
                 await local.body()  # its end
             status, _ = await _soon(stream.response())
-            if status == 401 and request.age > _OLD:
+            if status == 401 and request.age > self._timing.signature:
                 raise Refused(503)
             if status == 403 and request.path in RECEIVE:  # or the SuperNode keeps the message
                 raise Refused(410)
         return stream
+
+    async def _while_connected(self, local: Local, work: Coroutine[None, None, Stream]) -> Stream:
+        """Return the result of ``work``; keep the SuperNode waiting, and stop when it disconnects.
+
+        It gives up after 30 s without a byte. Over a slow line a response may take longer, so it
+        gets interim responses (102 Processing) in the meantime.
+
+        Raises:
+            Gone: the SuperNode disconnected.
+        """
+        tasks = task, gone = asyncio.create_task(work), asyncio.create_task(local.gone())
+        pause = self._timing.interim
+        try:
+            while not (await asyncio.wait(tasks, timeout=pause, return_when="FIRST_COMPLETED"))[0]:
+                await local.interim()
+            if not task.done():
+                raise Gone("the SuperNode disconnected")
+            return task.result()
+        finally:
+            task.cancel()
+            gone.cancel()
+            await asyncio.wait(tasks)
 
 
 @contextmanager
@@ -196,25 +214,6 @@ def _closed_on_error(stream: Stream) -> Iterator[None]:
     except BaseException:
         stream.close()
         raise
-
-
-async def _while_connected(local: Local, work: Coroutine[None, None, Stream]) -> Stream:
-    """Return the result of ``work``; keep the SuperNode waiting, and stop when it disconnects.
-
-    Raises:
-        Gone: the SuperNode disconnected.
-    """
-    tasks = task, gone = asyncio.create_task(work), asyncio.create_task(local.gone())
-    try:
-        while not (await asyncio.wait(tasks, timeout=INTERIM, return_when="FIRST_COMPLETED"))[0]:
-            await local.interim()
-        if not task.done():
-            raise Gone("the SuperNode disconnected")
-        return task.result()
-    finally:
-        task.cancel()
-        gone.cancel()
-        await asyncio.wait(tasks)
 
 
 async def _soon(waiting: Awaitable[Result]) -> Result:
@@ -261,13 +260,14 @@ async def serve(state: Path, port: int, gateway: Gateway) -> None:
 
     Raises:
         OSError: the port is taken.
+        UserError: the file with the waits of the node is damaged.
     """
-    folder = NodeFolder(state)
+    folder, timing = NodeFolder(state), Timing.read(state)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder.runtime / "server.crt", folder.runtime / "server.key")
-    uplink = Uplink(gateway, partial(_report, folder.tunnel))
+    uplink = Uplink(gateway, partial(_report, folder.tunnel), timing)
     server = await asyncio.start_server(
-        Tunnel(uplink).serve, LOOPBACK, port, ssl=context, ssl_handshake_timeout=_HANDSHAKE
+        Tunnel(uplink, timing).serve, LOOPBACK, port, ssl=context, ssl_handshake_timeout=_HANDSHAKE
     )
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
@@ -299,6 +299,9 @@ def main() -> None:
     start_log(NodeFolder(Path(state)).log, "tunnel")
     try:
         asyncio.run(serve(Path(state), int(port), Gateway(host, int(gateway_port), Path(ca))))
+    except UserError as error:
+        log.error("%s", error)
+        sys.exit(1)
     except OSError as error:
         log.error(
             "the tunnel cannot listen at %s:%s (%s)", LOOPBACK, port, os.strerror(error.errno or 0)

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.connection import Broken, Connection
+from fedpeft.hosting.timing import Timing
 
 _CONNECT = 15.0  # seconds for the connection and its TLS handshake
-_PAUSES = (0.5, 1.0, 2.0, 4.0, 8.0)  # seconds between two attempts to connect
 _STEADY = 10.0  # seconds of a connection after which the pauses are short again
 
 
@@ -42,10 +42,11 @@ class Uplink:
         gateway: where to connect.
         report: called with "" when a connection is made, and with the problem when there is none;
             not again for the same problem.
+        timing: pauses between attempts, and the limit of the server's silence.
     """
 
-    def __init__(self, gateway: Gateway, report: Callable[[str], None]):
-        self._gateway, self._report = gateway, report
+    def __init__(self, gateway: Gateway, report: Callable[[str], None], timing: Timing):
+        self._gateway, self._report, self._timing = gateway, report, timing
         self._connected: asyncio.Future[Connection] | None = None
 
     async def keep_connected(self) -> None:
@@ -55,7 +56,7 @@ class Uplink:
         while True:
             begun = clock()
             try:
-                connection = await _connect(self._gateway)
+                connection = await _connect(self._gateway, self._timing.quiet)
             except OSError as error:
                 problem = _problem(error, self._gateway)
             else:
@@ -69,8 +70,8 @@ class Uplink:
                 self._report(reported := problem)
             failures = 0 if clock() - begun > _STEADY else failures + 1
             # Many nodes lose the same gateway at the same moment.
-            spread = random.uniform(0.5, 1)
-            await asyncio.sleep(spread * _PAUSES[min(failures, len(_PAUSES) - 1)])
+            spread, pauses = random.uniform(0.5, 1), self._timing.reconnects
+            await asyncio.sleep(spread * pauses[min(failures, len(pauses) - 1)])
 
     async def connection(self, patience: float) -> Connection:
         """Return the connection; wait for it at most ``patience`` seconds.
@@ -86,8 +87,8 @@ class Uplink:
         raise Broken("no connection to the server")
 
 
-async def _connect(gateway: Gateway) -> Connection:
-    """Return a connection whose TLS handshake is done.
+async def _connect(gateway: Gateway, quiet: float) -> Connection:
+    """Return a connection whose TLS handshake is done; see ``Connection`` for ``quiet``.
 
     Raises:
         OSError: nobody answers, the certificate is refused, or the server speaks no HTTP/2.
@@ -101,7 +102,7 @@ async def _connect(gateway: Gateway) -> Connection:
     if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
         writer.transport.abort()
         raise OSError("the program that answers there does not speak HTTP/2")
-    return Connection(reader, writer, gateway.authority)
+    return Connection(reader, writer, gateway.authority, quiet)
 
 
 def _problem(error: OSError, gateway: Gateway) -> str:

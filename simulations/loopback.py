@@ -16,9 +16,11 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.hosting.ports import free_port
+from fedpeft.hosting.timing import Timing
 from simulations.processes import command_line, descendants, kill, started
 
-PATIENCE = 240.0  # seconds to wait for anything; two tests may share two cores
+PATIENCE = 480.0  # seconds to wait for anything, as machines are busy
+_RUN = 1800.0  # seconds for a whole run to end
 
 
 def command(*arguments: str) -> list[str]:
@@ -65,6 +67,8 @@ class Deployment:
     address: str = "localhost"  # of the server, as the nodes see it
     #: Words before the command of "server" or of a node, for example to run it on another host.
     prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
+    #: Written into the state folders of server and nodes.
+    timing: Timing = field(default_factory=Timing)
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -95,6 +99,7 @@ class Deployment:
         host = "127.0.0.1" if self.address == "localhost" else self.address
         options = ["--state", str(self.state), "--keys", str(self.keys), "--host", host]
         up = command("server", "up", *options, *ports)
+        self.write_timing("server")
         self.start("server", *self.prefixes.get("server", ()), *up)
         self.wait_for("server", "the server is up", before)
 
@@ -121,6 +126,7 @@ class Deployment:
     ) -> None:
         """Start a node, and wait until it is up; ``port`` replaces the server's public port."""
         before = len(self.log(name))
+        self.write_timing(name)
         self.start(
             name,
             *self.prefixes.get(name, ()),
@@ -129,6 +135,12 @@ class Deployment:
             *("--state", str(self.node(name)), *options),
         )
         self.wait_for(name, "the node is up", before)
+
+    def write_timing(self, name: str) -> None:
+        """Make the state folder of the server or of a node, with the timing."""
+        state = self.folder / name
+        state.mkdir(mode=0o700, exist_ok=True)
+        self.timing.write(state)
 
     def submit(self, name: str, settings: Sequence[str], *options: str) -> subprocess.Popen[bytes]:
         """Start `fedpeft run` and return its process; its folder is ``folder / name``."""
@@ -143,7 +155,7 @@ class Deployment:
         Raises:
             TrialFailed: its exit code is not ``expect``.
         """
-        code = self.processes[f"run-{name}"].wait(PATIENCE)
+        code = self.processes[f"run-{name}"].wait(_RUN)
         if code != expect:
             raise TrialFailed(f"run {name}: exit code {code}: {self.output(f'run-{name}')}")
         path = self.folder / name / "result.json"
@@ -209,12 +221,12 @@ class Deployment:
         pid = self.processes[name].pid
         for member in [pid, *descendants(pid)]:
             kill(member)
-        self.processes[name].wait(30)
+        self.processes[name].wait(PATIENCE)
 
     def stop(self, name: str) -> int:
         """Ask a process to end; return its exit code."""
         self.signal(name, signal.SIGTERM)
-        return self.processes[name].wait(30)
+        return self.processes[name].wait(PATIENCE)
 
     def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
         """Start a process under ``name``, which ends with the others; return it."""
@@ -232,6 +244,7 @@ def deployment(
     folder: Path,
     address: str = "localhost",
     prefixes: Mapping[str, Sequence[str]] | None = None,
+    timing: Timing | None = None,
 ) -> Iterator[Deployment]:
     """Yield a deployment with keys and a running server; end every process afterwards.
 
@@ -239,8 +252,9 @@ def deployment(
         folder: for everything the deployment writes.
         address: of the server, as the nodes see it.
         prefixes: see ``Deployment``.
+        timing: the waits of server and nodes; None: the defaults.
     """
-    made = Deployment(folder, address, prefixes or {})
+    made = Deployment(folder, address, prefixes or {}, timing or Timing())
     try:
         made.make_keys()
         made.start_server()

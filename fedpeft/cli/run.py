@@ -94,6 +94,7 @@ def _run(
     resume: bool,
     from_round: int | None,
 ) -> None:
+    from fedpeft.hosting.timing import Timing
     from server.remote.follow import follow
     from server.remote.mirror import Mirror
     from server.runfolder import RESULT, RunFolder
@@ -103,6 +104,7 @@ def _run(
     from simulations.tracking import tracked
 
     console = plain_console()
+    timing = Timing.read(connection.state) if connection.state else Timing()
     exists = check_submission(connection, name, experiment, out, resume)
     folder = RunFolder.create(out, experiment, resume)
     with folder.locked():
@@ -131,7 +133,7 @@ def _run(
             mirror = Mirror(connection, name, out)
             watch = Display(folder, federation.rounds, _metric(experiment), console)
             with watch, tracked(folder, experiment):
-                follow(mirror, run_id, lambda line: console.print(line, soft_wrap=True))
+                follow(mirror, run_id, lambda line: console.print(line, soft_wrap=True), timing)
         except KeyboardInterrupt:
             raise Interrupted(
                 f"the run continues at the server; the same command with '--out {out} --resume' "

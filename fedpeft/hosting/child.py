@@ -16,9 +16,9 @@ from typing import IO
 
 from fedpeft.errors import UserError
 from fedpeft.hosting.logs import split_level
+from fedpeft.hosting.timing import Timing
 
 _POLL = 0.05  # seconds between two checks of a child that is ending
-_ASK = 5.0  # seconds between two health checks of a child that was ready
 _HEALTHY = 60.0  # seconds of health after which the pauses before restarts are short again
 _STOP_SLOW = 3.0  # seconds in which a child that does not answer has to end
 _LONGEST = 4000  # bytes of a line of output that are logged
@@ -48,12 +48,12 @@ class Child:
 class Running:
     """A child under supervision: waiting for its start, running, ready."""
 
-    def __init__(self, child: Child, log: logging.Logger, backoff: Sequence[float]):
+    def __init__(self, child: Child, log: logging.Logger, timing: Timing):
         self.child = child
         self.process: subprocess.Popen[bytes] | None = None
         self.once_ready = False
         self.restarts = 0
-        self._log, self._backoff = log, backoff
+        self._log, self._timing = log, timing
         self._command = list(child.command)
         self._environment = {**os.environ, **child.environment}
         self._failures = 0  # ends since it was last healthy for long
@@ -85,7 +85,7 @@ class Running:
                 self._start()
         elif self.process.poll() is not None:
             self._plan_restart(_how_it_ended(self.process.returncode))
-        elif self._ready_since is None or now - self._asked >= _ASK:
+        elif self._ready_since is None or now - self._asked >= self._timing.health:
             self._check(self.process.pid)
 
     def _check(self, pid: int) -> None:
@@ -149,7 +149,8 @@ class Running:
         if self.process is not None:
             _kill_group(self.process.pid)  # processes that a dead child left could hold its ports
         self.process = None
-        pause = self._backoff[min(self._failures, len(self._backoff) - 1)]
+        pauses = self._timing.restarts
+        pause = pauses[min(self._failures, len(pauses) - 1)]
         self._failures += 1
         self.restarts += 1
         self._start_at = time.monotonic() + pause

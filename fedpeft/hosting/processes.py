@@ -14,10 +14,9 @@ from types import FrameType
 
 from fedpeft.hosting.child import Child, Running
 from fedpeft.hosting.record import write_record
+from fedpeft.hosting.timing import Timing
 
 _POLL = 0.1  # seconds between two checks of the children
-_STOP = 10.0  # seconds in which all children together have to end
-_STOP_EACH = 1.0  # seconds of it reserved for each child that is stopped later
 
 
 class Supervisor:
@@ -29,7 +28,7 @@ class Supervisor:
     Args:
         children: in the order in which they start.
         log: receives their output, starts, restarts and ends.
-        backoff: seconds before the first, second, ... restart of a child.
+        timing: pauses before restarts, and limits of the end.
         record: file in which their pids are kept, see :mod:`fedpeft.hosting.record`.
     """
 
@@ -37,14 +36,14 @@ class Supervisor:
         self,
         children: Sequence[Child],
         log: logging.Logger,
-        backoff: Sequence[float] = (1.0, 2.0, 5.0, 10.0, 30.0),
+        timing: Timing | None = None,
         record: Path | None = None,
     ):
         self.restarts = {child.name: 0 for child in children}
         self.pids: dict[str, int] = {}
-        self._log, self._record = log, record
+        self._log, self._record, self._timing = log, record, timing or Timing()
         self._since = datetime.now(UTC)
-        self._running = [Running(child, log, backoff) for child in children]
+        self._running = [Running(child, log, self._timing) for child in children]
         self._stopping = False  # not an Event: a signal handler must not wait for a lock
 
     def stop(self) -> None:
@@ -103,9 +102,9 @@ class Supervisor:
                 self._log.warning("%s cannot be written (%s)", self._record, error.strerror)
 
     def _end(self) -> None:
-        deadline = time.monotonic() + _STOP
+        deadline = time.monotonic() + self._timing.stop
         for later, running in reversed(list(enumerate(self._running))):
-            running.end(deadline - later * _STOP_EACH)
+            running.end(deadline - later * self._timing.stop_each)
             self.pids.pop(running.child.name, None)
         if self._record:
             self._record.unlink(missing_ok=True)

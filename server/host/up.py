@@ -19,6 +19,7 @@ from fedpeft.hosting.child import Child
 from fedpeft.hosting.ports import speaks_tls
 from fedpeft.hosting.processes import Supervisor
 from fedpeft.hosting.shims import environment, write_shims
+from fedpeft.hosting.timing import Timing
 from server.host.certificate import Certificate, check_keys
 from server.host.folder import ServerFolder, locked
 from server.host.gateway.limits import MEGABYTE
@@ -91,7 +92,8 @@ def _run(
     write_shims(state.path / "bin", {"flwr-serverapp": "server.process"})
     if certificate.days < _SOON:
         log.warning("the certificate expires in %d days: fedpeft keys server", certificate.days)
-    supervisor = Supervisor(children(state, max_body), log, record=state.processes)
+    timing = Timing.read(state.path)
+    supervisor = Supervisor(children(state, max_body), log, timing, state.processes)
 
     def announce() -> None:
         log.info("the server is up; nodes reach it at %s", ", ".join(addresses(state)))

@@ -10,18 +10,19 @@ from typing import Any
 
 from fedpeft.errors import RunFailed, UserError, printable
 from fedpeft.files import read_object
+from fedpeft.hosting.timing import Timing
 from server.deployed import ENDED
 from server.remote.flwr_cli import UnknownRun
 from server.remote.mirror import Lost, Mirror, RefusedToken
 from server.remote.submit import Status, status
 from server.runfolder import PROGRESS, RESULT, RunFolder
 
-_INTERVAL = 1.0  # seconds between two updates of the run's files
-_ASK_EVERY = 20.0  # seconds between questions to Flower; each is a process of 2 s
 _DEAD = ("No heartbeat", "unknown error")  # Flower's details of an app that was killed or ended
 
 
-def follow(mirror: Mirror, run: str, say: Callable[[str], None]) -> None:
+def follow(
+    mirror: Mirror, run: str, say: Callable[[str], None], timing: Timing | None = None
+) -> None:
     """Copy a run's files while it runs; return when it has finished and every file is copied.
 
     If the server cannot be reached or gives no valid answer, for example during a restart, try
@@ -32,6 +33,7 @@ def follow(mirror: Mirror, run: str, say: Callable[[str], None]) -> None:
         run: Flower's id of the run.
         say: called with a line when the connection is lost or is back, while nodes are missing,
             and once for each node that is refused or does not evaluate.
+        timing: pauses between updates and between questions to Flower; None: the defaults.
 
     Raises:
         RunFailed: the run failed or was stopped; the message gives the reason.
@@ -39,14 +41,15 @@ def follow(mirror: Mirror, run: str, say: Callable[[str], None]) -> None:
         RefusedToken: the server does not accept the token.
         UnknownRun: the server does not know the run.
     """
-    lost, asked = False, time.monotonic()
+    lost, asked, timing = False, time.monotonic(), timing or Timing()
     notices = _Notices(mirror.folder, say)
     while True:
         try:
             mirror.update()
             notices.report()
             # The file may precede Flower's status, or be left by an earlier attempt.
-            if (mirror.folder / ENDED).exists() or time.monotonic() - asked > _ASK_EVERY:
+            ended = (mirror.folder / ENDED).exists()
+            if ended or time.monotonic() - asked > timing.questions:
                 now = status(mirror.connection, run)
                 asked = time.monotonic()
                 if now.finished:
@@ -62,7 +65,7 @@ def follow(mirror: Mirror, run: str, say: Callable[[str], None]) -> None:
             if not lost:
                 say(f"{error}; trying again until it is back")
             lost = True
-        time.sleep(_INTERVAL)
+        time.sleep(timing.updates)
     _check_end(mirror, names, now, run)
 
 

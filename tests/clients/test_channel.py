@@ -49,7 +49,7 @@ def serving(path: Path, requests: int = 1) -> Iterator[list[BaseException | None
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     yield ends
-    thread.join(timeout=20)
+    thread.join(timeout=240)
     listener.close()
     assert not thread.is_alive(), "fewer requests came"
 
@@ -122,7 +122,7 @@ def test_a_peer_that_disconnects_before_the_answer_is_noticed(path: Path) -> Non
 
     def answer(request: Pair) -> Pair:
         asked.set()
-        assert gone.wait(20)
+        assert gone.wait(240)
         return request
 
     def serve() -> None:
@@ -133,10 +133,10 @@ def test_a_peer_that_disconnects_before_the_answer_is_noticed(path: Path) -> Non
         serving = threading.Thread(target=serve)
         serving.start()
         connection = request(path)
-        assert asked.wait(20) and not gone.wait(0.3)
+        assert asked.wait(240) and not gone.wait(0.3)
         connection.close()
-        assert gone.wait(5)
-        serving.join(20)
+        assert gone.wait(240)
+        serving.join(240)
 
 
 def test_a_request_whose_peer_disconnected_is_not_answered(path: Path) -> None:

@@ -81,7 +81,7 @@ def answering(keys: Path, host: str = "127.0.0.1", tls: bool = True) -> Iterator
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         yield f"{host}:{listener.getsockname()[1]}"
-        thread.join(timeout=10)
+        thread.join(timeout=240)
 
 
 def closed_port() -> int:

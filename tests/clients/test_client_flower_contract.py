@@ -24,6 +24,7 @@ from flwr.app import Message, RecordDict
 from clients import connection, tunnel
 from fedpeft.hosting.ports import free_port
 from fedpeft.hosting.shims import write_shims
+from fedpeft.hosting.timing import Timing
 from server.flower import new_run
 
 
@@ -88,11 +89,11 @@ def test_the_tunnel_knows_flowers_headers_paths_and_times() -> None:
     paths = (tunnel.PULL, tunnel.HEARTBEAT, *tunnel.RECEIVE)
     assert all(f'"{path}"' in source for path in paths)
     assert PullMessagesResponse().SerializeToString() == b""
-    assert tunnel.BEAT < HEARTBEAT_CALL_TIMEOUT
+    assert Timing().beat < HEARTBEAT_CALL_TIMEOUT
     # The last pull may start with a signature of this age, and the server may hold it for 20 s.
     assert tunnel.HOLD + 20 < TIMESTAMP_TOLERANCE
     timeout = inspect.signature(ProtobufClient).parameters["timeout"].default
-    assert tunnel.INTERIM < timeout == 30
+    assert Timing().interim < timeout == 30
 
 
 @pytest.mark.parametrize("refused", tunnel.RECEIVE)

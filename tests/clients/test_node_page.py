@@ -71,7 +71,7 @@ def browser() -> Iterator[Chrome]:
         yield driver
 
 
-def until(browser: Chrome, script: str, seconds: float = 60.0) -> Any:
+def until(browser: Chrome, script: str, seconds: float = 240.0) -> Any:
     """Return the first true value of a script."""
     end = time.monotonic() + seconds
     while not (value := browser.execute_script(f"return {script}")):
@@ -125,11 +125,11 @@ def test_a_token_is_needed_and_nothing_can_be_changed(state: Path) -> None:
         base, _, token = address.partition("?token=")
         assert base.startswith("http://127.0.0.1:") and len(token) >= 32
         for path in (base, f"{base}?token=wrong", f"{base}events?view=node"):
-            answer = httpx.get(path, timeout=30)
+            answer = httpx.get(path, timeout=240)
             assert answer.status_code == 401 and "`fedpeft node watch`" in answer.text
         for headers in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
-            assert httpx.get(address, headers=headers, timeout=30).status_code == 403
-        with httpx.Client(follow_redirects=True, timeout=60) as client:
+            assert httpx.get(address, headers=headers, timeout=240).status_code == 403
+        with httpx.Client(follow_redirects=True, timeout=240) as client:
             assert client.get(address).status_code == 200
             assert client.get(f"{base}server").status_code == 404
             assert client.post(f"{base}act/stop?name=x").status_code == 405
@@ -137,7 +137,7 @@ def test_a_token_is_needed_and_nothing_can_be_changed(state: Path) -> None:
 
 def test_the_page_writes_nothing(state: Path) -> None:
     before = {path: path.stat().st_mtime_ns for path in state.rglob("*")}
-    with watching(state) as address, httpx.Client(follow_redirects=True, timeout=60) as client:
+    with watching(state) as address, httpx.Client(follow_redirects=True, timeout=240) as client:
         assert "What left this site" in client.get(address).text
         time.sleep(3)  # while the privacy is computed
     assert {path: path.stat().st_mtime_ns for path in state.rglob("*")} == before

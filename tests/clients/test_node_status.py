@@ -13,7 +13,7 @@ from datetime import UTC, datetime, timedelta
 from pathlib import Path
 
 import pytest
-from workers import eventually, handshake, node_context, other_user, state_folder
+from workers import PATIENCE, eventually, handshake, node_context, other_user, state_folder
 
 from clients import relay
 from clients.channel import listen
@@ -46,7 +46,7 @@ def node_up(folder: Path, *options: str) -> Iterator[tuple[Path, subprocess.Pope
         finally:
             if process.poll() is None:
                 process.terminate()
-                process.wait(30)
+                process.wait(PATIENCE)
 
 
 def pids(state: Path) -> dict[str, int | None]:
@@ -82,14 +82,14 @@ def test_a_node_from_its_start_to_its_end(tmp_path: Path, quick: Callable[..., E
         worker = pids(state)["worker"]
         assert worker is not None
         os.kill(worker, signal.SIGKILL)
-        eventually(lambda: not is_up(state))
+        eventually(lambda: pids(state)["worker"] not in (worker, None))
         eventually(lambda: is_up(state))
         described = describe_node(state)
         assert described["children"]["worker"]["restarts"] == 1
         assert described["children"]["worker"]["pid"] != worker
         assert described["last_message"] == last
         process.send_signal(signal.SIGTERM)
-        assert process.wait(30) == 0
+        assert process.wait(PATIENCE) == 0
     described = describe_node(state)
     assert (described["up"], described["pid"], described["since"]) == (False, None, None)
     assert not NodeFolder(state).processes.exists()

@@ -9,21 +9,23 @@ import sys
 import threading
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import httpx
 from hypercorn.asyncio import serve
 from hypercorn.config import Config
-from workers import eventually
+from workers import PATIENCE, eventually
 
 from clients.folder import NodeFolder
 from clients.node import make_certificate
 from fedpeft.hosting.keys import make_authority, make_server
 from fedpeft.hosting.ports import LOOPBACK, free_port, speaks_tls
+from fedpeft.hosting.timing import Timing
 
 Answer = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
+TIMING = replace(Timing().scaled(0.1), connection=PATIENCE)
 
 
 async def echo(path: str, body: bytes) -> tuple[int, bytes]:
@@ -57,7 +59,7 @@ class Gateway:
 
     def stop(self) -> None:
         self._loop.call_soon_threadsafe(self._stopped.set)
-        self._thread.join(30)
+        self._thread.join(PATIENCE)
 
     async def _serve(self) -> None:
         self._loop, self._stopped = asyncio.get_running_loop(), asyncio.Event()
@@ -122,21 +124,26 @@ class Running:
     def client(self) -> httpx.Client:
         """Return a client like that of the SuperNode."""
         verify = ssl.create_default_context(cafile=self.ca)
-        return httpx.Client(base_url=f"https://{LOOPBACK}:{self.port}", verify=verify, timeout=30)
+        return httpx.Client(
+            base_url=f"https://{LOOPBACK}:{self.port}", verify=verify, timeout=PATIENCE
+        )
 
 
 @contextmanager
-def tunnel(state: Path, port: int, ca: Path, host: str = "localhost") -> Iterator[Running]:
+def tunnel(
+    state: Path, port: int, ca: Path, host: str = "localhost", timing: Timing = TIMING
+) -> Iterator[Running]:
     """Run a tunnel to a gateway at ``host:port``; its node's state folder is ``state``."""
     NodeFolder(state).prepare()
+    timing.write(state)
     make_certificate(NodeFolder(state).runtime)
     own = free_port([port])
     command = [sys.executable, "-P", "-m", "clients.tunnel", str(state), str(own)]
     process = subprocess.Popen([*command, host, str(port), str(ca)])
     running = Running(state, own, process)
     try:
-        eventually(lambda: speaks_tls(LOOPBACK, own, running.ca, LOOPBACK), 30)
+        eventually(lambda: speaks_tls(LOOPBACK, own, running.ca, LOOPBACK))
         yield running
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(PATIENCE)

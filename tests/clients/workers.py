@@ -23,10 +23,12 @@ from clients.folder import NodeFolder, NodeSettings
 from fedpeft.experiment.config import Experiment
 from server.flower import new_run, to_wire
 
+PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
 
-def eventually(happens: Callable[[], bool], seconds: float = 180) -> None:
-    """Wait until ``happens`` returns True; for long, as machines are busy."""
-    deadline = time.monotonic() + seconds
+
+def eventually(happens: Callable[[], object]) -> None:
+    """Wait until ``happens`` returns a true value."""
+    deadline = time.monotonic() + PATIENCE
     while not happens():
         assert time.monotonic() < deadline, "it did not happen in time"
         time.sleep(0.02)

@@ -3,17 +3,26 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import pytest
+from disturbed import two_nodes
 
 from clients.folder import NodeFolder, NodeSettings
 from fedpeft.experiment.config import Experiment
 from fedpeft.tasks import load_task
+from simulations.loopback import Deployment
 
 #: One client's rows: text and label.
 Rows = list[tuple[str, str]]
+
+
+@pytest.fixture(scope="session")
+def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
+    """Return a server and two nodes for the tests of all files; each run has a name of its own."""
+    with two_nodes(tmp_path_factory.mktemp("deployed")) as made:
+        yield made
 
 
 @pytest.fixture(scope="session")

@@ -1,15 +1,23 @@
-"""Two real nodes of a deployment, the settings of short runs on them, and stopped workers."""
+"""Two real nodes of a deployment, the settings of short runs on them, and trainings that wait."""
 
 from __future__ import annotations
 
+import fcntl
+import json
 import os
-import signal
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+import threading
+from collections.abc import Iterator
+from contextlib import closing, contextmanager
+from dataclasses import replace
 from pathlib import Path
 
-from simulations.loopback import Deployment, deployment, until
+from clients.folder import NodeFolder
+from clients.traffic import recorded
+from fedpeft.hosting.timing import Timing
+from simulations.loopback import PATIENCE, Deployment, deployment, until
 
+#: A question to Flower takes 2 s of a processor, so they are not as frequent as the other pauses.
+TIMING = replace(Timing().scaled(0.1), questions=5.0)
 PARTS = {"north": 0, "south": 1}
 SETTINGS = [
     "backbone=tiny",
@@ -30,7 +38,7 @@ Seen = dict[str, int]
 @contextmanager
 def two_nodes(folder: Path) -> Iterator[Deployment]:
     """Yield a deployment with a server and the nodes of ``PARTS``."""
-    with deployment(folder) as made:
+    with deployment(folder, timing=TIMING) as made:
         for name in PARTS:
             made.add_node(name)
             start(made, name)
@@ -56,34 +64,98 @@ def pid_of(deployed: Deployment, name: str, program: str) -> int:
     return int(until(only, f"one {program} of {name}"))
 
 
-@contextmanager
-def held(
-    deployed: Deployment, run: str, number: int, before: Seen, *names: str, times: int = 1
-) -> Iterator[Callable[[str], None]]:
-    """Stop nodes' workers while they train for the ``times``-th time in a round.
+class Gates:
+    """Hold nodes' trainings: one that begins waits until its node's gate opens.
 
-    Yield a function that continues the worker of a node; the others continue at the end.
+    A node trains under a lock (``clients.attempts``), which a shut gate holds. So a test decides
+    when a training proceeds, whatever the speed of the machine.
+
+    Args:
+        deployed: the deployment; lines of its logs count from now on.
+        run: name of the run.
     """
-    stopped: dict[str, int] = {}
 
-    def go_on(name: str) -> None:
-        with suppress(ProcessLookupError):
-            os.kill(stopped.pop(name), signal.SIGCONT)
+    def __init__(self, deployed: Deployment, run: str):
+        self._deployed, self._run = deployed, run
+        self._after: dict[str, int] = {}  # lengths of the logs at the start
+        self._locks: dict[str, int] = {}  # handles of the lock files
 
-    def all_stopped() -> bool:
-        assert deployed.processes[f"run-{run}"].poll() is None, deployed.output(f"run-{run}")
-        for name in set(names) - set(stopped):
-            if len(deployed.logged(name, f"^train, round {number}: begun", before[name])) == times:
-                stopped[name] = pid_of(deployed, name, "clients.worker")
-                os.kill(stopped[name], signal.SIGSTOP)
-        return len(stopped) == len(names)
-
-    try:
-        until(all_stopped, f"round {number} at {' and '.join(names)}")
+    def shut(self, *names: str) -> None:
+        """Shut gates; wait for the end of a training that is under way."""
         for name in names:
-            ended = deployed.logged(name, f"^train, round {number}: done", before[name])
-            assert len(ended) < times, f"{name} was too quick"
-        yield go_on
-    finally:
-        for name in [*stopped]:
-            go_on(name)
+            node = self._deployed.node(name)
+            self._after.setdefault(name, len(self._deployed.log(name)))
+            if name not in self._locks:
+                flags = os.O_RDWR | os.O_CREAT | os.O_CLOEXEC
+                self._locks[name] = os.open(node / "train.lock", flags, 0o600)
+            # Not polled: the next training must not come first.
+            waiting = threading.Thread(target=fcntl.flock, args=(self._locks[name], fcntl.LOCK_EX))
+            waiting.daemon = True
+            waiting.start()
+            waiting.join(PATIENCE)
+            assert not waiting.is_alive(), f"{name} did not end its training"
+
+    def open(self, *names: str) -> None:
+        """Open gates."""
+        for name in names:
+            fcntl.flock(self._locks[name], fcntl.LOCK_UN)
+
+    def next(self, *names: str) -> None:
+        """Let one training of each node through, from its beginning to its end."""
+        for name in names:
+            answered = self._answered(name)
+            self.open(name)
+            until(lambda n=name, a=answered: self._taken(n) or self._answered(n) > a, name)
+            self.shut(name)
+
+    def begun(self, number: int, *names: str, times: int = 1) -> None:
+        """Wait until nodes' trainings have begun in a round, for the ``times``-th time."""
+        pattern = rf"^train, round {number}: begun"
+
+        def all_begun() -> bool:
+            submitted = self._deployed.processes[f"run-{self._run}"]
+            assert submitted.poll() is None, self._deployed.output(f"run-{self._run}")
+            return all(
+                len(self._deployed.logged(name, pattern, self._after[name])) >= times
+                for name in names
+            )
+
+        until(all_begun, f"round {number} at {' and '.join(names)}")
+
+    def answered(self, number: int, name: str) -> None:
+        """Wait until a node has answered the train message of a round of the run."""
+        run = json.loads((self._deployed.state / "runs" / self._run / "run.json").read_text())
+        wanted = str(run["run"]), "train", number
+        folder = NodeFolder(self._deployed.node(name))
+
+        def there() -> bool:
+            lines = recorded(folder)
+            return any((line["run"], line["kind"], line["round"]) == wanted for line in lines)
+
+        until(there, f"the answer of {name} in round {number}")
+
+    def close(self) -> None:
+        """Open all gates for good."""
+        for lock in self._locks.values():
+            os.close(lock)
+        self._locks.clear()
+
+    def _taken(self, name: str) -> bool:
+        try:
+            fcntl.flock(self._locks[name], fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            return True
+        self.open(name)
+        return False
+
+    def _answered(self, name: str) -> int:
+        lines = recorded(NodeFolder(self._deployed.node(name)))
+        return sum(line["kind"] == "train" for line in lines)
+
+
+@contextmanager
+def gates(deployed: Deployment, run: str, *shut: str) -> Iterator[Gates]:
+    """Yield the gates of a run's nodes, some of them shut; open all at the end."""
+    with closing(Gates(deployed, run)) as made:
+        made.shut(*shut)
+        yield made

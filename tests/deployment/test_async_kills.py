@@ -9,17 +9,15 @@ from __future__ import annotations
 import os
 import signal
 from collections import Counter
-from collections.abc import Iterator
-from contextlib import contextmanager, suppress
 
 import disturbed
 import pytest
-from disturbed import PARTS, pid_of, start, two_nodes
+from disturbed import PARTS, gates, pid_of, start
 from ledgerwatch import LedgerWatch, steps_held, steps_reported
 
 from clients.folder import NodeFolder
 from fedpeft.privacy.ledger import read_ledger
-from simulations.loopback import Deployment, until
+from simulations.loopback import Deployment
 from simulations.processes import kill
 
 pytestmark = pytest.mark.long
@@ -27,13 +25,6 @@ ROUNDS, STEPS = 8, 200
 SETTINGS = [*disturbed.SETTINGS, *disturbed.PRIVATE, f"federation.rounds={ROUNDS}"]
 SETTINGS += [f"local.steps={STEPS}", "federation.mode=async", "federation.buffer=1"]
 DIED = "--resume continues after its last round"
-
-
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Start a server and two nodes for all tests of this file."""
-    with two_nodes(tmp_path_factory.mktemp("async")) as made:
-        yield made
 
 
 def replies(deployed: Deployment, run: str) -> Counter[int]:
@@ -86,42 +77,34 @@ def assert_ledgers(
     assert most == max(STEPS * ROUNDS, *reported)
 
 
-@contextmanager
-def stopped(deployed: Deployment, name: str) -> Iterator[None]:
-    """Stop a node's worker in its next training, after the charge: within, the ledger is locked."""
-    worker, before = pid_of(deployed, name, "clients.worker"), steps_held(deployed.node(name))
-    until(lambda: steps_held(deployed.node(name)) > before, f"a charge of {name}")
-    log = len(deployed.log(name))
-    os.kill(worker, signal.SIGSTOP)
-    try:
-        assert not deployed.logged(name, r"^train, round \d+: done", log), f"{name} was too quick"
-        yield
-    finally:
-        with suppress(ProcessLookupError):
-            os.kill(worker, signal.SIGCONT)
-
-
 def test_an_asynchronous_run_survives_kills_of_server_app_and_server(deployed: Deployment) -> None:
     run, spent = deployed.state / "runs" / "app", charged(deployed)
     nodes = {client: deployed.node(name) for name, client in PARTS.items()}
     with LedgerWatch(run, nodes) as watch:
-        deployed.submit("app", SETTINGS)
-        with stopped(deployed, "north"):
-            until(lambda: len(deployed.rounds("app")) >= 2, "two rounds of south")
+        with gates(deployed, "app", *PARTS) as gate:
+            deployed.submit("app", SETTINGS)
+            gate.begun(1, *PARTS)
+            gate.next("south", "south")
+            gate.begun(3, "south")
             kill(pid_of(deployed, "server", "server.process"))
-        deployed.finish("app", expect=1)
-        assert DIED in deployed.output("run-app")
-        assert replies(deployed, "app")[0] == 0  # north's request is in the checkpoint
-        done = len(deployed.rounds("app"))
+            gate.next(*PARTS)  # their replies are lost
+            deployed.finish("app", expect=1)
+            assert DIED in deployed.output("run-app")
+            assert len(deployed.rounds("app")) == 2
+            assert not replies(deployed, "app")[0]  # north's request is in the checkpoint
 
-        deployed.submit("app", SETTINGS, "--resume")
-        until(lambda: len(deployed.rounds("app")) > done, "a round of the resumed run")
-        deployed.kill_tree("server")
-        assert len(deployed.rounds("app")) < ROUNDS
-        deployed.start_server()
-        deployed.finish("app", expect=1)
+            deployed.submit("app", SETTINGS, "--resume")
+            gate.begun(1, "north", times=2)
+            gate.next("south")
+            gate.begun(4, "south")
+            deployed.kill_tree("server")
+            gate.next(*PARTS)
+            deployed.start_server()
+            deployed.finish("app", expect=1)
+            assert len(deployed.rounds("app")) == 3
 
-        deployed.submit("app", SETTINGS, "--resume")
+            deployed.submit("app", SETTINGS, "--resume")
+            gate.next("north")  # before south has played all rounds
         result = deployed.finish("app")
     watch.check()
     assert [(line["clients"], line["failed"]) for line in deployed.rounds("app")] == [
@@ -136,15 +119,21 @@ def test_a_node_killed_during_an_asynchronous_run_trains_again(deployed: Deploym
     run, spent = deployed.state / "runs" / "node", charged(deployed)
     nodes = {client: deployed.node(name) for name, client in PARTS.items()}
     with LedgerWatch(run, nodes) as watch:
-        deployed.submit("node", [*SETTINGS, "federation.staleness=0.4"])
-        with stopped(deployed, "north"):
-            until(lambda: len(deployed.rounds("node")) >= 2, "two rounds of south")
+        with gates(deployed, "node", *PARTS) as gate:
+            deployed.submit("node", [*SETTINGS, "federation.staleness=0.4"])
+            gate.begun(1, *PARTS)
+            gate.next("south", "south")
+            gate.begun(3, "south")
+            # So that its reply, for which it is charged, never leaves.
+            os.kill(pid_of(deployed, "north", "flower-supernode"), signal.SIGSTOP)
+            gate.next("north")
+            assert steps_held(nodes[0]) == spent[0] + STEPS
             deployed.kill_tree("north")
-        with stopped(deployed, "south"):  # so that the run does not end before north is back
             gone = len(deployed.log("north"))
             start(deployed, "north")
             # Once Flower has noticed that it was gone, and the server that its request is lost.
-            deployed.wait_for("north", "^SuperNode ID", gone)
+            deployed.wait_for("north", "^train, round", gone)
+            gate.next("north")  # before south has played all rounds
         result = deployed.finish("node")
     watch.check()
     failed = [failure for line in deployed.rounds("node") for failure in line["failed"]]

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import json
 import sqlite3
-from collections.abc import Iterator
 from pathlib import Path
 
 import disturbed
 import pytest
 from cryptography.hazmat.primitives import serialization
-from disturbed import held, seen, two_nodes
+from disturbed import gates
 from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.common.serde import message_to_proto
 from flwr.proto.fleet_pb2 import PushMessagesRequest, PushMessagesResponse
@@ -24,14 +23,10 @@ from server.host.folder import ServerFolder
 from simulations.loopback import Deployment, until
 
 pytestmark = pytest.mark.long
-TIMEOUT = 30  # seconds; the other node trains in two, and on a busy machine in ten
+TIMEOUT = 60  # seconds; the other node needs a few of them
+FLOWERS = 180  # seconds that Flower waits for the objects of a reply
 SETTINGS = [*disturbed.SETTINGS, f"federation.timeout={TIMEOUT}", "federation.min_success=1"]
-
-
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    with two_nodes(tmp_path_factory.mktemp("hanging")) as made:
-        yield made
+SETTINGS += ["local.steps=5"]
 
 
 def silent(client: int) -> dict[str, object]:
@@ -39,29 +34,22 @@ def silent(client: int) -> dict[str, object]:
     return {"client": client, "reason": f"no reply within {TIMEOUT} s"}
 
 
-def test_a_node_that_hangs_delays_few_rounds_by_the_timeout(deployed: Deployment) -> None:
-    """One train message and three handshakes; once it answers again, it takes part.
-
-    It is asked in round 7, and in round 12 if it is still busy with what waited for it.
-    """
-    before = seen(deployed)
-    deployed.submit("hangs", [*SETTINGS, "federation.rounds=12", "local.steps=200"])
-    with held(deployed, "hangs", 1, before, "north"):
-        until(lambda: len(deployed.rounds("hangs")) == 5, "five rounds")
+def test_a_node_that_hangs_misses_the_round_and_takes_part_once_it_answers(
+    deployed: Deployment,
+) -> None:
+    """How rarely it is asked if it goes on hanging: tests/server/test_silence.py."""
+    with gates(deployed, "hangs", "north") as gate:
+        deployed.submit("hangs", [*SETTINGS, "federation.rounds=3"])
+        gate.begun(1, "north")
+        until(lambda: deployed.rounds("hangs"), "the first round")
         status = describe_node(deployed.node("north"))
     deployed.finish("hangs")
-    lines = deployed.rounds("hangs")
-    assert [line["failed"] for line in lines] == [[silent(0)]] + [[]] * 11
-    clients = [line["clients"] for line in lines]
-    assert (clients[:6], clients[-1]) == ([1] * 6, 2), clients
-    slow = [line["seconds"] > TIMEOUT for line in lines]
-    assert slow[:6] == [True] * 4 + [False] * 2, [line["seconds"] for line in lines]
-    assert sum(slow[6:]) <= 1, [line["seconds"] for line in lines]
-    assert max(line["seconds"] for line in lines) < TIMEOUT + 30
-    assert f"no handshake: north: no reply within {TIMEOUT} s" in deployed.output("run-hangs")
+    first, *_, last = deployed.rounds("hangs")
+    assert (first["clients"], first["failed"]) == (1, [silent(0)])
+    assert first["seconds"] >= TIMEOUT
+    assert (last["clients"], last["failed"]) == (2, [])
     # The node's operator sees that the last message it answered is an old one.
     assert status["last_message"]["message"].startswith("query.handshake: done")
-    assert deployed.logged("north", "^train, round 1: begun", before["north"])
 
 
 def waiting_message(database: Path, node_id: int) -> Message:
@@ -108,12 +96,12 @@ def announce_reply(deployed: Deployment, name: str) -> PushMessagesResponse:
 def test_a_reply_that_is_announced_and_never_sent_costs_no_more_than_the_timeout(
     deployed: Deployment,
 ) -> None:
-    """Flower itself waits three minutes for its objects, and so would the replies of others."""
-    before = seen(deployed)
-    deployed.submit("announced", [*SETTINGS, "federation.rounds=1", "local.steps=200"])
-    with held(deployed, "announced", 1, before, "south"):
+    """Flower itself waits much longer for its objects, and so would the replies of others."""
+    with gates(deployed, "announced", "south") as gate:
+        deployed.submit("announced", [*SETTINGS, "federation.rounds=1"])
+        gate.begun(1, "south")
         assert len(announce_reply(deployed, "south").objects_to_push) == 3
         deployed.finish("announced")
     [line] = deployed.rounds("announced")
     assert (line["clients"], line["failed"]) == (1, [silent(1)])
-    assert line["seconds"] < TIMEOUT + 30
+    assert line["seconds"] < FLOWERS  # two minutes are left for a slow machine

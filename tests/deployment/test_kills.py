@@ -1,8 +1,8 @@
 """Kill parts of a real deployment during a round: the run still ends with the right result.
 
 The final vector is compared bit for bit with a simulation in which the same clients train. With
-secret noise, the privacy ledgers are compared instead. A stopped worker (SIGSTOP) keeps its round
-open, so that no test depends on speed.
+secret noise, the privacy ledgers are compared instead. A training that waits at its gate keeps its
+round open, so that no test depends on speed.
 """
 
 from __future__ import annotations
@@ -12,15 +12,15 @@ import random
 import shutil
 import signal
 import time
-from collections.abc import Iterator
 from pathlib import Path
 
 import disturbed
 import pytest
-from disturbed import PARTS, held, pid_of, seen, start, two_nodes
+from disturbed import PARTS, gates, pid_of, seen, start
 from ledgerwatch import LedgerWatch, steps_held, steps_reported
 from replay import Trained, simulated, trained
 
+from fedpeft.files import read_object
 from simulations.loopback import Deployment, until
 from simulations.processes import kill
 
@@ -32,13 +32,6 @@ SLOPES += ["local.max_grad_norm=0", "local.lr=0.001"]
 PRIVATE = [*disturbed.PRIVATE, "federation.rounds=3"]
 EVERYBODY: set[Trained] = {(1, 0), (1, 1), (2, 0), (2, 1)}
 DIED = "stopped: the server app died; the same command with --resume continues after its last round"
-
-
-@pytest.fixture(scope="module")
-def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Start a server and two nodes for all tests of this file."""
-    with two_nodes(tmp_path_factory.mktemp("kills")) as made:
-        yield made
 
 
 @pytest.fixture(scope="module")
@@ -58,10 +51,13 @@ def test_killing_worker_and_superlink_does_not_change_the_bits(
     deployed: Deployment, undisturbed: str
 ) -> None:
     before = seen(deployed)
-    deployed.submit("worker", SETTINGS)
-    with held(deployed, "worker", 1, before, "north"):
+    with gates(deployed, "worker", *PARTS) as gate:
+        deployed.submit("worker", SETTINGS)
+        gate.begun(1, *PARTS)
         kill(pid_of(deployed, "north", "clients.worker"))
-    with held(deployed, "worker", 2, before, *PARTS):  # in north's by the worker that came back
+        deployed.wait_for("north", "^waiting for messages", before["north"])
+        gate.next(*PARTS)
+        gate.begun(2, *PARTS)  # in north's by the worker that came back
         kill(pid_of(deployed, "server", "flower-superlink"))
         deployed.wait_for("server", "^ended by signal 9", before["server"])
     result = deployed.finish("worker")
@@ -74,12 +70,20 @@ def test_gateway_killed_at_any_moment_loses_nothing(deployed: Deployment, undist
     """While messages are on their way, while nodes train, and while replies are."""
     before = seen(deployed)
     moments = random.Random(0)
-    deployed.submit("gateway", SETTINGS)
-    for _ in range(3):
-        time.sleep(moments.uniform(1, 4))
+
+    def strike() -> None:
+        time.sleep(moments.uniform(0, 3))
         kill(pid_of(deployed, "server", "server.host.gateway"))
-    with held(deployed, "gateway", 2, before, "north"):
-        kill(pid_of(deployed, "server", "server.host.gateway"))
+
+    with gates(deployed, "gateway", "north") as gate:
+        deployed.submit("gateway", SETTINGS)
+        strike()
+        gate.begun(1, "north")
+        strike()
+        gate.next("north")
+        strike()
+        gate.begun(2, "north")
+        strike()
     result = deployed.finish("gateway")
     assert [line["failed"] for line in deployed.rounds("gateway")] == [[], []]
     assert len(deployed.logged("server", "^ended by signal 9", before["server"])) == 4
@@ -91,12 +95,10 @@ def test_a_node_restarted_during_a_round_misses_only_that_round(
     deployed: Deployment, without_north: str
 ) -> None:
     before = seen(deployed)
-    deployed.submit("stopped", SETTINGS)
-    with held(deployed, "stopped", 1, before, *PARTS) as go_on:
-        deployed.signal("north", signal.SIGTERM)
-        until(lambda: not deployed.pids("north", "clients.process"), "the end of north's message")
-        go_on("north")
-        assert deployed.processes["north"].wait(30) == 0
+    with gates(deployed, "stopped", *PARTS) as gate:
+        deployed.submit("stopped", SETTINGS)
+        gate.begun(1, *PARTS)
+        assert deployed.stop("north") == 0
         start(deployed, "north")
         deployed.wait_for("server", "Activated node_id", before["server"])
     result = deployed.finish("stopped")
@@ -107,14 +109,16 @@ def test_a_node_restarted_during_a_round_misses_only_that_round(
 def test_a_node_that_loses_power_misses_only_that_round(
     deployed: Deployment, without_north: str
 ) -> None:
-    before = seen(deployed)
-    # A node that is back before Flower has said it was gone leaves the round to its timeout.
-    deployed.submit("power", [*SETTINGS, "federation.timeout=240"])
-    with held(deployed, "power", 1, before, *PARTS):
+    before, progress = seen(deployed), deployed.state / "runs" / "power" / "progress.json"
+    with gates(deployed, "power", *PARTS) as gate:
+        deployed.submit("power", SETTINGS)
+        gate.begun(1, *PARTS)
         kill(pid_of(deployed, "south", "clients.process"))
         deployed.kill_tree("north")
-    start(deployed, "north")  # on a fast machine Flower refuses it: it still takes it to be online
-    with held(deployed, "power", 1, before, "south", times=2):  # its message is sent once more
+        # A node that is back before Flower has said it was gone leaves the round to its timeout.
+        until(lambda: read_object(progress).get("done") == 1, "the end of north's message")
+        gate.begun(1, "south", times=2)  # its message is sent once more
+        start(deployed, "north")
         deployed.wait_for("server", "Activated node_id", before["server"])
     result = deployed.finish("power")
     first, second = deployed.rounds("power")
@@ -126,9 +130,11 @@ def test_a_node_that_loses_power_misses_only_that_round(
 def test_killing_server_app_supernode_and_server_does_not_change_the_bits(
     deployed: Deployment, undisturbed: str
 ) -> None:
-    before = seen(deployed)
-    deployed.submit("resumed", SETTINGS)
-    with held(deployed, "resumed", 2, before, "north"):
+    with gates(deployed, "resumed", "north") as gate:
+        deployed.submit("resumed", SETTINGS)
+        gate.begun(1, "north")
+        gate.next("north")
+        gate.begun(2, "north")
         kill(pid_of(deployed, "server", "server.process"))
         gone = seen(deployed)
         kill(pid_of(deployed, "north", "flower-supernode"))  # which comes back by itself
@@ -139,10 +145,10 @@ def test_killing_server_app_supernode_and_server_does_not_change_the_bits(
     assert DIED in deployed.output("run-resumed")
     assert len(deployed.rounds("resumed")) == 1
 
-    shutil.rmtree(deployed.node("north") / "attempts")  # so that it trains again
-    before = seen(deployed)
-    deployed.submit("resumed", SETTINGS, "--resume")
-    with held(deployed, "resumed", 2, before, "north"):
+    with gates(deployed, "resumed", "north") as gate:
+        shutil.rmtree(deployed.node("north") / "attempts")  # so that it trains again
+        deployed.submit("resumed", SETTINGS, "--resume")
+        gate.begun(2, "north")
         deployed.signal("server", signal.SIGKILL)
         deployed.processes["server"].wait()
         deployed.start_server()
@@ -159,15 +165,22 @@ def test_killing_server_app_supernode_and_server_does_not_change_the_bits(
 def test_slopes_both_ways_survive_server_app_worker_and_a_lost_reference(
     deployed: Deployment, tmp_path: Path
 ) -> None:
-    settings, before = [*SETTINGS, *SLOPES], seen(deployed)
-    deployed.submit("slopes", settings)
-    with held(deployed, "slopes", 2, before, "north", "south"):
+    settings = [*SETTINGS, *SLOPES]
+    with gates(deployed, "slopes", *PARTS) as gate:
+        deployed.submit("slopes", settings)
+        gate.begun(1, *PARTS)
+        gate.next(*PARTS)
+        gate.begun(2, *PARTS)
         kill(pid_of(deployed, "server", "server.process"))
         kill(pid_of(deployed, "south", "clients.worker"))
     deployed.finish("slopes", expect=1)
     assert len(deployed.rounds("slopes")) == 1
-    for kept in ("kept", "attempts"):  # so that north needs the slopes of all rounds, and trains
-        shutil.rmtree(deployed.node("north") / kept)
+    with gates(deployed, "slopes", "north"):
+        for kept in (
+            "kept",
+            "attempts",
+        ):  # so that north needs the slopes of all rounds, and trains
+            shutil.rmtree(deployed.node("north") / kept)
     deployed.submit("slopes", settings, "--resume")
     result = deployed.finish("slopes")
     assert trained(deployed.folder / "slopes") == EVERYBODY
@@ -177,14 +190,22 @@ def test_slopes_both_ways_survive_server_app_worker_and_a_lost_reference(
 def test_killing_a_node_never_loses_a_privacy_charge(deployed: Deployment) -> None:
     settings, run = [*SETTINGS, *PRIVATE], deployed.state / "runs" / "private"
     nodes = {client: deployed.node(name) for name, client in PARTS.items()}
+    paid = [steps_held(nodes[0]), steps_held(nodes[1])]
     with LedgerWatch(run, nodes) as watch:
-        deployed.submit("private", settings)
-        until(lambda: steps_held(nodes[0]) == 200, "the charge of round 1")
-        kill(pid_of(deployed, "north", "clients.worker"))
-        until(lambda: steps_held(nodes[0]) == 400, "the charge of round 2")
-        kill(pid_of(deployed, "server", "flower-superexec"))
-        deployed.kill_tree("north")
-        start(deployed, "north")
+        with gates(deployed, "private", "south") as gate:  # which keeps the first round open
+            deployed.submit("private", settings)
+            until(lambda: steps_held(nodes[0]) == paid[0] + 200, "the charge of round 1")
+            kill(pid_of(deployed, "north", "clients.worker"))
+            gate.answered(1, "north")
+            gate.shut("north")  # which keeps the second round open
+            gate.open("south")
+            gate.answered(1, "south")
+            gate.shut("south")  # which keeps the third round open, if not the second
+            gate.open("north")
+            until(lambda: steps_held(nodes[0]) >= paid[0] + 400, "the charge of round 2")
+            kill(pid_of(deployed, "server", "flower-superexec"))
+            deployed.kill_tree("north")
+            start(deployed, "north")
         deployed.finish("private", expect=1)
         assert DIED in deployed.output("run-private")
         deployed.submit("private", settings, "--resume")
@@ -192,7 +213,8 @@ def test_killing_a_node_never_loses_a_privacy_charge(deployed: Deployment) -> No
     watch.check()
     assert result["rounds"] == 3 and trained(run) == {(r, c) for r in (1, 2, 3) for c in (0, 1)}
     # Some trainings were begun twice; none is paid for twice.
-    assert steps_reported(run, 2) == [steps_held(nodes[0]), steps_held(nodes[1])] == [600, 600]
-    assert deployed.rounds("private")[-1]["privacy"]["example"]["steps"] == 600
+    held = [steps_held(nodes[0]), steps_held(nodes[1])]
+    assert steps_reported(run, 2) == held == [before + 600 for before in paid]
+    assert deployed.rounds("private")[-1]["privacy"]["example"]["steps"] == max(held)
     roster = json.loads((run / "roster.json").read_text())["nodes"]
     assert min(node["epsilon"]["example"] for node in roster) > 0

@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from disturbed import Seen, held, pid_of
+from disturbed import TIMING, Seen, gates, pid_of
 from replay import simulated
 
 from clients.folder import NodeFolder
@@ -20,7 +20,7 @@ from simulations.processes import kill
 
 pytestmark = pytest.mark.long
 NODES = {f"site{k}": k for k in range(5)}
-WAIT = 45  # seconds for a node that does not answer a question about keys
+WAIT = 240  # seconds for a node that does not answer a question about keys
 SETTINGS = [
     "backbone=tiny",
     "method.d=16",
@@ -47,13 +47,14 @@ EVERYBODY = {(number, client) for number in (1, 2, 3) for client in NODES.values
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Start a server and five nodes, whose rosters have all of their keys."""
-    with deployment(tmp_path_factory.mktemp("secure")) as made:
+    with deployment(tmp_path_factory.mktemp("secure"), timing=TIMING) as made:
         public = []
         for name in NODES:
             public.append(make_node(made.keys, name)[1].read_text())
             add_node(made.state, made.keys / f"{name}.pub")
         for name in NODES:
             roster(made, name).write_text("".join(public))
+            made.write_timing(name)
             made.start(name, *node_up(made, name))
         for name in NODES:
             made.wait_for(name, "the node is up")
@@ -99,12 +100,14 @@ def took_part(deployed: Deployment, run: str) -> list[int]:
 def test_a_node_killed_before_unmasking_is_in_the_sum_and_comes_back(
     deployed: Deployment, tmp_path: Path
 ) -> None:
-    settings, before = [*SETTINGS, SAME_NOISE, "federation.rounds=3"], seen(deployed)
-    deployed.submit("killed", settings)
-    with held(deployed, "killed", 1, before, "site0"):
+    settings = [*SETTINGS, SAME_NOISE, "federation.rounds=3"]
+    with gates(deployed, "killed", "site0") as gate:
+        deployed.submit("killed", settings)
+        gate.begun(1, "site0")
         wait_for_updates(deployed, "killed", 4)  # those of the others
         deployed.kill_tree("site4")
-    with held(deployed, "killed", 2, before, "site0"):  # without site4
+        gate.next("site0")
+        gate.begun(2, "site0")  # without site4
         gone = seen(deployed)
         deployed.start("site4", *node_up(deployed, "site4"))
         deployed.wait_for("server", "Activated node_id", gone["server"])
@@ -126,13 +129,13 @@ def test_a_server_app_killed_before_unmasking_resumes_to_the_same_bits(
     deployed: Deployment, tmp_path: Path
 ) -> None:
     """Each node has trained and paid once; those that answered replay what they have stored."""
-    settings, before = (
-        [*SETTINGS, SAME_NOISE, "federation.rounds=2", "local.lr=0.002"],
-        seen(deployed),
-    )
+    settings = [*SETTINGS, SAME_NOISE, "federation.rounds=2", "local.lr=0.002"]
     paid = charges(deployed)
-    deployed.submit("resumed", settings)
-    with held(deployed, "resumed", 2, before, "site0"):
+    with gates(deployed, "resumed", "site0") as gate:
+        deployed.submit("resumed", settings)
+        gate.begun(1, "site0")
+        gate.next("site0")
+        gate.begun(2, "site0")
         wait_for_updates(deployed, "resumed", 4)
         kill(pid_of(deployed, "server", "server.process"))
     deployed.finish("resumed", expect=1)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from gateways import Client, Lines, Node, make_nodes, register, resident
+from gateways import PATIENCE, Client, Lines, Node, make_nodes, register, resident
 from servers import server_folder, superlink
 from superlinks import SuperLinkState
 
@@ -40,7 +40,7 @@ class Running(Client):
         return self.supervisor.pids["gateway"]
 
     def tcp(self) -> socket.socket:
-        return socket.create_connection(self.address, 20, source_address=(ATTACKER, 0))
+        return socket.create_connection(self.address, PATIENCE, source_address=(ATTACKER, 0))
 
     def tls(self, *alpn: str) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=self.state.ca)
@@ -77,11 +77,11 @@ def attacked(folder: Path) -> Iterator[Running]:
     with superlink(state):
         thread.start()
         try:
-            assert ready.wait(20)
+            assert ready.wait(PATIENCE)
             yield Running(state, node, stranger, lines.texts, supervisor)
         finally:
             supervisor.stop()
-            thread.join(20)
+            thread.join(PATIENCE)
 
 
 @contextlib.contextmanager
@@ -120,7 +120,7 @@ def working_node(running: Running) -> Iterator[list[float]]:
     finally:
         stopping.set()
         for worker in workers:
-            worker.join(40)
+            worker.join(PATIENCE)
     assert not failed, failed[:5]
     print(f"{len(took)} requests of the node, the slowest {max(took):.2f} s")
 
@@ -146,11 +146,12 @@ def bounded_memory(running: Running, most: float = 200.0) -> Iterator[None]:
     assert peak - idle < most
 
 
-def until_closed(line: socket.socket, drip: bytes = b"", limit: float = 100.0) -> float:
-    """Return the seconds until the gateway closes a connection; send ``drip`` every second."""
-    start = time.monotonic()
+def until_closed(line: socket.socket, drip: bytes = b"") -> None:
+    """Wait until the gateway closes a connection; send ``drip`` every second."""
+    limit = time.monotonic() + PATIENCE
     line.settimeout(1.0)
-    while time.monotonic() - start < limit:
+    while True:
+        assert time.monotonic() < limit, "the gateway did not close the connection"
         try:
             if not line.recv(65536):
                 break
@@ -162,7 +163,6 @@ def until_closed(line: socket.socket, drip: bytes = b"", limit: float = 100.0) -
         except OSError:
             break
     line.close()
-    return time.monotonic() - start
 
 
 def in_threads(calls: list[Callable[[], float]]) -> list[float]:

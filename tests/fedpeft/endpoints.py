@@ -86,14 +86,14 @@ def endpoint(catalog: Catalog, settings: Serving | None = None) -> Iterator[Endp
         thread.start()
         url = f"http://127.0.0.1:{port}"
         try:
-            with httpx.Client(base_url=url, timeout=30, trust_env=False) as http:
+            with httpx.Client(base_url=url, timeout=240, trust_env=False) as http:
                 yield Endpoint(url, catalog, http)
         finally:
             server.should_exit = True
             thread.join()
 
 
-def until(condition: Any, seconds: float = 10.0) -> None:
+def until(condition: Any, seconds: float = 240.0) -> None:
     """Wait until a condition holds."""
     end = time.monotonic() + seconds
     while not condition():

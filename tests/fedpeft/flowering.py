@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 PROGRAMS = Path(sys.executable).parent
-PATIENCE = 90.0  # seconds; the machine may be busy
+PATIENCE = 240.0  # seconds; the machine may be busy
 
 # A project that brings code for both sides; each leaves a mark when it is imported.
 FOREIGN_PROJECT = """
@@ -85,7 +85,7 @@ def running(command: list[str], output: Path, env: dict[str, str]) -> Iterator[N
     finally:
         process.terminate()
         with suppress(subprocess.TimeoutExpired):
-            process.wait(15)
+            process.wait(PATIENCE)
         with suppress(ProcessLookupError):
             os.killpg(process.pid, signal.SIGKILL)
         process.wait()

@@ -9,7 +9,7 @@ import re
 import socket
 import ssl
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import UTC, datetime, timedelta
@@ -25,6 +25,7 @@ from server.host.registration import fingerprint
 from server.registry import NODES
 
 Headers = dict[str, str]
+PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
 
 
 class Lines(logging.Handler):
@@ -102,7 +103,7 @@ class Client:
         return "127.0.0.1", self.state.ports["public"]
 
     @contextmanager
-    def line(self, *alpn: str, timeout: float = 30.0) -> Iterator[ssl.SSLSocket]:
+    def line(self, *alpn: str, timeout: float = PATIENCE) -> Iterator[ssl.SSLSocket]:
         """Open a TLS connection."""
         context = ssl.create_default_context(cafile=self.state.ca)
         context.set_alpn_protocols(list(alpn) or ["http/1.1"])
@@ -133,7 +134,7 @@ class Client:
         head += "".join(f"{name}: {value}\r\n" for name, value in given.items())
         return status(self.send(head.encode() + b"\r\n" + body))
 
-    def http(self, http2: bool = False, timeout: float = 30.0) -> httpx.Client:
+    def http(self, http2: bool = False, timeout: float = PATIENCE) -> httpx.Client:
         """Return a client that keeps its connections."""
         base = f"https://localhost:{self.state.ports['public']}"
         return httpx.Client(
@@ -142,13 +143,21 @@ class Client:
 
     def logged(self, words: str, lines: list[str]) -> str:
         """Wait for a line of the log with these words, and return it."""
-        limit = time.monotonic() + 10
+        limit = time.monotonic() + PATIENCE
         while True:
             for line in list(lines):
                 if words in line:
                     return line
             assert time.monotonic() < limit, f"not logged: {words}; but {lines[-20:]}"
             time.sleep(0.02)
+
+
+def until(true: Callable[[], object]) -> None:
+    """Wait until something is true."""
+    limit = time.monotonic() + PATIENCE
+    while not true():
+        assert time.monotonic() < limit, "did not happen"
+        time.sleep(0.05)
 
 
 def status(answer: str) -> int:

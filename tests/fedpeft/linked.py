@@ -13,11 +13,12 @@ import httpx
 from flwr.proto.fleet_pb2 import PullMessagesRequest, PullMessagesResponse
 from flwr.proto.message_pb2 import ConfirmMessageReceivedRequest
 from flwr.proto.node_pb2 import Node as ProtoNode
-from gateways import Client, Node, make_nodes, register
+from gateways import PATIENCE, Client, Node, make_nodes, register
 from servers import server_folder, superlink
 from superlinks import SuperLinkState
 
 from fedpeft.hosting.processes import Supervisor
+from fedpeft.hosting.timing import Timing
 from server.host import up
 
 PULL = "/v1/fleet/pull-messages"
@@ -60,14 +61,16 @@ def linked(folder: Path, count: int) -> Iterator[Linked]:
         node.node_id = link.register(node.pem)
     register(state.path, nodes)
     run = link.start_run()
-    supervisor = Supervisor([up.gateway(state, 64)], logging.getLogger("test"), backoff=[0.1])
+    supervisor = Supervisor(
+        [up.gateway(state, 64)], logging.getLogger("test"), Timing().scaled(0.1)
+    )
     ready = threading.Event()
     thread = threading.Thread(target=supervisor.run, args=(ready.set,))
     with superlink(state) as process:
         thread.start()
         try:
-            assert ready.wait(20)
+            assert ready.wait(PATIENCE)
             yield Linked(state, link, nodes, run, process.pid, supervisor)
         finally:
             supervisor.stop()
-            thread.join(20)
+            thread.join(PATIENCE)

@@ -18,7 +18,7 @@ from server.host.folder import PORTS, ServerFolder
 from server.host.health import superlink_answers
 from server.host.operations import operations as serve
 
-_PATIENCE = 60.0  # seconds for a SuperLink on a busy machine to start
+_PATIENCE = 240.0  # seconds for a process on a busy machine to start or end
 
 
 def server_folder(folder: Path) -> ServerFolder:
@@ -74,7 +74,7 @@ def superlink(state: ServerFolder, shims: Path | None = None) -> Iterator[subpro
     finally:
         process.terminate()
         try:
-            process.wait(20)
+            process.wait(_PATIENCE)
         except subprocess.TimeoutExpired:
             process.kill()
             process.wait()
@@ -93,4 +93,4 @@ def gateway(state: ServerFolder) -> Iterator[None]:
         yield
     finally:
         process.terminate()
-        process.wait(20)
+        process.wait(_PATIENCE)

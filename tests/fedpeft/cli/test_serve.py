@@ -63,7 +63,7 @@ def test_serve_answers_as_predict_prints(fedpeft, tmp_path: Path, end: signal.Si
         removed = httpx.delete(f"{url}/vectors/films", headers=headers, trust_env=False)
         assert removed.status_code == 200
         running.send_signal(end)
-        assert running.wait(20) == 0
+        assert running.wait(240) == 0
         assert running.stdout is not None and running.stdout.read() == "stopped\n"
         assert running.stderr is not None
         (logged,) = running.stderr.read().splitlines()
@@ -85,7 +85,7 @@ def test_serve_over_tls(tmp_path: Path) -> None:
             headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
             assert len(client.get("/vectors", headers=headers).json()["vectors"]) == 1
         running.terminate()
-        assert running.wait(20) == 0
+        assert running.wait(240) == 0
 
 
 @pytest.mark.parametrize(

@@ -57,7 +57,7 @@ def handshake(server: Path, trusted: Path, host: str) -> str:
         thread.start()
         try:
             with (
-                socket.create_connection(listening.getsockname(), timeout=10) as plain,
+                socket.create_connection(listening.getsockname(), timeout=240) as plain,
                 client.wrap_socket(plain, server_hostname=host) as connection,
             ):
                 return str(connection.version())

@@ -18,6 +18,8 @@ import pytest
 
 from fedpeft.hosting.logs import follow, plain, split_level, start_log
 
+PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Iterator[Path]:
@@ -35,11 +37,12 @@ def lines(path: Path) -> list[dict[str, Any]]:
 
 
 def test_a_line_has_time_level_source_run_and_message(path: Path) -> None:
+    before = datetime.now(UTC) - timedelta(milliseconds=1)  # the log's precision
     start_log(path, "serverapp", run="17").warning("round %d\nof %d", 1, 3)
     (line,) = lines(path)
     written = datetime.fromisoformat(line.pop("time"))
     assert written.utcoffset() == timedelta(0)
-    assert abs(datetime.now(UTC) - written) < timedelta(minutes=1)
+    assert before <= written <= datetime.now(UTC)
     assert line == {
         "level": "warning",
         "source": "serverapp",
@@ -99,7 +102,7 @@ def test_lines_of_several_processes_stay_whole(path: Path) -> None:
     writers = [
         subprocess.Popen([sys.executable, "-c", program, str(path), source]) for source in "abc"
     ]
-    assert [writer.wait(timeout=60) for writer in writers] == [0, 0, 0]
+    assert [writer.wait(PATIENCE) for writer in writers] == [0, 0, 0]
     logged = lines(path)
     assert len(logged) == 900
     assert all(line["message"] == line["source"] * 2000 for line in logged)
@@ -149,7 +152,7 @@ def test_following_prints_what_is_appended_until_it_is_stopped(
         file.write('": 1}\n')
     log.info("last")
     stop.set()
-    follower.join(timeout=5)
+    follower.join(PATIENCE)
     assert not follower.is_alive()
     printed = capsys.readouterr().out.splitlines()
     if as_json:
@@ -157,6 +160,16 @@ def test_following_prints_what_is_appended_until_it_is_stopped(
     else:
         assert len(printed) == 1
         assert printed[0].endswith(" info up: last")
+
+
+def printed_with(words: str, capsys: pytest.CaptureFixture[str]) -> str:
+    """Return what is printed, once it contains some words."""
+    limit, printed = time.monotonic() + PATIENCE, ""
+    while words not in printed:
+        assert time.monotonic() < limit, printed
+        time.sleep(0.02)
+        printed += capsys.readouterr().out
+    return printed
 
 
 def test_following_reads_a_rotated_log_from_its_start(
@@ -167,25 +180,22 @@ def test_following_reads_a_rotated_log_from_its_start(
     stop = threading.Event()
     follower = threading.Thread(target=follow, args=(path, stop, False))
     follower.start()
-    time.sleep(0.3)
+    printed_with("long", capsys)
     path.write_bytes(b"")  # as logrotate's copytruncate does
-    time.sleep(0.3)
     log.info("anew")
     stop.set()
-    follower.join(timeout=5)
-    assert [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines()][-1] == "anew"
+    follower.join(PATIENCE)
+    assert [line.rpartition(": ")[2] for line in capsys.readouterr().out.splitlines()] == ["anew"]
 
 
 def test_following_waits_for_a_missing_log(path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     stop = threading.Event()
     follower = threading.Thread(target=follow, args=(path, stop, False))
     follower.start()
-    time.sleep(0.2)
     start_log(path, "up").info("first")
-    time.sleep(0.3)
+    assert printed_with("first", capsys).endswith(" info up: first\n")
     stop.set()
-    follower.join(timeout=5)
-    assert capsys.readouterr().out.endswith(" info up: first\n")
+    follower.join(PATIENCE)
     follow(path.with_name("never.log"), stop, False)  # told to stop, it returns
 
 

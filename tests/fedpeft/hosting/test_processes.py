@@ -12,6 +12,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -20,8 +21,11 @@ import pytest
 from fedpeft.errors import UserError
 from fedpeft.hosting.child import Child
 from fedpeft.hosting.processes import Supervisor
+from fedpeft.hosting.timing import Timing
 
+PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
 SLEEP = "import time; time.sleep(600)"
+SOON = Timing(restarts=(0.1,))
 
 
 class Records(logging.Handler):
@@ -51,10 +55,10 @@ def python(name: str, program: str, *arguments: object, **more: Any) -> Child:
     return Child(name, [sys.executable, "-c", program, *map(str, arguments)], **more)
 
 
-def until(true: Callable[[], object], seconds: float = 20.0) -> None:
-    limit = time.monotonic() + seconds
+def until(true: Callable[[], object]) -> None:
+    limit = time.monotonic() + PATIENCE
     while not true():
-        assert time.monotonic() < limit, "did not happen in time"
+        assert time.monotonic() < limit, "did not happen"
         time.sleep(0.02)
 
 
@@ -67,16 +71,16 @@ def alive(pid: int) -> bool:
 
 
 @contextmanager
-def running(*children: Child, backoff: tuple[float, ...] = (0.1,)) -> Iterator[Supervisor]:
+def running(*children: Child, timing: Timing = SOON) -> Iterator[Supervisor]:
     """Run a supervisor in a thread; stop it and its children at the end."""
-    supervisor = Supervisor(children, logging.getLogger("test_processes"), backoff)
+    supervisor = Supervisor(children, logging.getLogger("test_processes"), timing)
     thread = threading.Thread(target=supervisor.run)
     thread.start()
     try:
         yield supervisor
     finally:
         supervisor.stop()
-        thread.join(timeout=20)
+        thread.join(PATIENCE)
         assert not thread.is_alive()
 
 
@@ -93,19 +97,19 @@ def test_a_child_starts_when_the_one_before_is_ready(tmp_path: Path) -> None:
     try:
         until(ready.exists)
         pids = dict(supervisor.pids)
-        time.sleep(0.3)
         assert list(pids) == ["first", "second"]
         assert supervisor.restarts == {"first": 0, "second": 0}
         assert all(map(alive, pids.values()))
     finally:
         supervisor.stop()
-        thread.join(timeout=20)
+        thread.join(PATIENCE)
     assert not any(map(alive, pids.values()))
     assert supervisor.pids == {}
 
 
 def test_a_child_that_ends_is_restarted_with_growing_pauses(records: Records) -> None:
-    with running(python("short", "import sys; sys.exit(5)"), backoff=(0.1, 0.6)) as supervisor:
+    growing = Timing(restarts=(0.1, 0.6))
+    with running(python("short", "import sys; sys.exit(5)"), timing=growing) as supervisor:
         until(lambda: supervisor.restarts["short"] >= 3)
     planned = [message for message in records.messages("short") if "restart" in message]
     assert planned[:3] == [
@@ -135,26 +139,52 @@ def test_a_child_that_is_not_ready_in_time_is_restarted(records: Records) -> Non
     assert "not ready within 0.3 s; restart 1 in 0.1 s" in records.messages("slow")
 
 
+class Watch:
+    """A clock and a child's health, which only the test changes."""
+
+    def __init__(self) -> None:
+        self.now, self.healthy, self._asked = 0.0, True, 0
+
+    def monotonic(self) -> float:
+        return self.now
+
+    def sleep(self, seconds: float) -> None:
+        time.sleep(seconds)
+
+    def ready(self) -> bool:
+        self._asked += 1
+        return self.healthy
+
+    def asked(self) -> None:
+        """Wait until the child's health was checked, from beginning to end."""
+        before = self._asked
+        until(lambda: self._asked >= before + 3)
+
+
 def test_a_hanging_child_is_restarted_after_its_patience(
-    records: Records, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("fedpeft.hosting.child._ASK", 0.05)
-    healthy = tmp_path / "healthy"
-    healthy.touch()
-    hung = python("hung", SLEEP, ready=healthy.exists, patience=1.0)
-    with running(hung, python("other", SLEEP)) as supervisor:
+    watch = Watch()
+    monkeypatch.setattr("fedpeft.hosting.child.time", watch)
+    hung = python("hung", SLEEP, ready=watch.ready, patience=1.0)
+    with running(hung, python("other", SLEEP), timing=replace(SOON, health=0.0)) as supervisor:
         until(lambda: len(supervisor.pids) == 2)
         before = dict(supervisor.pids)
         for _ in range(2):
-            healthy.unlink()
-            time.sleep(0.6)
-            healthy.touch()
-            time.sleep(0.3)
+            watch.healthy = False
+            watch.asked()
+            watch.now += 0.6
+            watch.asked()
+            watch.healthy = True
+            watch.asked()
         assert supervisor.pids == before
-        healthy.unlink()
+        watch.healthy = False
+        watch.asked()
+        watch.now += 1.1
         until(lambda: supervisor.restarts["hung"] == 1)
         assert not alive(before["hung"])
-        healthy.touch()
+        watch.healthy = True
+        watch.now += SOON.restarts[0]
         until(lambda: len(records.messages("hung")) == 3)
         assert supervisor.restarts == {"hung": 1, "other": 0}
     assert [message.partition(" (pid")[0] for message in records.messages("hung")] == [
@@ -213,15 +243,16 @@ def test_stopping_ends_children_in_reverse_and_kills_those_that_stay(records: Re
         "import signal, sys; signal.signal(signal.SIGTERM, lambda *_: (print('bye'), sys.exit()))\n"
         "print('up', flush=True)\n"
     )
-    with running(python("first", polite + SLEEP), python("second", stubborn + SLEEP)) as supervisor:
+    children = python("first", polite + SLEEP), python("second", stubborn + SLEEP)
+    # The second is killed after one second, and the first has all the time that it needs.
+    timing = replace(SOON, stop=PATIENCE, stop_each=PATIENCE - 1)
+    with running(*children, timing=timing) as supervisor:
         until(lambda: records.messages("second") and len(records.messages("second")) >= 2)
         until(lambda: "up" in records.messages("first"))
         pids = list(supervisor.pids.values())
         grandchild = int(next(m for m in records.messages("second") if m.isdigit()))
-        began = time.monotonic()
         supervisor.stop()
         supervisor.stop()
-    assert time.monotonic() - began < 15
     assert not any(map(alive, [*pids, grandchild]))
     order = [message for _, _, message in records.seen if "killed" in message or message == "bye"]
     assert order == ["did not end by itself: killed", "bye"]
@@ -248,7 +279,7 @@ def test_children_end_with_the_supervisor(kind: signal.Signals, code: int) -> No
     try:
         assert len(pids) == 2
         process.send_signal(kind)
-        assert process.wait(timeout=15) == code
+        assert process.wait(PATIENCE) == code
         until(lambda: not any(map(alive, pids)))
         assert process.stdout.read() == (b"stopped\n" if code == 0 else b"")
     finally:

@@ -73,5 +73,5 @@ def test_environment_puts_scripts_first_and_exempts_loopback_from_proxies(
     assert around["no_proxy"] == "intern.example.org,127.0.0.1,localhost"
     program = "import httpx; print(httpx.get('http://127.0.0.1:1'))"  # as Flower asks
     dead = {"HTTP_PROXY": "http://192.0.2.1:1", "HTTPS_PROXY": "http://192.0.2.1:1"}
-    done = run([sys.executable, "-c", program], env={**around, **dead}, timeout=30)
+    done = run([sys.executable, "-c", program], env={**around, **dead}, timeout=240)
     assert "ConnectError: [Errno 111] Connection refused" in done.stderr

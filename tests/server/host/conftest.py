@@ -11,7 +11,7 @@ from pathlib import Path
 
 import pytest
 from fronts import LARGEST, Front, Upstream, make_state
-from gateways import Lines, Node, make_nodes, register
+from gateways import PATIENCE, Lines, Node, make_nodes, register
 
 from fedpeft.hosting.keys import make_authority, make_server
 from fedpeft.hosting.processes import Supervisor
@@ -60,12 +60,12 @@ def running(
     thread = threading.Thread(target=supervisor.run, args=(up_now.set,))
     thread.start()
     try:
-        assert up_now.wait(20), lines.texts
+        assert up_now.wait(PATIENCE), lines.texts
         seen = upstream.RequestHandlerClass.seen  # type: ignore[attr-defined]
         yield Front(state, node, lines.texts, seen, supervisor)
     finally:
         supervisor.stop()
-        thread.join(timeout=20)
+        thread.join(PATIENCE)
     assert not thread.is_alive()
 
 

@@ -6,13 +6,12 @@ import logging
 import socket
 import ssl
 import threading
-import time
 from http.server import ThreadingHTTPServer
 from pathlib import Path
 
 import pytest
 from fronts import LARGEST, PUSH, Front, make_state
-from gateways import Client, Lines, register, resident
+from gateways import PATIENCE, Client, Lines, register, resident, until
 
 from fedpeft.errors import UserError
 from fedpeft.hosting.child import Child
@@ -127,9 +126,7 @@ def test_missing_or_foreign_server_behind_gives_502(
     thread = threading.Thread(target=supervisor.run)
     thread.start()
     try:
-        limit = time.monotonic() + 20
-        while not child.ready() and time.monotonic() < limit:
-            time.sleep(0.05)
+        until(child.ready)
         client = Client(state)
         assert client.ask(PUSH, front.node.headers()) == 502
         line = client.logged(
@@ -139,7 +136,7 @@ def test_missing_or_foreign_server_behind_gives_502(
         assert "refused" not in line
     finally:
         supervisor.stop()
-        thread.join(timeout=20)
+        thread.join(PATIENCE)
     assert front.seen == []
 
 
@@ -157,8 +154,9 @@ def test_wire_bytes_are_those_at_the_socket(front: Front) -> None:
             wrapped.sendall(f"{head}Content-Length: 100000\r\n\r\n".encode() + b"x" * 100_000)
             with wrapped.makefile("rb") as answer:
                 assert b"200" in answer.read()
-    time.sleep(1.5)
-    after = read_wire(front.state.path)[front.node.node_id]
+    wire = lambda: read_wire(front.state.path).get(front.node.node_id, before)  # noqa: E731
+    until(lambda: wire()["down"] - before["down"] >= sums["down"])
+    after = wire()
     assert after["up"] - before["up"] == sums["up"] > 100_000
     assert after["down"] - before["down"] == sums["down"] > 1000
 
@@ -190,7 +188,7 @@ class relay:
         return self._listener.getsockname()[1], self._sums
 
     def __exit__(self, *_: object) -> None:
-        self._thread.join(20)
+        self._thread.join(PATIENCE)
         self._listener.close()
 
     def _run(self) -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import socket
 import ssl
 import threading
 import time
@@ -24,6 +23,7 @@ from attacked import (
     until_closed,
     working_node,
 )
+from gateways import PATIENCE, until
 
 from server.host.gateway.limits import Limits
 
@@ -40,50 +40,55 @@ def test_slow_senders_are_disconnected_in_time(running: Running) -> None:
     """Handshakes, heads and bodies at one byte a second, and connections that say nothing."""
     limits = Limits()
 
-    def handshake() -> float:
+    def handshake() -> None:
         line = running.tcp()
         line.sendall(b"\x16\x03\x01\x02\x00\x01\x00")  # the start of a ClientHello of 512 bytes
-        return until_closed(line, b"\x00")
+        until_closed(line, b"\x00")
 
-    def head() -> float:
+    def head() -> None:
         line = running.tls()
         line.sendall(b"POST /v1/fleet/push-object HTTP/1.1\r\nX: ")
-        return until_closed(line, b"x")
+        until_closed(line, b"x")
 
-    def body() -> float:
+    def body() -> None:
         line = running.tls()
         line.sendall(running.head(running.node, 1_000_000))
-        return until_closed(line, b"x")
+        until_closed(line, b"x")
 
-    def preface() -> float:
+    def preface() -> None:
         line = running.tls("h2")
         line.sendall(b"PRI * HTTP/2.0\r\n")
-        return until_closed(line)
+        until_closed(line)
 
-    def frame() -> float:
+    def frame() -> None:
         line = running.tls("h2")
         connection = h2.connection.H2Connection()
         connection.initiate_connection()
         # The start of a frame of 4 KB with headers for stream 1.
         line.sendall(connection.data_to_send() + b"\x00\x10\x00\x01\x04\x00\x00\x00\x01")
-        return until_closed(line, b"\x00")
+        until_closed(line, b"\x00")
+
+    def tcp() -> None:
+        until_closed(running.tcp())
+
+    def tls() -> None:
+        until_closed(running.tls())
 
     cases = {
         handshake: limits.handshake,
         head: limits.request,
-        running.tcp: limits.handshake,
-        running.tls: limits.request,
+        tcp: limits.handshake,
+        tls: limits.request,
         preface: limits.request,
         frame: limits.request,
         body: limits.piece,
     }
-    took: dict[str, list[float]] = {}
+    took: dict[str, float] = {}
 
-    def measure(call: Callable[[], object]) -> None:
-        value = call()
-        seconds = until_closed(value) if isinstance(value, socket.socket) else value
-        assert isinstance(seconds, float)
-        took[call.__name__] = [seconds]
+    def measure(call: Callable[[], None]) -> None:
+        start = time.monotonic()
+        call()
+        took[call.__name__] = time.monotonic() - start
 
     with working_node(running), bounded_memory(running):
         threads = [threading.Thread(target=measure, args=(call,)) for call in cases]
@@ -92,9 +97,9 @@ def test_slow_senders_are_disconnected_in_time(running: Running) -> None:
         for thread in threads:
             thread.join()
     print(took)
+    assert took.keys() == {call.__name__ for call in cases}  # each was closed
     for call, expected in cases.items():
-        (seconds,) = took[call.__name__]
-        assert 0.5 * expected < seconds < expected + 5, (call.__name__, seconds)
+        assert took[call.__name__] >= expected, took  # nobody who is only slow is cut off
 
 
 @pytest.mark.parametrize("protocol", ["http/1.1", "h2"])
@@ -104,17 +109,18 @@ def test_1000_connections_do_not_disturb_a_node(running: Running, protocol: str)
         silent = [running.tcp() for _ in range(300)]
         shaken = [running.tls(protocol) for _ in range(700)]
         start = len(took)
-        time.sleep(5)
-        assert len(took) - start > 20
+        until(lambda: len(took) - start > 20)
         for line in (*silent, *shaken):
             line.close()
 
 
 def test_1500_connections_of_one_address_are_cut_to_1000(running: Running) -> None:
     with working_node(running):
-        time.sleep(2)  # the address may open 1,000 at once, and 100 each second
         lines = [running.tcp() for _ in range(1500)]
-        time.sleep(1)
+        # A later connection is answered after the gateway has looked at all of them.
+        with running.line() as later:
+            later.sendall(running.head(running.node, 0))
+            assert later.recv(100)
         still_open = 0
         for line in lines:
             line.setblocking(False)
@@ -179,7 +185,7 @@ def test_malformed_requests_do_not_disturb_a_node_and_not_fill_the_log(running: 
                     local_addr=(ATTACKER, 0),
                 )
                 writer.write(b"GET /%d\x00\r\n\r\n" % number)
-                await asyncio.wait_for(reader.read(), 20)
+                await asyncio.wait_for(reader.read(), PATIENCE)
                 writer.close()
 
         for start in range(0, 1000, 50):

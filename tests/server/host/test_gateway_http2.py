@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-import time
 from collections.abc import Callable, Iterator
 
 import h2.config
@@ -20,7 +19,7 @@ from attacked import (
     until_closed,
     working_node,
 )
-from gateways import Node
+from gateways import PATIENCE, Node
 
 pytestmark = pytest.mark.long
 
@@ -33,11 +32,9 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 def h2_flood(
     running: Running, make: Callable[[h2.connection.H2Connection, int], None], rounds: int = 20_000
-) -> float:
-    """Send HTTP/2 frames until the gateway disconnects; return the seconds until then."""
-    start = time.monotonic()
+) -> None:
+    """Send HTTP/2 frames until the gateway disconnects; fail if it does not."""
     with running.tls("h2") as line:
-        line.settimeout(5)
         connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         connection.initiate_connection()
         with contextlib.suppress(OSError, h2.exceptions.ProtocolError):
@@ -48,9 +45,8 @@ def h2_flood(
                     line.setblocking(False)
                     with contextlib.suppress(ssl.SSLWantReadError):
                         connection.receive_data(line.recv(1 << 20) or b"not a frame, but the end")
-                    line.settimeout(5)
-            until_closed(line, limit=20)
-    return time.monotonic() - start
+                    line.settimeout(PATIENCE)
+            until_closed(line)
 
 
 def signed(node: Node, path: str = PUSH, **more: str) -> list[tuple[str, str]]:
@@ -79,9 +75,8 @@ def test_http2_floods_are_disconnected(running: Running) -> None:
         connection.send_data(1, b"")
 
     with working_node(running), bounded_memory(running):
-        took = {call.__name__: h2_flood(running, call) for call in (reset, ping, settings, empty)}
-    print(took)
-    assert max(took.values()) < 20
+        for call in (reset, ping, settings, empty):
+            h2_flood(running, call)
 
 
 @pytest.mark.parametrize(
@@ -123,7 +118,6 @@ def test_http2_tricks_never_reach_the_superlink(running: Running, values: dict[s
     connection.send_data(1, b"", end_stream=True)
     line.sendall(connection.data_to_send())
     statuses, ended = [], False
-    line.settimeout(10)
     while not (statuses or ended):
         data = line.recv(65536)
         ended = not data
@@ -143,7 +137,7 @@ def test_header_bomb_is_refused(running: Running) -> None:
         connection.send_headers(stream, [*signed(running.node), *[("x", "y" * 4000)] * 15])
 
     with working_node(running), bounded_memory(running):
-        assert h2_flood(running, bomb, rounds=1) < 10
+        h2_flood(running, bomb, rounds=1)
 
 
 def test_the_log_has_no_headers(running: Running) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import sqlite3
 import time
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 from flwr.app import ConfigRecord, RecordDict
@@ -56,10 +57,13 @@ def test_message_waits_only_when_all_its_objects_are_there(
     mailbox.close()
 
 
-def test_expired_message_is_not_waited_for(state: SuperLinkState, mailbox: Mailbox) -> None:
+def test_expired_message_is_not_waited_for(
+    state: SuperLinkState, mailbox: Mailbox, monkeypatch: pytest.MonkeyPatch
+) -> None:
     node, _ = two_nodes(state)
-    state.send(node, ttl=0.5)
-    time.sleep(0.6)
+    state.send(node, ttl=600)
+    later = SimpleNamespace(time=lambda: time.time() + 601, monotonic=time.monotonic)
+    monkeypatch.setattr("server.host.gateway.mailbox.time", later)
     assert mailbox.waiting() == set()
     mailbox.close()
 

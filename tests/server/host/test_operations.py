@@ -21,6 +21,7 @@ from urllib.parse import quote
 
 import pytest
 from finished import finished_run
+from gateways import PATIENCE
 from servers import operations, server_folder, superlink
 
 from fedpeft.hosting.child import Child
@@ -57,7 +58,7 @@ class Server:
     def line(self) -> http.client.HTTPSConnection:
         """Return a connection to the endpoint."""
         connection = self.state.connection()
-        return secure_line(connection.operations, connection.ca, 20)
+        return secure_line(connection.operations, connection.ca, PATIENCE)
 
 
 @pytest.fixture(scope="module")
@@ -70,7 +71,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Server]:
     started = threading.Event()
     thread = threading.Thread(target=supervisor.run, args=(started.set,))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(PATIENCE)
     with operations(state, supervisor):
         yield Server(state, supervisor)
     supervisor.stop()
@@ -306,7 +307,10 @@ def test_connection_without_a_request_is_closed(
                 assert wrapped.recv(1) == b""
 
 
-def test_unread_download_does_not_delay_the_end(server: Server) -> None:
+def test_unread_download_does_not_delay_the_end(
+    server: Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(operations_module, "_PATIENCE", 2 * PATIENCE)
     state = replace(server.state, ports={**server.state.ports, "operations": free_port()})
     folder = state.path / "runs" / "unread"
     folder.mkdir()
@@ -318,7 +322,7 @@ def test_unread_download_does_not_delay_the_end(server: Server) -> None:
         line.request("GET", "/runs/unread/vector.safetensors", headers=headers)
         answer = line.getresponse()
         begun = time.monotonic()
-    assert time.monotonic() - begun < 5
+    assert time.monotonic() - begun < PATIENCE
     answer.close()
     line.close()
     shutil.rmtree(folder)

@@ -8,7 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +25,7 @@ from server.host.presence import Presence, last_seen
 from server.host.registration import add_node
 from server.host.status import describe_server
 
+PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
 TRAINED = "2026-02-01T10:00:00+00:00"
 
 
@@ -49,12 +50,13 @@ def test_last_seen_of_a_node_that_is_not_online(
 
 
 def test_last_seen_of_a_node_that_is_online_is_now() -> None:
+    before = datetime.now(UTC) - timedelta(milliseconds=1)  # its precision
     seen = datetime.fromisoformat(last_seen({"status": "online"}, TRAINED))
-    assert abs((datetime.now(UTC) - seen).total_seconds()) < 5
+    assert before <= seen <= datetime.now(UTC)
 
 
 def eventually(what: Callable[[], Any]) -> Any:
-    end = time.monotonic() + 60
+    end = time.monotonic() + PATIENCE
     while not (result := what()):
         assert time.monotonic() < end
         time.sleep(0.2)
@@ -89,14 +91,14 @@ def test_the_status_and_the_metrics_agree(tmp_path: Path) -> None:
             online = eventually(lambda: gauges(metrics, "fedpeft_node_online"))
             assert online == {"here": 1, "no": 0}
             seen = gauges(metrics, "fedpeft_node_last_seen_seconds")
-            assert list(seen) == ["here"] and seen["here"] < 5
+            assert list(seen) == ["here"] and 0 <= seen["here"] < PATIENCE
+            before = datetime.now(UTC) - timedelta(seconds=1)  # its precision
             status = {node["name"]: node for node in describe_server(state.path)["nodes"]}
             assert status["no"]["last_seen"] is None
-            age = datetime.now(UTC) - datetime.fromisoformat(status["here"]["last_seen"])
-            assert age.total_seconds() < 10
+            assert datetime.fromisoformat(status["here"]["last_seen"]) >= before
         finally:
             node.terminate()
-            node.wait(30)
+            node.wait(PATIENCE)
         eventually(lambda: states(state)["here"] == "offline")
     # Flower's last answer does not count once Flower cannot be asked.
     assert gauges(metrics, "fedpeft_node_online") == {}

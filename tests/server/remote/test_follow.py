@@ -11,6 +11,7 @@ from typing import Any
 import pytest
 
 from fedpeft.errors import RunFailed, UserError
+from fedpeft.hosting.timing import Timing
 from server.remote import flwr_cli, follow
 from server.remote.connection import Connection
 from server.remote.flwr_cli import UnknownRun
@@ -19,6 +20,7 @@ from server.remote.mirror import Lost, Mirror, RefusedToken
 from server.remote.submit import Status, status
 
 DIED = "the server app died; the same command with --resume continues after its last round"
+AT_ONCE = Timing().scaled(0.0)
 OWN = {"ok": False, "reason": "round 2: 1 of 3 clients\nsucceeded"}
 
 
@@ -88,7 +90,6 @@ def flwr(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
 
         monkeypatch.setattr(flwr_cli.subprocess, "run", run)
 
-    monkeypatch.setattr(follow, "_INTERVAL", 0.0)
     return answer
 
 
@@ -107,7 +108,7 @@ def test_follow_waits_for_a_superlink_that_restarts(
     (tmp_path / "ca").touch()
     flwr(words, words)
     said: list[str] = []
-    follow.follow(_There(tmp_path), "7", said.append)
+    follow.follow(_There(tmp_path), "7", said.append, AT_ONCE)
     assert len(said) == 1 and said[0].endswith("; trying again until it is back")
 
 
@@ -117,7 +118,7 @@ def test_follow_waits_for_an_endpoint_that_restarts(
     flwr()
     errors = Lost("refused"), UserError("127.0.0.1:1 is not a fedpeft server")
     said: list[str] = []
-    follow.follow(_There(tmp_path, *errors), "7", said.append)
+    follow.follow(_There(tmp_path, *errors), "7", said.append, AT_ONCE)
     assert said == ["refused; trying again until it is back"]
 
 
@@ -129,7 +130,7 @@ def test_lines_about_nodes_are_passed_on_once(tmp_path: Path, flwr: Callable[...
     (tmp_path / "refused.jsonl").write_text(json.dumps(refused) + "\n")
     (tmp_path / "ca").touch()
     said: list[str] = []
-    follow.follow(_There(tmp_path), "7", said.append)
+    follow.follow(_There(tmp_path), "7", said.append, AT_ONCE)
     assert said[:2] == [
         "refused client 1, south: version is ?[31m0",
         "waiting for nodes: 1 of 2 connected; missing: south",
@@ -137,7 +138,7 @@ def test_lines_about_nodes_are_passed_on_once(tmp_path: Path, flwr: Callable[...
     assert len(said) == 3 and "trying again" in said[2]
     (tmp_path / "refused.jsonl").write_text("x\n")  # damaged: ignored
     flwr()
-    follow.follow(_There(tmp_path), "7", pytest.fail)
+    follow.follow(_There(tmp_path), "7", pytest.fail, AT_ONCE)
 
 
 def test_unknown_run_and_refused_token_end_following(
@@ -145,11 +146,11 @@ def test_unknown_run_and_refused_token_end_following(
 ) -> None:
     flwr("[code: 16] Run ID not found.")
     with pytest.raises(UnknownRun, match=r"Flower refused 'flwr ls': .* Run ID not found"):
-        follow.follow(_There(tmp_path), "7", pytest.fail)
+        follow.follow(_There(tmp_path), "7", pytest.fail, AT_ONCE)
     flwr()
     with pytest.raises(UnknownRun, match="knows no run 8"):
         status(_There(tmp_path).connection, "8")
     with pytest.raises(RefusedToken):
-        follow.follow(_There(tmp_path, RefusedToken("token")), "7", pytest.fail)
+        follow.follow(_There(tmp_path, RefusedToken("token")), "7", pytest.fail, AT_ONCE)
     with pytest.raises(RunFailed):
-        follow.follow(_There(tmp_path, RunFailed("other bits")), "7", pytest.fail)
+        follow.follow(_There(tmp_path, RunFailed("other bits")), "7", pytest.fail, AT_ONCE)

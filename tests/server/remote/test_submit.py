@@ -31,7 +31,7 @@ def state(tmp_path_factory: pytest.TempPathFactory) -> Iterator[ServerFolder]:
 
 
 def wait(connection: Connection, run: str, until: Callable[[Status], bool]) -> Status:
-    end = time.monotonic() + 60
+    end = time.monotonic() + 240
     while not until(found := status(connection, run)):
         assert time.monotonic() < end, found
     return found

@@ -56,7 +56,7 @@ def visitor(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Visitor]:
     started = threading.Event()
     thread = threading.Thread(target=supervisor.run, args=(started.set,))
     thread.start()
-    assert started.wait(10)
+    assert started.wait(240)
     with operations(state, supervisor):
         yield Visitor(state)
     supervisor.stop()
