@@ -111,9 +111,7 @@ def read(data: LocalData) -> RunSecrets:
     try:
         run = _run(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
-        raise ClientError(
-            "the file of this client's secrets is damaged; start a new run"
-        ) from None
+        raise ClientError("the file of this client's secrets is damaged; start a new run") from None
     if run.client != data.client:
         raise ClientError(f"client {data.client}: this client is {run.client} in this run")
     return run
