@@ -105,7 +105,7 @@ def test_the_owner_sees_what_left_and_what_is_left(
         assert browser.execute_script("return window.here")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.gate), "dark"])
 def test_the_page_is_accessible_and_fits_a_phone(browser: Chrome, state: Path, scheme: str) -> None:
     with watching(state) as address:
         set_screen(browser, 1280, scheme)

@@ -7,15 +7,14 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from disturbed import TIMING, Seen, gates, pid_of
+from disturbed import Seen, gates, pid_of
 from replay import simulated
+from rosters import node_up, nodes_with_rosters, roster
 
 from clients.folder import NodeFolder
-from fedpeft.hosting.keys import make_node
 from fedpeft.privacy.accounting import spent
 from fedpeft.privacy.ledger import read_ledger
-from server.host.registration import add_node
-from simulations.loopback import Deployment, command, deployment, until
+from simulations.loopback import Deployment, until
 from simulations.processes import kill
 
 pytestmark = pytest.mark.long
@@ -47,33 +46,8 @@ EVERYBODY = {(number, client) for number in (1, 2, 3) for client in NODES.values
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Start a server and five nodes, whose rosters have all of their keys."""
-    with deployment(tmp_path_factory.mktemp("secure"), timing=TIMING) as made:
-        public = []
-        for name in NODES:
-            public.append(make_node(made.keys, name)[1].read_text())
-            add_node(made.state, made.keys / f"{name}.pub")
-        for name in NODES:
-            roster(made, name).write_text("".join(public))
-            made.write_timing(name)
-            made.start(name, *node_up(made, name))
-        for name in NODES:
-            made.wait_for(name, "the node is up")
+    with nodes_with_rosters(tmp_path_factory.mktemp("secure"), [*NODES]) as made:
         yield made
-
-
-def roster(deployed: Deployment, name: str) -> Path:
-    return deployed.keys / f"{name}.roster"
-
-
-def node_up(deployed: Deployment, name: str) -> list[str]:
-    """Return the command line of a node."""
-    keys = deployed.keys
-    return command(
-        *("node", "up", "--superlink", f"localhost:{deployed.port}", "--backbone", "tiny"),
-        *("--key", str(keys / name), "--ca", str(keys / "ca.crt")),
-        *("--roster", str(roster(deployed, name)), "--partition", str(NODES[name])),
-        *("--state", str(deployed.node(name))),
-    )
 
 
 def seen(deployed: Deployment) -> Seen:
@@ -109,7 +83,7 @@ def test_a_node_killed_before_unmasking_is_in_the_sum_and_comes_back(
         gate.next("site0")
         gate.begun(2, "site0")  # without site4
         gone = seen(deployed)
-        deployed.start("site4", *node_up(deployed, "site4"))
+        deployed.start("site4", *node_up(deployed, "site4", NODES["site4"]))
         deployed.wait_for("server", "Activated node_id", gone["server"])
     result = deployed.finish("killed")
     assert took_part(deployed, "killed") == [5, 4, 5]

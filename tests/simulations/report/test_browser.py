@@ -147,7 +147,7 @@ def test_figures_follow_the_colours_of_the_page(browser: Chrome, scheme: str) ->
     )
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.gate), "dark"])
 def test_the_page_is_accessible(browser: Chrome, scheme: str) -> None:
     set_screen(browser, 1280, scheme)
     assert serious_violations(browser) == []
@@ -175,7 +175,7 @@ def test_the_report_of_a_run_opens_from_its_file(browser: Chrome, tmp_path: Path
         assert {url for url in urls if not url.startswith("data:")} == {page}
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.gate), "dark"])
 def test_the_report_of_runs_is_accessible_and_fits_a_phone(
     browser: Chrome, tmp_path: Path, scheme: str
 ) -> None:

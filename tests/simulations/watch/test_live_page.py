@@ -133,7 +133,7 @@ def test_cells_of_a_study_appear_as_they_finish(
     assert until(browser, f"{marks} === 2")
 
 
-@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("scheme", [pytest.param("light", marks=pytest.mark.gate), "dark"])
 @pytest.mark.parametrize("name", PAGES)
 def test_pages_are_accessible_and_fit_a_phone(
     browser: Chrome, watch: Watch, name: str, scheme: str
