@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass, fields
+from dataclasses import asdict, dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ from fedpeft.errors import UserError
 from fedpeft.files import write_json
 
 FILE = "timing.json"  # in the state folder of a server or node
+_LIMITS = ("stop", "stop_each", "connection", "beat", "quiet", "signature")
 
 
 @dataclass(frozen=True)
@@ -52,17 +53,13 @@ class Timing:
 
         Limits stay: with shorter ones, a slow machine would exceed them.
         """
-        limits = ("stop", "stop_each", "connection", "beat", "quiet", "signature")
-        pauses = {name: value for name, value in asdict(self).items() if name not in limits}
-        return Timing(
-            **{name: getattr(self, name) for name in limits},
-            **{
-                name: tuple(factor * each for each in value)
-                if isinstance(value, tuple)
-                else factor * value
-                for name, value in pauses.items()
-            },
-        )
+        changed: dict[str, Any] = {}
+        for name, value in asdict(self).items():
+            if isinstance(value, tuple):
+                changed[name] = tuple(factor * each for each in value)
+            elif name not in _LIMITS:
+                changed[name] = factor * value
+        return replace(self, **changed)
 
     @classmethod
     def read(cls, state: Path) -> Timing:
@@ -81,13 +78,15 @@ class Timing:
         known = {field.name: field.default for field in fields(cls)}
         if not isinstance(values, dict):
             raise UserError(f"'{path}' is damaged: expected an object of JSON; mend or remove it")
+        given: dict[str, Any] = {}
         for name, value in values.items():
             if name not in known:
                 raise UserError(f"'{path}': unknown key '{name}'; expected {', '.join(known)}")
             if not _fits(value, isinstance(known[name], tuple)):
                 expected = "seconds, in a list" if isinstance(known[name], tuple) else "seconds"
                 raise UserError(f"'{path}': '{name}' is {json.dumps(value)}; expected {expected}")
-        return cls(**{k: tuple(v) if isinstance(v, list) else v for k, v in values.items()})
+            given[name] = tuple(value) if isinstance(value, list) else value
+        return cls(**given)
 
     def write(self, state: Path) -> None:
         """Write the timing into an existing state folder."""
