@@ -60,6 +60,8 @@ class Coded(ClientApp):
 def trained(tmp_path: Path) -> Trained:
     """Return a runner of the training of one round, after ``before`` whole rounds.
 
+    ``config`` is of the node of client 1.
+
     It returns the failures by client, and the clients whose privacy the server assumes as spent.
     """
 
@@ -67,10 +69,11 @@ def trained(tmp_path: Path) -> Trained:
         experiment: Experiment, app: ClientApp = client_app, before: int = 0, **config: Any
     ) -> tuple[dict[int, Failure], list[int]]:
         folder, runtime = prepare(experiment, tmp_path / "run")
-        shared = node_config(folder.path, experiment) | config
+        shared = node_config(folder.path, experiment)
         nodes: list[NodeConfig] = [
             {"partition-id": client, **shared} for client in range(experiment.federation.clients)
         ]
+        nodes[1] |= config
         local = LocalGrid(app, nodes)
         grid = DeviceGrid(local, experiment) if experiment.devices.step_seconds else local
         clock = grid if isinstance(grid, Clock) else RealClock()
@@ -120,14 +123,12 @@ def test_an_error_in_training_after_the_charge(
 ) -> None:
     """The client cannot keep its personal parameters, as a file is where their folder should be."""
     (tmp_path / "file").touch()
-    failed, silent = trained(
-        quick(*PRIVATE, "federation.personal=head", "federation.evaluation=clients"),
-        **{KEPT_FOLDER: str(tmp_path / "file")},
-    )
-    assert kinds(failed) == dict.fromkeys(range(3), FailureKind.FAILED)
-    assert failed[0].text.startswith("error 2: NotADirectoryError at pathlib.py:")
-    assert silent == [0, 1, 2]
-    assert read_ledger(simulated_ledger(tmp_path / "run" / "privacy", 0)).charges
+    personal = ["federation.personal=head", "federation.evaluation=clients"]
+    failed, silent = trained(quick(*PRIVATE, *personal), **{KEPT_FOLDER: str(tmp_path / "file")})
+    assert kinds(failed) == {1: FailureKind.FAILED}
+    assert failed[1].text.startswith("error 2: NotADirectoryError at ")
+    assert silent == [1]
+    assert read_ledger(simulated_ledger(tmp_path / "run" / "privacy", 1)).charges
 
 
 def test_a_node_that_is_gone(quick: Quick, trained: Trained) -> None:
