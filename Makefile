@@ -4,7 +4,7 @@ BIN := .venv/bin
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 GROUPS_OF_TESTS := HF_HUB_OFFLINE=1 $(BIN)/python tests/groups.py
 
-.PHONY: help install demo test test-fast test-all test-changed gate lint docs clean
+.PHONY: help install demo test test-fast test-all test-changed test-lowest gate lint docs clean
 
 help:  ## Show this list
 	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
@@ -29,6 +29,9 @@ test-changed: .venv/.installed  ## Run the groups of long tests that changes may
 gate: .venv/.installed  ## Run a deployment with kills and each page in a browser, six minutes
 	$(PYTEST) -m gate
 
+test-lowest: build/lowest/.installed  ## Run the tests of test with the lowest allowed versions
+	HF_HUB_OFFLINE=1 build/lowest/bin/python -m pytest -n 2 -m "not long"
+
 lint: .venv/.installed  ## Check style and types
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
@@ -50,6 +53,26 @@ clean:  ## Remove the environment and what was built
 	# Without dependencies: an oracle, which needs no torchvision here, and the script of axe-core.
 	$(BIN)/python -m pip install --quiet --no-deps byzfl==0.0.11 axe-playwright-python==0.1.8
 	touch $@ .venv/.demo-installed
+
+# Runtime dependencies at their lowest bounds, the rest as new as these admit. triton and sympy
+# belong to one torch. torch is as new as allowed, unless NEWEST is empty: on Linux, PyPI has lower
+# ones with gigabytes of CUDA packages only.
+NEWEST ?= torch
+LOWEST_EXTRAS := demo ray peft text pretrain onnx tensorboard mlflow wandb notebook
+build/lowest/.installed: pyproject.toml
+	rm -rf build/lowest
+	$(PYTHON) -m venv build/lowest
+	build/lowest/bin/python -m pip install --quiet uv
+	build/lowest/bin/uv pip compile pyproject.toml --quiet --python build/lowest \
+		--resolution lowest-direct \
+		$(addprefix --extra ,$(LOWEST_EXTRAS)) \
+		$(addprefix --no-emit-package ,triton sympy $(NEWEST)) \
+		--output-file build/lowest/constraints.txt
+	build/lowest/bin/python -m pip install --quiet --constraint build/lowest/constraints.txt \
+		--editable '.[demo,ray,docs,dev]'
+	# Without dependencies, as in .venv.
+	build/lowest/bin/python -m pip install --quiet --no-deps byzfl==0.0.11 axe-playwright-python==0.1.8
+	touch $@
 
 .venv:
 	$(PYTHON) -c 'import sys; sys.exit(sys.version_info < (3, 11) and "fedpeft needs Python 3.11 or newer; make PYTHON=python3.12 ... names another")'

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import inspect
 from dataclasses import replace
 from typing import Any
 
@@ -181,11 +182,14 @@ def test_prefix_equals_a_cache_of_transformers(family: str) -> None:
     window = 5 if family == "mistral" else tokens
     text = (distance >= 0) & (distance < window)
     mask = torch.nn.functional.pad(text, (2, 0), value=True).expand(rows, 1, -1, -1)
+    # transformers renamed this argument.
+    names = inspect.signature(backbone.model.forward).parameters
+    past = {"cache" if "cache" in names else "past_key_values": cache}
     expected = backbone.model(
         input_ids=batch.input_ids,
         attention_mask={"full_attention": mask} if family.startswith("qwen") else mask,
         position_ids=torch.arange(tokens)[None],
-        cache=cache,
+        **past,
     ).last_hidden_state
     actual = states(model, vectors, batch)
     torch.testing.assert_close(actual, expected, rtol=0, atol=tolerance(family))
