@@ -7,7 +7,7 @@ GROUPS_OF_TESTS := HF_HUB_OFFLINE=1 $(BIN)/python tests/groups.py
 .PHONY: help install demo test test-fast test-all test-changed test-lowest gate lint docs clean
 
 help:  ## Show this list
-	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 12
+	@sed -n 's/^\([a-z-]*\):.*## /\1\t/p' $(MAKEFILE_LIST) | expand -t 14
 
 install: .venv/.installed  ## Make .venv with everything for tests and docs
 
