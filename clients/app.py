@@ -21,7 +21,7 @@ from clients.attempts import train_once
 from clients.charging import Protection, charge, hide
 from clients.data import STATE, local_data
 from clients.deadline import limit_of
-from clients.errors import ClientError, error_reply, withheld
+from clients.errors import ClientError, checking_settings, error_reply, withheld
 from clients.folder import NodeFolder
 from clients.kept import keep_personal
 from clients.masking import reveal
@@ -87,10 +87,10 @@ def handshake(message: Message, context: Context) -> Message:
     proposed = -1 if request.client is None else request.client
     data = local_data(toml, context, proposed, request.run)
     require_rules(data)
+    with checking_settings():
+        identity = data.runtime.identity
     digests: dict[str, Any] = {
-        name: bytes.fromhex(value)
-        for name, value in data.runtime.identity.items()
-        if name != "version"
+        name: bytes.fromhex(value) for name, value in identity.items() if name != "version"
     }
     client, examples, peer = data.client, data.examples, introduce(data)
     remember(context, toml, data, request.run)
@@ -160,7 +160,7 @@ def train_together(
             assignment = Assignment.read(message, context, attempt)
             ready[index] = assignment, charge(assignment)
         except Exception as error:
-            replies[index] = error_reply(error, message)
+            replies[index] = error_reply(error, message, charged=False)
     try:
         with withheld(any(assignment.data.limited for assignment, _ in ready.values())):
             replies |= dict(zip(ready, _train([*ready.values()]), strict=True))
@@ -224,8 +224,7 @@ def evaluate(message: Message, context: Context) -> Message:
     """Evaluate the received task vector on this client's share of the dev set."""
     assignment = Assignment.read(message, context)
     require_open(assignment.data)
-    rows = assignment.data.rows
-    dev = rows.runtime.dev.select(rows.dev)
-    result = training.evaluate(rows.runtime.model, assignment.start, dev)
+    data = assignment.data
+    result = training.evaluate(data.rows.runtime.model, assignment.start, data.evaluation)
     statistics = encode(result.statistics, "float64")
     return _reply(EvaluateReply(statistics=statistics, loss_sum=result.loss_sum), message)

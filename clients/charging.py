@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clients.assignment import Assignment
-from clients.errors import withheld
+from clients.errors import checking_settings, withheld
 from clients.rules import require_rules
 from fedpeft.privacy.dpsgd import DPSGD
 from fedpeft.privacy.ledger import PrivacyLedger, Unit
@@ -44,7 +44,10 @@ def charge(assignment: Assignment) -> Protection:
         BudgetSpent: the round would exceed the client's budget; nothing is computed. With two
             units, the first may be charged although the round is refused.
         LedgerDamaged: the privacy spent so far cannot be read.
-        UserError: the settings do not fit the client's data, or the ledger is of other data.
+        SettingsError: the settings do not fit the client's number of examples.
+        DataError: the data cannot be read.
+        OtherLedger: the ledger is of other data.
+        UserError: the ledger cannot be used.
         Refusal: the experiment breaks a rule of the data's owner.
         Withheld: any other error, where the owner limits epsilon.
     """
@@ -62,7 +65,9 @@ def _charged(assignment: Assignment, ledger: PrivacyLedger) -> Protection:
     privacy, protection = experiment.privacy, Protection()
     limit = None if data.max_epsilon is None else (data.max_epsilon, data.delta)
     if privacy.examples:
-        plan = example_plan(experiment, data.examples)
+        examples = data.examples
+        with checking_settings():
+            plan = example_plan(experiment, examples)
         spent = _charge(ledger, "example", plan, assignment, limit)
         noise = _noise(assignment, "example-noise")
         dpsgd = DPSGD(
@@ -72,7 +77,8 @@ def _charged(assignment: Assignment, ledger: PrivacyLedger) -> Protection:
         )
         protection = Protection(dpsgd=dpsgd, statements=(spent,))
     if privacy.charges_clients:
-        plan = client_plan(experiment)
+        with checking_settings():
+            plan = client_plan(experiment)
         spent = _charge(ledger, "client", plan, assignment, limit)
         statements = (*protection.statements, spent)
         # Noise for a sum is added to the levels of the update, see ``fedpeft.sums``.

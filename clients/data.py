@@ -2,7 +2,8 @@
 
 The node config of a simulated node names its part. That of a deployed node names its state
 folder, whose ``node.json`` has the path of its data. Data are read when rows are first used, after
-the rules of the node.
+the rules of the node, and only in this module: here any exception becomes a ``DataError``, whose
+text stays at the node.
 """
 
 from __future__ import annotations
@@ -16,7 +17,7 @@ import numpy as np
 from flwr.app import Context
 
 from clients.described import require_described
-from clients.errors import Refusal, withheld
+from clients.errors import Refusal, checking_settings, reading
 from clients.files import examples_digest, files_digest, files_of
 from clients.folder import NodeFolder, NodeSettings
 from clients.partition import Partition
@@ -83,21 +84,28 @@ class LocalData:
         """The rows, read at the first use.
 
         Raises:
-            UserError: the data do not fit the experiment.
-            Withheld: the same, or any other error, at a node that limits its epsilon.
+            DataError: they cannot be read, or do not fit the experiment.
+            Withheld: the same, at a node that limits its epsilon.
         """
-        with withheld(self.limited):
+        with reading(self.limited):
             return self.read()
 
     @property
     def training(self) -> Encoded:
         """The encoded training examples; a malicious client of a simulation changes some."""
-        rows, experiment = self.rows, self.runtime.experiment
-        if not poisons(experiment, self.client):
-            return rows.runtime.training(rows.train)
-        task = rows.runtime.task
-        own = task.train.select(rows.train)
-        return rows.runtime.encode(poisoned(own, experiment, task.info, self.client))
+        with reading(self.limited):
+            rows, experiment = self.rows, self.runtime.experiment
+            if not poisons(experiment, self.client):
+                return rows.runtime.training(rows.train)
+            task = rows.runtime.task
+            own = task.train.select(rows.train)
+            return rows.runtime.encode(poisoned(own, experiment, task.info, self.client))
+
+    @property
+    def evaluation(self) -> Encoded:
+        """The encoded evaluation examples."""
+        with reading(self.limited):
+            return self.rows.runtime.dev.select(self.rows.dev)
 
     @property
     def context(self) -> str:
@@ -137,7 +145,7 @@ class LocalData:
     def digest(self) -> str:
         """SHA-256 of the data that the ledger covers: the node's files, or the client's rows."""
         settings = self.settings
-        with withheld(self.limited):
+        with reading(self.limited):
             if settings and settings.data and settings.partition is None:
                 return files_digest(settings.data)
             return examples_digest(self.rows.runtime.task.train.select(self.rows.train))
@@ -153,13 +161,21 @@ def local_data(toml: str, context: Context, client: int = -1, run: str = "") -> 
         run: name of the run at a deployed node.
 
     Raises:
+        SettingsError: the experiment is invalid.
         UserError: the node's settings or its folder are damaged.
         Refusal: the experiment names another backbone, or reads the node's data in another way.
+        DataError: only the data name the labels, and they cannot be read.
     """
-    experiment = parsed(toml)
+    with checking_settings():
+        experiment = parsed(toml)
     if STATE in context.node_config:
-        return _deployed(experiment, NodeFolder(Path(str(context.node_config[STATE]))), client, run)
-    return _simulated(experiment, context)
+        folder = NodeFolder(Path(str(context.node_config[STATE])))
+        data = _deployed(experiment, folder, client, run)
+    else:
+        data = _simulated(experiment, context)
+    with reading(data.limited):
+        _ = data.runtime.info  # may be read from the data; later checks of settings read none
+    return data
 
 
 def simulated_ledger(folder: Path, client: int) -> Path:

@@ -1,4 +1,9 @@
-"""Error replies of a client: the class of an error, and no text that may quote data."""
+"""Error replies of a client: the class of an error, and text only of types that hold no data.
+
+Text is denied by default. ``SENDABLE`` lists the types whose text may leave the node; where the
+error was raised plays no part. Data are read inside ``reading``, settings are checked inside
+``checking_settings``.
+"""
 
 from __future__ import annotations
 
@@ -12,55 +17,14 @@ from pathlib import Path
 from flwr.app import Error, Message
 
 from fedpeft.errors import UserError
-from fedpeft.privacy.ledger import BudgetSpent
+from fedpeft.privacy.ledger import BudgetSpent, OtherLedger
+from fedpeft.wire.failures import CODES, FailureKind
 
 log = logging.getLogger(__name__)
-CLIENT_EXCEPTION = 2  # Flower's code for an exception in a ClientApp
 WITHHELD = "this node cannot use its data here; its operator finds the reason in the node's log"
 _LONGEST, _LONGEST_RULE = 200, 500  # characters sent of a message, and of a refusal
 #: A path may contain blanks and apostrophes, so the pattern may hide more than the path.
 _PATH = re.compile(r"'[^']*/.*'|(?<![\w.])/\S+(?: \S*/\S*)*")
-
-
-def error_reply(error: BaseException, message: Message) -> Message:
-    """Return the reply that reports ``error`` without any of the client's data.
-
-    Sent to the server:
-        The text of fedpeft's errors, which holds no data, without paths of this machine. Of errors
-        in reading a task's files, whose text names the invalid value, and of all other errors only
-        the class and the place in the code. Of errors that are ``Withheld`` one constant text.
-
-    Logged at this node:
-        The text of all of fedpeft's errors, with paths; the class and place of any other error.
-    """
-    withheld_from_server = isinstance(error, Withheld)
-    if withheld_from_server and error.__cause__:
-        error = error.__cause__
-    name = type(error).__name__
-    files = [
-        (Path(frame.filename), frame.lineno) for frame in traceback.extract_tb(error.__traceback__)
-    ]
-    place = f"{files[-1][0].name}:{files[-1][1]}"
-    reading = any(file.parent.name == "tasks" for file, _ in files)
-    safe = isinstance(error, ClientError | UserError)
-    logged = f"{name}: {error}" if safe else f"{name} at {place}"
-    reason = f"{name} at {place}" if reading else logged
-    reason = WITHHELD if withheld_from_server else reason
-    sent = "" if logged == reason else f" (sent to the server: {reason})"
-    log.warning("%s%s", logged, sent, extra={"run": str(message.metadata.run_id)})
-    longest = _LONGEST_RULE if isinstance(error, Refusal) else _LONGEST
-    code = BudgetSpent.CODE if isinstance(error, BudgetSpent) else CLIENT_EXCEPTION
-    text = _PATH.sub("<path>", reason)[:longest].encode(errors="replace").decode()
-    return Message(Error(code=code, reason=text), reply_to=message)
-
-
-def ends_process(error: BaseException) -> bool:
-    """Return whether Flower raised this exception to end the process at SIGTERM.
-
-    Any other exception becomes an error reply, including those that are not an ``Exception``, such
-    as a panic in Rust code: they would end the process without a reply and could print data.
-    """
-    return isinstance(error, SystemExit) and isinstance(error.code, int)
 
 
 class ClientError(Exception):
@@ -74,8 +38,96 @@ class Refusal(UserError):
     """
 
 
+class SettingsError(Exception):
+    """A ``UserError`` about the experiment's settings, with its text: the server sent them."""
+
+
+class DataError(Exception):
+    """An error in reading the client's data: its cause, whose text may quote rows."""
+
+
 class Withheld(Exception):
     """An error that may depend on the rows of a node that limits its epsilon: its cause."""
+
+
+#: Types whose text may be sent: about messages, rules, settings and ledgers, never about rows.
+SENDABLE = (ClientError, Refusal, SettingsError, BudgetSpent, OtherLedger)
+_WRAPPERS = (SettingsError, DataError, Withheld)
+
+
+def error_reply(error: BaseException, message: Message, charged: bool = True) -> Message:
+    """Return the reply that reports ``error`` without any of the client's data.
+
+    Sent to the server:
+        The text of an error that is ``SENDABLE``, without paths of this machine. Of errors that
+        are ``Withheld`` one constant text. Of all others only the class and the place in the code.
+
+    Logged at this node:
+        The text of all of fedpeft's errors, with paths; the class and place of any other error.
+
+    Args:
+        error: the exception.
+        message: the message that is answered.
+        charged: whether the privacy ledger may have been charged for the message.
+    """
+    cause = error
+    while isinstance(cause, _WRAPPERS) and cause.__cause__:
+        cause = cause.__cause__
+    name, frame = type(cause).__name__, traceback.extract_tb(cause.__traceback__)[-1]
+    place = f"{name} at {Path(frame.filename).name}:{frame.lineno}"
+    logged = f"{name}: {cause}" if isinstance(cause, ClientError | UserError) else place
+    reason = f"{name}: {error}" if isinstance(error, SENDABLE) else place
+    reason = WITHHELD if isinstance(error, Withheld) else reason
+    sent = "" if logged == reason else f" (sent to the server: {reason})"
+    log.warning("%s%s", logged, sent, extra={"run": str(message.metadata.run_id)})
+    longest = _LONGEST_RULE if isinstance(error, Refusal) else _LONGEST
+    text = _PATH.sub("<path>", reason)[:longest].encode(errors="replace").decode()
+    return Message(Error(code=CODES[_kind(error, charged)], reason=text), reply_to=message)
+
+
+def _kind(error: BaseException, charged: bool) -> FailureKind:
+    if isinstance(error, BudgetSpent):
+        return FailureKind.SPENT
+    # One code for all errors that are withheld: another one would tell when they occurred.
+    return FailureKind.FAILED if charged or isinstance(error, Withheld) else FailureKind.UNCHARGED
+
+
+def ends_process(error: BaseException) -> bool:
+    """Return whether Flower raised this exception to end the process at SIGTERM.
+
+    Any other exception becomes an error reply, including those that are not an ``Exception``, such
+    as a panic in Rust code: they would end the process without a reply and could print data.
+    """
+    return isinstance(error, SystemExit) and isinstance(error.code, int)
+
+
+@contextmanager
+def checking_settings() -> Iterator[None]:
+    """Raise a ``UserError`` as ``SettingsError``, so that the user who started the run reads it.
+
+    Only for checks of the experiment that read no rows, other than inside ``reading``.
+    """
+    try:
+        yield
+    except SENDABLE:
+        raise
+    except UserError as error:
+        raise SettingsError(str(error)) from error
+
+
+@contextmanager
+def reading(limited: bool) -> Iterator[None]:
+    """Raise any exception as ``DataError``, or as ``Withheld`` if the node limits its epsilon.
+
+    Every use of the client's rows that is not training stands inside.
+    """
+    with withheld(limited):
+        try:
+            yield
+        except (DataError, Withheld):
+            raise
+        except Exception as error:
+            raise DataError from error
 
 
 @contextmanager

@@ -16,7 +16,7 @@ from typing import Literal
 import numpy as np
 
 from clients.data import LocalData
-from fedpeft.errors import UserError
+from clients.errors import ClientError
 from fedpeft.files import PRIVATE, keep_newest, write_together
 
 What = Literal["personal", "unsent", "reference"]
@@ -36,7 +36,7 @@ def kept(data: LocalData, what: What, size: int, number: int) -> tuple[int, Arra
         number: of a round.
 
     Raises:
-        UserError: the file is damaged.
+        ClientError: the file is damaged.
     """
     rounds = _read(data, what, size)
     last = max((each for each in rounds if each <= number), default=0)
@@ -105,4 +105,4 @@ def _read(data: LocalData, what: What, size: int) -> dict[int, Arrays]:
             return rounds
     except (SafetensorError, OSError, ValueError, KeyError):
         pass
-    raise UserError(f"the file of this client's {what} vector is damaged; remove it")
+    raise ClientError(f"the file of this client's {what} vector is damaged; remove it")

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from clients.data import LocalData
-from clients.errors import Refusal
+from clients.errors import Refusal, checking_settings
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.contradictions import in_engine
 from fedpeft.privacy.accounting import spent
@@ -41,8 +41,13 @@ def require_rules(data: LocalData) -> None:
 
     Raises:
         Refusal: the experiment breaks a rule; the text says which.
-        UserError: its privacy does not fit the client's number of examples.
+        SettingsError: its settings do not fit together, or not the client's number of examples.
     """
+    with checking_settings():
+        _require_rules(data)
+
+
+def _require_rules(data: LocalData) -> None:
     if data.settings is None:
         return
     if data.runtime.experiment.adversary.fraction:

@@ -101,8 +101,7 @@ def read(data: LocalData) -> RunSecrets:
     """Return the client's secrets of a run; new ones at its first use.
 
     Raises:
-        ClientError: the client had another number in this run.
-        UserError: the file is damaged.
+        ClientError: the client had another number in this run, or the file is damaged.
     """
     path = _path(data)
     if not path.exists():
@@ -112,7 +111,7 @@ def read(data: LocalData) -> RunSecrets:
     try:
         run = _run(json.loads(path.read_text(encoding="utf-8")))
     except (OSError, ValueError, TypeError, KeyError):
-        raise UserError("the file of this client's secrets is damaged; start a new run") from None
+        raise ClientError("the file of this client's secrets is damaged; start a new run") from None
     if run.client != data.client:
         raise ClientError(f"client {data.client}: this client is {run.client} in this run")
     return run

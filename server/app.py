@@ -124,7 +124,7 @@ def play_round(run: Run, state: ServerState) -> ServerState:
     sent, updates, failed = trained.sent, trained.updates, trained.failed
     participants.retire(without_budget(run, failed))
     if not updates and not len(participants.with_budget):
-        return replace(state, ended=failed[min(failed)])
+        return replace(state, ended=failed[min(failed)].text)
 
     vector, memory, learned = aggregate(run, state, trained)
     measured = measure(run, number, vector, participants, ledger)

@@ -19,10 +19,11 @@ import numpy as np
 from flwr.app import Message
 
 from fedpeft.randomness import generator
+from fedpeft.wire.failures import Failure
 from fedpeft.wire.messages import Request, label
 from server.byte_ledger import ByteLedger
 from server.downlink import Broadcast, broadcast
-from server.exchange import Patience, check_replies, reason_of, send
+from server.exchange import Patience, check_replies, failure_of, send
 from server.nodes import Node
 from server.run import Run
 from server.state import Flight, ServerState
@@ -41,7 +42,7 @@ class Collector:
         ledger: counts the bytes of the round.
         flights: requests that wait, by the ids of their messages.
         updates: valid updates, as changes of the newest vector, by client.
-        failed: reasons of failures, by client.
+        failed: failures, by client.
         nodes: of these clients.
     """
 
@@ -50,7 +51,7 @@ class Collector:
     ledger: ByteLedger
     flights: dict[str, Flight] = field(default_factory=dict)
     updates: dict[int, Update] = field(default_factory=dict)
-    failed: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, Failure] = field(default_factory=dict)
     nodes: dict[int, Node] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
@@ -157,8 +158,8 @@ class Collector:
         client, node = flight.client, flight.node
         self.nodes[client] = node
         self.ledger.add("train", client, "up", reply)
-        if reply.has_error():
-            self.failed[client] = reason_of(reply.error.code, reply.error.reason)
+        if failure := failure_of(reply):
+            self.failed[client] = failure
             return
         deployed = self.state.participants.deployed
         limit = max_norm(self._federation, self.state.vector.size, deployed)

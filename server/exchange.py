@@ -11,7 +11,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedpeft.errors import printable
-from fedpeft.privacy.ledger import BudgetSpent
+from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import RECORD, to_fields
 from server.byte_ledger import ByteLedger
 from server.clock import Clock, RealClock
@@ -24,9 +24,6 @@ _TYPES = {
     "prepare": "query.prepare",
     "unmask": "query.unmask",
 }
-CLIENT_DIED = 8  # Flower's code for a ClientApp's process that was silent for a minute
-NODE_GONE = 5  # Flower's code for a node that is no longer connected
-_SILENT, _LATE = "no reply", "late"
 LONGEST = 600  # characters kept of a node's text
 
 Content = TypeVar("Content")
@@ -55,13 +52,15 @@ class Patience:
         """Return whether so many replies are enough."""
         return self.enough is not None and replies >= self.enough
 
-    def missed(self, replies: int) -> str:
+    def missed(self, replies: int) -> Failure:
         """Return why a client failed that did not reply, when there are so many replies."""
         if self.suffices(replies):
-            return f"{_LATE}: {replies} others were faster (federation.over_selection)"
+            why = f"late: {replies} others were faster (federation.over_selection)"
+            return Failure(FailureKind.LATE, why)
         if self.deadline is not None and self.deadline <= self.timeout:
-            return f"{_LATE}: no reply within {self.deadline:g} s (federation.deadline)"
-        return f"{_SILENT} within {self.timeout:g} s"
+            why = f"late: no reply within {self.deadline:g} s (federation.deadline)"
+            return Failure(FailureKind.LATE, why)
+        return Failure(FailureKind.SILENT, f"no reply within {self.timeout:g} s")
 
 
 def exchange(
@@ -73,7 +72,7 @@ def exchange(
     patience: Patience,
     progress: Callable[[int, int], None] = lambda done, total: None,
     clock: Clock | None = None,
-) -> tuple[dict[int, Message], dict[int, str]]:
+) -> tuple[dict[int, Message], dict[int, Failure]]:
     """Send ``content`` to every client and wait for the replies.
 
     If a client's process died but its node is connected, the message is sent a second time.
@@ -89,12 +88,12 @@ def exchange(
         clock: of the run; None = the time of this machine.
 
     Returns:
-        Replies and reasons of failures, by client, in client order.
+        Replies and failures, by client, in client order.
     """
     send_to = partial(send, grid, kind, content, nodes, ledger)
     pending = send_to(sorted(nodes))
     replies: dict[int, Message] = {}
-    failed: dict[int, str] = {}
+    failed: dict[int, Failure] = {}
     repeated: set[int] = set()
     clock = clock or RealClock()
     begun = clock.now()
@@ -110,13 +109,14 @@ def exchange(
             if client is None:
                 continue
             ledger.add(kind, client, "up", reply)
-            if not reply.has_error():
+            failure = failure_of(reply)
+            if failure is None:
                 replies[client] = reply
-            elif reply.error.code == CLIENT_DIED and client not in repeated:
+            elif failure.kind is FailureKind.DIED and client not in repeated:
                 repeated.add(client)
                 pending |= send_to([client])
             else:
-                failed[client] = reason_of(reply.error.code, reply.error.reason)
+                failed[client] = failure
         progress(len(replies) + len(failed), len(nodes))
         if not arrived:
             clock.rest(begun, until)
@@ -148,13 +148,15 @@ def send(
 
 
 def check_replies(
-    replies: Mapping[int, Message], failed: dict[int, str], check: Callable[[int, Message], Content]
+    replies: Mapping[int, Message],
+    failed: dict[int, Failure],
+    check: Callable[[int, Message], Content],
 ) -> dict[int, Content]:
     """Return the checked contents of replies, by client.
 
     Args:
         replies: by client.
-        failed: gets the reasons of refusals, by client.
+        failed: gets the refusals, by client.
         check: returns the content of a client's reply, or raises.
     """
     checked = {}
@@ -162,33 +164,20 @@ def check_replies(
         try:
             checked[client] = check(client, reply)
         except ValueError as error:
-            failed[client] = printable(f"refused: {error}", LONGEST)
+            failed[client] = refused(str(error))
         except Exception as error:  # a reply may hold anything
-            failed[client] = printable(f"refused: {type(error).__name__}: {error}", LONGEST)
+            failed[client] = refused(f"{type(error).__name__}: {error}")
     return checked
 
 
-def budget_spent(reason: str) -> bool:
-    """Return whether a client failed because its privacy budget is spent."""
-    return reason.startswith(reason_of(BudgetSpent.CODE, ""))
+def refused(why: str) -> Failure:
+    """Return the failure of a client whose reply is invalid."""
+    return Failure(FailureKind.INVALID, printable(f"refused: {why}", LONGEST))
 
 
-def was_late(reason: str) -> bool:
-    """Return whether a client failed because it replied too late, if at all."""
-    return reason.startswith(_LATE)
-
-
-def unanswered(reason: str) -> bool:
-    """Return whether a client failed without a word, so that it may have trained."""
-    lost = (_LATE, _SILENT, *(reason_of(code, "") for code in (CLIENT_DIED, NODE_GONE)))
-    return reason.startswith(lost)
-
-
-def was_silent(reason: str) -> bool:
-    """Return whether a client failed because it did not reply."""
-    return reason.startswith(_SILENT)
-
-
-def reason_of(code: int, text: str) -> str:
-    """Return why a client failed that replied with an error."""
-    return f"error {code}: {printable(text, LONGEST)}"
+def failure_of(reply: Message) -> Failure | None:
+    """Return the failure that an error reply reports; None for a reply with content."""
+    if not reply.has_error():
+        return None
+    code, reason = reply.error.code, reply.error.reason
+    return Failure(FailureKind.of_code(code), f"error {code}: {printable(reason, LONGEST)}")

@@ -20,6 +20,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import Weights
 from fedpeft.runtime import COMMON
 from fedpeft.version import __version__
+from fedpeft.wire.failures import Failure
 from fedpeft.wire.messages import (
     INITIAL_REFERENCE,
     RECORD,
@@ -41,8 +42,8 @@ def send_handshakes(
     run: str,
     by_node: ByteLedger,
     informed: Container[int] = (),
-) -> tuple[dict[int, Message], dict[int, str]]:
-    """Send a handshake to nodes; return the replies and the reasons of failures by node id.
+) -> tuple[dict[int, Message], dict[int, Failure]]:
+    """Send a handshake to nodes; return the replies and the failures by node id.
 
     Args:
         grid: Flower's grid.
@@ -57,7 +58,9 @@ def send_handshakes(
     # A node that hangs must not delay every round by the timeout of a training.
     timeout = min(federation.timeout, federation.node_wait)
 
-    def send(nodes: Iterable[int], with_text: bool) -> tuple[dict[int, Message], dict[int, str]]:
+    def send(
+        nodes: Iterable[int], with_text: bool
+    ) -> tuple[dict[int, Message], dict[int, Failure]]:
         def content(node_id: int) -> HandshakeRequest:
             return HandshakeRequest(
                 version=__version__,

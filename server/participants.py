@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpeft.privacy.ledger import BudgetSpent
+from fedpeft.wire.failures import Failure
 from server.members import Members
 from server.records import Kind
 from server.silence import PATIENCE, Silence
@@ -49,7 +50,7 @@ class Participants(Members):
         return [client for client in clients if client not in silent] or clients
 
     def hear(
-        self, kind: Kind, number: int, asked: Iterable[int], failed: Mapping[int, str]
+        self, kind: Kind, number: int, asked: Iterable[int], failed: Mapping[int, Failure]
     ) -> None:
         """Count the clients that did not reply, and note once those that are asked more rarely."""
         for client in self.silence[kind].hear(number, asked, failed):

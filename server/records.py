@@ -58,7 +58,7 @@ class ResultBytes(RunBytes):
     per_client_round_up: UpdateSizes
 
 
-class Failure(TypedDict):
+class FailedClient(TypedDict):
     """A client that failed in a round."""
 
     client: int
@@ -85,7 +85,7 @@ class Outcome(TypedDict):
     """
 
     clients: int
-    failed: list[Failure]
+    failed: list[FailedClient]
     late: list[int]
 
 

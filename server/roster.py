@@ -10,6 +10,7 @@ from pathlib import Path
 
 from fedpeft.errors import UserError
 from fedpeft.files import write_json
+from fedpeft.wire.failures import Failure
 from server.participants import Participants
 from server.runfolder import ROSTER
 from server.updates import Update
@@ -60,7 +61,7 @@ def write_roster(
     folder: Path,
     participants: Participants,
     updates: Mapping[int, Update],
-    failed: Mapping[int, str],
+    failed: Mapping[int, Failure],
 ) -> None:
     """Add the outcome of a round to the roster."""
     now, roster = datetime.now(UTC).isoformat(timespec="seconds"), read_roster(folder)

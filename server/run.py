@@ -10,6 +10,7 @@ from flwr.serverapp import Grid
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import Runtime
+from fedpeft.wire.failures import Failure
 from fedpeft.wire.messages import Request, label
 from server.byte_ledger import ByteLedger
 from server.clock import Clock, RealClock
@@ -42,8 +43,8 @@ class Run:
         clients: Mapping[int, Node],
         ledger: ByteLedger,
         reference: bytes = b"",
-    ) -> tuple[dict[int, Message], dict[int, str]]:
-        """Send a task vector to clients; return replies and reasons of failures, by client.
+    ) -> tuple[dict[int, Message], dict[int, Failure]]:
+        """Send a task vector to clients; return replies and failures, by client.
 
         Args:
             kind: train or evaluate.

@@ -25,6 +25,7 @@ from fedpeft.profiling import phase
 from fedpeft.randomness import generator
 from fedpeft.secure.masks import unpacked
 from fedpeft.sums import Mean, width
+from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import TrainReply
 from server.bucket import Bucket
 from server.byte_ledger import ByteLedger
@@ -35,7 +36,6 @@ from server.run import Run
 from server.unmasking import Masked
 
 log = logging.getLogger(__name__)
-LOST = "lost"  # begins the reason of a client whose update is lost because others failed
 _FILE = "secure.json"  # in the run's folder: the round that is being played
 
 
@@ -57,7 +57,7 @@ class SecureRound:
         ledger: counts the bytes of the round.
         nodes: of the clients asked.
         clip_norm: at which clients clip their updates.
-        failed: reasons by client.
+        failed: failures by client.
     """
 
     run: Run
@@ -65,7 +65,7 @@ class SecureRound:
     ledger: ByteLedger
     nodes: dict[int, Node]
     clip_norm: float
-    failed: dict[int, str] = field(default_factory=dict)
+    failed: dict[int, Failure] = field(default_factory=dict)
     _buckets: list[Bucket] = field(default_factory=list)
     _begun: bool = False
 
@@ -98,6 +98,8 @@ class SecureRound:
                 self.failed,
                 lambda client, reply: self._of(client).read_prepared(client, reply),
             )
+            if not self._begun:
+                self.failed = {c: failure.uncharged() for c, failure in self.failed.items()}
             for bucket in self._buckets:
                 bucket.prepared = {c: each for c, each in made.items() if c in bucket.nodes}
             self._save()
@@ -126,7 +128,7 @@ class SecureRound:
 
     def train(
         self, vectors: Mapping[int, bytes], reference: bytes
-    ) -> tuple[dict[int, Message], dict[int, str]]:
+    ) -> tuple[dict[int, Message], dict[int, Failure]]:
         """Send the task vector to the members; return replies and failures by client.
 
         All get the same bytes, or their masks would not cancel.
@@ -160,9 +162,10 @@ class SecureRound:
         summed = [one for one in tried if one is not None]
         strategy = self.run.experiment.federation.strategy
         if summed and len(summed) < (least := needed_by_rule(self.run.experiment.federation)):
-            reason = f"{LOST}: {len(summed)} sums, strategy '{strategy}' needs {least}"
-            log.warning("round %d leaves the vector as it is: %s", self.number, reason)
-            self.failed |= {c: reason for one in summed for c in one.clients}
+            why = f"lost: {len(summed)} sums, strategy '{strategy}' needs {least}"
+            log.warning("round %d leaves the vector as it is: %s", self.number, why)
+            lost = Failure(FailureKind.LOST, why)
+            self.failed |= {c: lost for one in summed for c in one.clients}
             return []
         return summed
 
@@ -206,15 +209,16 @@ class SecureRound:
         )
 
     def _without(self, bucket: Bucket, why: str) -> None:
-        log.warning("round %d is without a sum: %s: %s", self.number, LOST, why)
-        self.failed |= {c: f"{LOST}: {why}" for c in bucket.nodes if c not in self.failed}
+        lost = Failure(FailureKind.LOST, f"lost: {why}")
+        log.warning("round %d is without a sum: %s", self.number, lost)
+        self.failed |= {c: lost for c in bucket.nodes if c not in self.failed}
 
     def _of(self, client: int) -> Bucket:
         return next(bucket for bucket in self._buckets if client in bucket.nodes)
 
     def _exchange(
         self, kind: Kind, content: Callable[[int], object], nodes: Mapping[int, Node]
-    ) -> tuple[dict[int, Message], dict[int, str]]:
+    ) -> tuple[dict[int, Message], dict[int, Failure]]:
         federation = self.run.experiment.federation
         # Keys and shares take no time: a node that hangs must not delay the round for long.
         # Simulated clients do not hang, but answer one after the other.

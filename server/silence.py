@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from server.exchange import was_silent
+from fedpeft.wire.failures import Failure, FailureKind
 
 #: Questions in a row without a reply until a client rests for 2 rounds, then 4, 8, ...
 PATIENCE = 3
@@ -26,16 +26,16 @@ class Silence:
     count: dict[int, int] = field(default_factory=dict)
     last: dict[int, int] = field(default_factory=dict)
 
-    def hear(self, number: int, asked: Iterable[int], failed: Mapping[int, str]) -> list[int]:
+    def hear(self, number: int, asked: Iterable[int], failed: Mapping[int, Failure]) -> list[int]:
         """Count who did not answer in round ``number``; return those that are to rest.
 
         Args:
             number: of the round.
             asked: clients that were sent a message.
-            failed: the reasons of failures, by client.
+            failed: failures, by client.
         """
         for client in asked:
-            if was_silent(failed.get(client, "")):
+            if client in failed and failed[client].kind is FailureKind.SILENT:
                 self.count[client] = self.count.get(client, 0) + 1
                 self.last[client] = number
             else:

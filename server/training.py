@@ -15,15 +15,16 @@ from fedpeft.errors import RunFailed
 from fedpeft.experiment.robust import needed
 from fedpeft.nested import is_small
 from fedpeft.randomness import generator
+from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
 from server.asynchronous import Collector
 from server.byte_ledger import ByteLedger
 from server.downlink import Broadcast, broadcast
-from server.exchange import budget_spent, check_replies, unanswered, was_late
+from server.exchange import check_replies
 from server.nodes import Node
-from server.records import Failure, Outcome
+from server.records import FailedClient, Outcome
 from server.run import Run
-from server.secure import LOST, SecureRound
+from server.secure import SecureRound
 from server.state import Flight, ServerState
 from server.unmasking import Masked
 from server.updates import (
@@ -48,7 +49,7 @@ class Trained:
         sent: the task vector as sent to the clients.
         nodes: of the clients that replied or failed.
         updates: valid updates by client.
-        failed: reasons of failures by client.
+        failed: failures by client.
         memory: arrays for the checkpoint.
         flights: asynchronous requests that still wait, see ``ServerState``.
         sums: clients of each sum under masks, who all have its mean as their update.
@@ -57,7 +58,7 @@ class Trained:
     sent: Broadcast
     nodes: dict[int, Node]
     updates: dict[int, Update]
-    failed: dict[int, str]
+    failed: dict[int, Failure]
     memory: dict[str, np.ndarray] = field(default_factory=dict)
     flights: dict[str, Flight] | None = None
     sums: Sequence[Sequence[int]] = ()
@@ -73,14 +74,14 @@ class Trained:
     @property
     def late(self) -> list[int]:
         """Clients whose reply nobody waited for."""
-        return sorted(client for client, reason in self.failed.items() if was_late(reason))
+        return sorted(c for c, why in self.failed.items() if why.kind is FailureKind.LATE)
 
     def outcome(self) -> Outcome:
         """Return the numbers and reasons for the round's line."""
         late = self.late
-        failed: list[Failure] = [
-            {"client": client, "reason": reason}
-            for client, reason in sorted(self.failed.items())
+        failed: list[FailedClient] = [
+            {"client": client, "reason": self.failed[client].text}
+            for client in sorted(self.failed)
             if client not in late
         ]
         return {"clients": len(self.updates), "failed": failed, "late": late}
@@ -106,7 +107,7 @@ def train(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
     steps = state.memory.get(STEPS, np.zeros(federation.clients, dtype=np.int64))
     updates, steps = check_steps(trained.updates, failed, steps)
     for client, reason in sorted(failed.items()):
-        if not was_late(reason):
+        if reason.kind is not FailureKind.LATE:
             log.warning("round %d: client %d failed: %s", number, client, reason)
     require_enough(run, number, updates, failed, len(trained.nodes))
     reported = {STEPS: steps} if steps.any() else {}
@@ -193,13 +194,12 @@ def _next_replies(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
 
 
 def silent_nodes(run: Run, state: ServerState, trained: Trained) -> list[Node]:
-    """Return the nodes that may have trained without a reply, or whose update is lost.
+    """Return the nodes that may have trained without a valid reply, or whose update is lost.
 
     After the last round, these are also those that nobody waits for any more.
     """
     failed = trained.failed.items()
-    clients = [c for c, reason in failed if unanswered(reason) or reason.startswith(LOST)]
-    nodes = [trained.nodes[client] for client in clients]
+    nodes = [trained.nodes[client] for client, why in failed if why.kind.may_have_trained]
     if state.round + 1 < run.experiment.federation.rounds:
         return nodes
     return nodes + [flight.node for flight in (trained.flights or {}).values()]
@@ -251,7 +251,7 @@ def sample(pool: np.ndarray, seed: int, number: int, count: int) -> list[int]:
 
 
 def require_enough(
-    run: Run, number: int, updates: Mapping[int, Update], failed: Mapping[int, str], asked: int
+    run: Run, number: int, updates: Mapping[int, Update], failed: Mapping[int, Failure], asked: int
 ) -> None:
     """Raise RunFailed if a round has too few valid updates to go on.
 
@@ -259,7 +259,7 @@ def require_enough(
     be small, and the end of a run must not reveal who failed.
     """
     federation, spent = run.experiment.federation, len(without_budget(run, failed))
-    if not updates and any(reason.startswith(LOST) for reason in failed.values()):
+    if not updates and any(why.kind is FailureKind.LOST for why in failed.values()):
         return  # the next round trains again
     least = max(federation.min_success - spent, int(spent < len(failed)))
     why = f"federation.min_success is {federation.min_success}"
@@ -275,8 +275,8 @@ def require_enough(
         )
 
 
-def without_budget(run: Run, failed: Mapping[int, str]) -> list[int]:
+def without_budget(run: Run, failed: Mapping[int, Failure]) -> list[int]:
     """Return the clients whose privacy budget is spent; only clients with a ledger have one."""
     privacy = run.experiment.privacy
     charges = privacy.examples or privacy.charges_clients
-    return [client for client in failed if charges and budget_spent(failed[client])]
+    return [c for c, why in failed.items() if charges and why.kind is FailureKind.SPENT]

@@ -1,7 +1,8 @@
-"""Privacy that clients may have spent whose replies did not arrive.
+"""Privacy that clients may have spent whose replies are missing or invalid.
 
 A client charges its ledger before it trains, and tells what it has spent in its reply. Of a client
-that is late or silent the server assumes the most: that it trained in every round so far.
+that may have trained without a valid reply, see ``FailureKind.may_have_trained``, the server
+assumes the most: that it trained in every round so far.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from server.nodes import Node
 
 
 def unheard(experiment: Experiment, number: int, clients: Iterable[Node]) -> list[dict[str, Any]]:
-    """Return the largest statements of clients that did not answer round ``number``."""
+    """Return the largest statements of clients without a valid reply in round ``number``."""
     privacy = experiment.privacy
     statements = []
     # Clients with as many examples have the same statement.

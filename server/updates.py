@@ -18,7 +18,9 @@ from fedpeft.privacy.statement import read_statement
 from fedpeft.runtime import Runtime
 from fedpeft.transfer import decode_slopes, decode_up
 from fedpeft.wire import slopes
+from fedpeft.wire.failures import Failure
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
+from server.exchange import refused
 from server.nodes import Node
 from server.reported import max_loss, read_float, read_int
 
@@ -133,7 +135,7 @@ def expected_steps(local: LocalSection, examples: int) -> int:
 
 
 def check_steps(
-    updates: Mapping[int, Update], failed: dict[int, str], steps: np.ndarray
+    updates: Mapping[int, Update], failed: dict[int, Failure], steps: np.ndarray
 ) -> tuple[dict[int, Update], np.ndarray]:
     """Refuse updates of clients that report fewer privacy steps than before.
 
@@ -142,7 +144,7 @@ def check_steps(
 
     Args:
         updates: by client.
-        failed: gets the reasons of refusals, by client.
+        failed: gets the refusals, by client.
         steps: steps reported so far, shape [clients].
 
     Returns:
@@ -152,8 +154,8 @@ def check_steps(
     for client, update in updates.items():
         now = sum(int(statement["steps"]) for statement in update.statements)
         if now < steps[client]:
-            failed[client] = (
-                f"refused: its privacy ledger went back from {steps[client]} steps to {now}"
+            failed[client] = refused(
+                f"its privacy ledger went back from {steps[client]} steps to {now}"
             )
         else:
             reported[client], good[client] = now, update

@@ -15,10 +15,10 @@ from flwr.app import Error, Message, MessageType
 
 from fedpeft.devices import SLOT, device_of, reachable, vanishes
 from fedpeft.experiment.config import Experiment
+from fedpeft.wire.failures import CODES, FailureKind
 from fedpeft.wire.framing import train_reply_bytes
 from fedpeft.wire.messages import RECORD, HandshakeReply, Request, TrainReply, from_fields
 from server.byte_ledger import vector_bytes
-from server.exchange import NODE_GONE
 from server.flower import give_id
 from server.updates import expected_steps
 from simulations.grid import CohortGrid, WrappedGrid
@@ -117,7 +117,7 @@ class DeviceGrid(WrappedGrid):
         client = self.client_of(request)
         number = from_fields(Request, request.content.get(RECORD)).round
         if vanishes(self._experiment, number, client):
-            error = Error(NODE_GONE, "the node vanished")
+            error = Error(CODES[FailureKind.GONE], "the node vanished")
             gone = Message(error, reply_to=request)
             give_id(gone)
             return _Arrival(self._now + NOTICED, client, gone)

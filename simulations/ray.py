@@ -24,13 +24,13 @@ from typing import Any
 from flwr.app import Error, Message
 from flwr.serverapp import ServerApp
 
-from clients.errors import CLIENT_EXCEPTION
 from clients.flower import context_from_wire, context_to_wire
 from fedpeft.backbones.hardware import choose_device
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import parsed
 from fedpeft.experiment.settings import EngineSection
 from fedpeft.runtime import runtime_of
+from fedpeft.wire.failures import CODES, FailureKind
 from server.flower import from_wire, give_id, to_wire
 from simulations.grid import CohortGrid, NodeConfig
 from simulations.local import answer, serve
@@ -186,7 +186,7 @@ class RayGrid(CohortGrid):
 
 def _failed(message: Message, reason: str) -> Message:
     """Return the error reply of a client whose actor could not answer."""
-    reply = Message(Error(CLIENT_EXCEPTION, reason), reply_to=message)
+    reply = Message(Error(CODES[FailureKind.FAILED], reason), reply_to=message)
     give_id(reply)
     return from_wire(to_wire(reply))
 

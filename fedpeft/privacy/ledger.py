@@ -33,7 +33,15 @@ from fedpeft.privacy.ledger_store import (
 )
 from fedpeft.privacy.turns import Turn
 
-__all__ = ["Attempt", "BudgetSpent", "LedgerDamaged", "PrivacyLedger", "Unit", "read_ledger"]
+__all__ = [
+    "Attempt",
+    "BudgetSpent",
+    "LedgerDamaged",
+    "OtherLedger",
+    "PrivacyLedger",
+    "Unit",
+    "read_ledger",
+]
 
 
 class BudgetSpent(UserError):
@@ -42,8 +50,12 @@ class BudgetSpent(UserError):
     The server receives the message, so it does not name the client's file.
     """
 
-    #: Code of the Flower error message; Flower's own codes are small numbers.
-    CODE = 1001
+
+class OtherLedger(UserError):
+    """A ledger of another owner or of other data; nothing was written.
+
+    The server receives the message: it holds no digests, as short texts could be guessed from them.
+    """
 
 
 def _facts(
@@ -78,7 +90,8 @@ class PrivacyLedger:
 
         Raises:
             LedgerDamaged: the file was changed.
-            UserError: it is the ledger of another owner or other data, or cannot be used.
+            OtherLedger: it is the ledger of another owner or of other data.
+            UserError: it cannot be used.
         """
         self.path, self.owner, self.data = path, owner, data
         # Checked first: another process may create the ledger, with its journal, after this line.
@@ -207,13 +220,12 @@ class PrivacyLedger:
         with transaction(self.path, "rw", begin) as connection:
             contents = read_chain(connection, self.path)
             if contents.owner != self.owner:
-                raise UserError(
+                raise OtherLedger(
                     f"privacy ledger '{self.path}' belongs to {contents.owner}, not to "
                     f"{self.owner}; choose another ledger file or folder"
                 )
             if contents.data != self.data:
-                # No digests: the message may be sent, and short texts could be guessed from them.
-                raise UserError(
+                raise OtherLedger(
                     f"privacy ledger '{self.path}' is about other training data; use that data, or "
                     f"choose another ledger (which does not count what examples in both have spent)"
                 )

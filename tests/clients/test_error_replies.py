@@ -10,7 +10,7 @@ from flwr.app import Context, Message, RecordDict
 from messaging import arriving, handshake_request
 
 from clients.app import answering_errors, app
-from clients.errors import ClientError, Refusal
+from clients.errors import SENDABLE, ClientError, Refusal
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from server.flower import from_wire, give_id, new_run, to_wire
@@ -49,12 +49,20 @@ def test_other_errors_are_sent_without_their_text(error: Exception) -> None:
     assert not any(word in to_wire(reply) for word in (b"film", b"doctor"))
 
 
-@pytest.mark.parametrize("kind", [ClientError, UserError, Refusal])
-def test_errors_of_fedpeft_are_sent_with_their_text(kind: type[Exception]) -> None:
+@pytest.mark.parametrize("kind", SENDABLE)
+def test_errors_that_hold_no_data_are_sent_with_their_text(kind: type[Exception]) -> None:
     reply = answer_raising(kind("engine.device = 'cuda': torch finds no such device here"))
     assert reply.error.reason == (
         f"{kind.__name__}: engine.device = 'cuda': torch finds no such device here"
     )
+
+
+def test_other_errors_of_fedpeft_are_logged_with_their_text_and_sent_without(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    reply = answer_raising(UserError(TEXT))
+    assert reply.error.reason.startswith("UserError at test_error_replies.py:")
+    assert caplog.messages == [f"UserError: {TEXT} (sent to the server: {reply.error.reason})"]
 
 
 def test_long_error_reasons_are_cut() -> None:

@@ -122,9 +122,19 @@ def test_reproducible_noise_is_refused_where_epsilon_is_limited(state: Path, qui
 def test_paths_of_a_node_are_logged_but_not_sent(
     state: Path, quick: Quick, caplog: pytest.LogCaptureFixture
 ) -> None:
+    """The error of a missing file has no text at all; that of a ledger has no path."""
+    private = [*CUSTOM, LABELS, "privacy.unit=example", "privacy.noise_multiplier=1"]
+    experiment, context = quick(*private, "local.batch_size=4"), node_context(state)
+    assert relay.app(handshake(experiment), context).has_content()
+    asked = task_vector("train", experiment, runtime_of(experiment).parameters.initial(0))
+    assert relay.app(asked, context).has_content()
+    rows(state.parent / "data" / "train.tsv", 6)
+    again = task_vector("train", experiment, runtime_of(experiment).parameters.initial(0), 2)
+    refusal = relay.app(again, context).error.reason
+    assert refusal.startswith("OtherLedger: privacy ledger <path> is about other training data")
+    assert str(state / "privacy.sqlite") in caplog.text
     (state.parent / "data" / "train.tsv").unlink()
-    refusal = reason(state, handshake(quick(*CUSTOM, LABELS)))
-    assert refusal.startswith("UserError: <path>: holds no train")
+    assert reason(state, handshake(quick(*CUSTOM, LABELS))).startswith("UserError at files.py:")
     assert str(state.parent / "data") in caplog.text
 
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import re
 from collections import Counter
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -282,22 +283,26 @@ def test_too_few_nodes_that_know_all_others_end_the_run_before_training(
 @pytest.mark.parametrize(
     ("path", "expected"),
     [
-        (
-            "roster1",
-            "UserError: --roster <path> No such file or directory; expected the .pub files",
-        ),
-        ("site1", "UserError: --key <path> cannot be read"),
+        ("roster1", ("keys", "--roster {}: No such file or directory; expected the .pub files")),
+        ("site1", ("secrets", "--key {}: cannot be read")),
     ],
 )
-def test_a_key_or_roster_that_is_gone_is_one_line_without_its_path(
-    path: str, expected: str, tmp_path: Path, node_states: NodeStates, server: Path
+def test_a_key_or_roster_that_is_gone_is_one_line_whose_text_stays_at_the_node(
+    path: str,
+    expected: tuple[str, str],
+    tmp_path: Path,
+    node_states: NodeStates,
+    server: Path,
+    caplog: pytest.LogCaptureFixture,
 ) -> None:
     states = node_states()
     (tmp_path / "keys" / path).unlink()
     deploy(Experiment.load("", SECURE), states)
     [line] = noted(server)
-    assert line.startswith(f"no handshake: site1: error 2: {expected}")
-    assert str(tmp_path) not in line and took_part(server) == [(4, [])] * 2
+    module, logged = expected
+    assert re.fullmatch(rf"no handshake: site1: error 2: UserError at {module}\.py:\d+", line)
+    assert logged.format(tmp_path / "keys" / path) in caplog.text
+    assert took_part(server) == [(4, [])] * 2
 
 
 class Watched(ClientApp):

@@ -15,7 +15,7 @@ from messaging import changed, vector_of
 
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
-from fedpeft.privacy.ledger import BudgetSpent
+from fedpeft.wire.failures import CODES, FailureKind
 from fedpeft.wire.messages import RECORD
 from server.runfolder import RunFolder
 
@@ -157,7 +157,7 @@ def test_a_client_without_a_ledger_cannot_claim_that_its_budget_is_spent(
     """The claim would lower the number of valid replies that a round needs."""
 
     def claim(reply: Message) -> Message:
-        error = Error(BudgetSpent.CODE, "client 1 has spent epsilon 1")
+        error = Error(CODES[FailureKind.SPENT], "client 1 has spent epsilon 1")
         return make_message(reply.metadata, error=error)
 
     with pytest.raises(RunFailed, match="round 1: 2 of 3 clients succeeded"):

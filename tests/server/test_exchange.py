@@ -10,15 +10,12 @@ import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
 from flwr.clientapp import ClientApp
 
+from fedpeft.wire.failures import CODES, Failure, FailureKind
 from fedpeft.wire.messages import Request
 from server.byte_ledger import ByteLedger
 from server.exchange import (
-    CLIENT_DIED,
     Patience,
     exchange,
-    unanswered,
-    was_late,
-    was_silent,
 )
 from server.flower import from_wire, to_wire
 from simulations.local import LocalGrid
@@ -48,7 +45,7 @@ def ask(
     deadline: float | None = None,
     enough: int | None = None,
     progress: Callable[[int, int], None] = lambda done, total: None,
-) -> tuple[dict[int, int], dict[int, str], ByteLedger]:
+) -> tuple[dict[int, int], dict[int, Failure], ByteLedger]:
     """Ask clients; return what each replied, why others did not, and the ledger."""
     grid = LocalGrid(Echo(act), [{"partition-id": client} for client in range(6)])
     ledger = ByteLedger()
@@ -82,7 +79,7 @@ def test_an_exception_is_a_failure_of_that_client_without_its_text() -> None:
     numbers, failed, _ = ask(act, [1, 2, 3])
     assert list(numbers) == [1, 3]
     assert list(failed) == [2]
-    assert re.fullmatch(r"error 2: RuntimeError at test_exchange.py:\d+", failed[2])
+    assert re.fullmatch(r"error 2: RuntimeError at test_exchange.py:\d+", failed[2].text)
 
 
 def test_progress_counts_replies_up_to_all_clients() -> None:
@@ -98,7 +95,7 @@ def test_replies_after_the_timeout_do_not_count() -> None:
 
     numbers, failed, ledger = ask(act, [0, 1, 2], timeout=0.5)
     assert list(numbers) == [0]
-    assert failed == dict.fromkeys([1, 2], "no reply within 0.5 s")
+    assert failed == dict.fromkeys([1, 2], Failure(FailureKind.SILENT, "no reply within 0.5 s"))
     assert ("train", 1, "down") in ledger.entries
     assert ("train", 1, "up") not in ledger.entries
 
@@ -110,13 +107,14 @@ def test_a_deadline_and_enough_replies_end_the_wait() -> None:
 
     numbers, failed, _ = ask(act, [0, 1, 2, 3], deadline=0.5)
     assert list(numbers) == [0, 1]
-    assert failed == dict.fromkeys([2, 3], "late: no reply within 0.5 s (federation.deadline)")
-    assert all(was_late(why) and unanswered(why) and not was_silent(why) for why in failed.values())
+    late = Failure(FailureKind.LATE, "late: no reply within 0.5 s (federation.deadline)")
+    assert failed == dict.fromkeys([2, 3], late)
     numbers, failed, _ = ask(nothing, [0, 1, 2, 3], enough=3)
     assert list(numbers) == [0, 1, 2]
-    assert failed == {3: "late: 3 others were faster (federation.over_selection)"}
+    faster = "late: 3 others were faster (federation.over_selection)"
+    assert failed == {3: Failure(FailureKind.LATE, faster)}
     _, failed, _ = ask(act, [2], timeout=0.5, deadline=60)
-    assert was_silent(failed[2]) and not was_late(failed[2])
+    assert failed[2].kind is FailureKind.SILENT
 
 
 def test_an_error_reply_counts_in_the_byte_ledger() -> None:
@@ -124,7 +122,7 @@ def test_an_error_reply_counts_in_the_byte_ledger() -> None:
         raise KeyError(client)
 
     _, failed, ledger = ask(act, [5])
-    assert failed[5].startswith("error 2: KeyError at ")
+    assert failed[5].text.startswith("error 2: KeyError at ")
     assert ledger.entries["train", 5, "up"]["message"] > 0
 
 
@@ -135,7 +133,9 @@ def test_a_client_whose_process_died_is_asked_a_second_time(deaths: int) -> None
             reply = super().__call__(message, context)
             if self.asked.count(1) > deaths or self.asked[-1] == 0:
                 return reply
-            return Message(Error(code=CLIENT_DIED, reason="stopped responding"), reply_to=message)
+            return Message(
+                Error(code=CODES[FailureKind.DIED], reason="stopped responding"), reply_to=message
+            )
 
     app, ledger = Dying(nothing), ByteLedger()
     grid = LocalGrid(app, [{"partition-id": client} for client in range(2)])
@@ -159,7 +159,7 @@ def test_an_exchange_ends_after_the_timeout_without_any_reply() -> None:
         grid, "train", lambda _: Request(), {0: 1000}, ByteLedger(), Patience(0.3)
     )
     assert not replies
-    assert failed == {0: "no reply within 0.3 s"}
+    assert failed == {0: Failure(FailureKind.SILENT, "no reply within 0.3 s")}
     assert 0.3 <= time.monotonic() - started < 3
 
 

@@ -38,11 +38,10 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
-from clients.errors import CLIENT_EXCEPTION
 from fedpeft.hosting.bundle import write_bundle
 from fedpeft.hosting.ports import free_port
 from fedpeft.hosting.shims import write_shims
-from server.exchange import CLIENT_DIED
+from fedpeft.wire.failures import CODES, FailureKind
 from server.flower import from_wire, give_id, message_bytes, new_run, to_wire
 
 
@@ -124,8 +123,11 @@ def test_message_bytes_is_the_length_of_the_serialized_message(flower_run: int) 
 
 
 def test_error_codes_are_those_of_flower() -> None:
-    assert CLIENT_EXCEPTION == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
-    assert CLIENT_DIED == ErrorCode.CLIENT_APP_CRASHED
+    assert CODES[FailureKind.FAILED] == ErrorCode.CLIENT_APP_RAISED_EXCEPTION
+    assert CODES[FailureKind.GONE] == ErrorCode.NODE_UNAVAILABLE
+    assert CODES[FailureKind.DIED] == ErrorCode.CLIENT_APP_CRASHED
+    flowers = {value for value in vars(ErrorCode).values() if isinstance(value, int)}
+    assert not flowers & {CODES[FailureKind.SPENT], CODES[FailureKind.UNCHARGED]}
 
 
 def test_message_types_are_the_names_the_server_sends() -> None:

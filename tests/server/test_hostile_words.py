@@ -33,8 +33,8 @@ def test_the_reason_of_an_error_reply_becomes_one_short_printable_line() -> None
     new_run()
     grid = LocalGrid(Shouting(), [{"partition-id": 0}])
     _, failed = exchange(grid, "train", lambda _: Request(), {0: 1000}, ByteLedger(), Patience(60))
-    assert failed[0].startswith("error 2: ?[2J?]0;title??round 9: all is well ?31m?xxx")
-    assert failed[0].isprintable() and len(failed[0]) < 1000
+    assert failed[0].text.startswith("error 2: ?[2J?]0;title??round 9: all is well ?31m?xxx")
+    assert failed[0].text.isprintable() and len(failed[0].text) < 1000
 
 
 @pytest.mark.parametrize("key", ["s", "c", "b", WORDS])

@@ -12,6 +12,7 @@ from flwr.app import Message
 from clients.app import app as client_app
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
+from fedpeft.wire.failures import Failure, FailureKind
 from server.app import app as server_app
 from server.runfolder import RunFolder
 from server.silence import Silence
@@ -20,7 +21,8 @@ from simulations.local import LocalGrid, serve
 
 Quick = Callable[..., Experiment]
 Nodes = Callable[..., list[NodeConfig]]
-SILENT = "no reply within 2 s"
+SILENT = Failure(FailureKind.SILENT, "no reply within 2 s")
+ERROR = Failure(FailureKind.FAILED, "error 2: OSError")
 
 
 def test_pauses_grow_from_the_third_silence_and_end_with_a_reply() -> None:
@@ -37,7 +39,7 @@ def test_pauses_grow_from_the_third_silence_and_end_with_a_reply() -> None:
 def test_an_error_is_a_reply() -> None:
     silence = Silence()
     for number in range(1, 9):
-        assert silence.hear(number, [7], {7: "error 2: OSError"}) == []
+        assert silence.hear(number, [7], {7: ERROR}) == []
         assert not silence.rests(7, number + 1)
 
 
