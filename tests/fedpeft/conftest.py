@@ -7,12 +7,6 @@ import pytest
 from fedpeft.backbones.loading import Backbone, load_backbone
 
 
-@pytest.fixture(params=["tiny", "minilm"])
-def backbone(request: pytest.FixtureRequest) -> Backbone:
-    """A RoBERTa and a BERT."""
-    return load_backbone(request.param, "cpu", "float64")
-
-
 @pytest.fixture
 def tiny() -> Backbone:
     """The tiny RoBERTa."""
