@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 import pytest
 
-from fedpeft.backbones.loading import Backbone, load_backbone
-
-
-@pytest.fixture(params=["tiny", "minilm"])
-def backbone(request: pytest.FixtureRequest) -> Backbone:
-    """A RoBERTa and a BERT."""
-    return load_backbone(request.param, "cpu", "float64")
+from fedpeft.backbones.loading import Backbone, cached_backbone, load_backbone
+from fedpeft.runtime import forget_runtimes
 
 
 @pytest.fixture
 def tiny() -> Backbone:
     """The tiny RoBERTa."""
     return load_backbone("tiny", "cpu", "float64")
+
+
+@pytest.fixture(autouse=True, scope="module")
+def released() -> Iterator[None]:
+    """Release the backbones and runtimes of a file: MiniLM in two formats takes 200 MB."""
+    yield
+    forget_runtimes()
+    cached_backbone.cache_clear()

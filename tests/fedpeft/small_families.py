@@ -7,7 +7,13 @@ from functools import lru_cache
 from typing import Any
 
 import torch
-from transformers import AutoConfig, AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM
+from transformers import (
+    AutoConfig,
+    AutoModel,
+    AutoModelForCausalLM,
+    AutoModelForSeq2SeqLM,
+    PreTrainedTokenizerBase,
+)
 
 from fedpeft.backbones.attention import SDPA
 from fedpeft.backbones.families import FAMILIES
@@ -92,21 +98,29 @@ def tolerance(family: str, expected: torch.Tensor | None = None) -> float:
 
 
 @lru_cache
-def small_family(family: str, embedding_size: int = 0) -> Backbone:
-    """Return a backbone of two or three blocks; ``embedding_size`` is ELECTRA's."""
-    tokenizer = tiny_tokenizer()
-    sizes = {**CONFIGS[family], "vocab_size": len(tokenizer)}
-    if embedding_size:
-        sizes["embedding_size"] = embedding_size
+def small_tokenizer() -> PreTrainedTokenizerBase:
+    """Return the tokenizer of the tiny backbone, one for all small backbones."""
+    return tiny_tokenizer()
+
+
+def small_config(family: str, **sizes: int) -> Any:
+    """Return the configuration of a small backbone; ``sizes`` replace those of CONFIGS."""
+    given = {**CONFIGS[family], "vocab_size": len(small_tokenizer()), **sizes}
     ids = {"pad_token_id": 1, "bos_token_id": 0, "eos_token_id": 2}
-    config = AutoConfig.for_model(family.removesuffix("-gated"), **sizes, **ids)
+    return AutoConfig.for_model(family.removesuffix("-gated"), **given, **ids)
+
+
+@lru_cache
+def small_family(family: str, **sizes: int) -> Backbone:
+    """Return a backbone of two or three blocks; ``sizes`` replace those of CONFIGS."""
+    config = small_config(family, **sizes)
     torch.manual_seed(0)
     model: Any = AutoModel.from_config(config, **FAMILIES[family].options)
     model = _randomized(model)
     shape = shape_of_config(model.config)
     if shape.sites.attends:
         model.set_attn_implementation(SDPA)
-    return Backbone(family, model, tokenizer, shape, "", torch.device("cpu"))
+    return Backbone(family, model, small_tokenizer(), shape, "", torch.device("cpu"))
 
 
 @lru_cache

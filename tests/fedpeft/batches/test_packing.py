@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import replace
 
 import numpy as np
@@ -10,48 +11,56 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as some
 from models import GROUPED, SMALL, VARIANTS, batch_of, build_model, random_vectors, small_backbone
+from pairs import UNLIKE_METHODS
+from torch import Tensor
 
 from fedpeft.backbones.attention import EAGER, SDPA
-from fedpeft.batches.batch import collate
+from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.batches.packing import Packing
 
+#: Every method with three clients; one client, and the mean of the states, do not depend on it.
+MASKED = [
+    *((name, values, "mask", 3 if name in GROUPED else 1) for name, values in VARIANTS),
+    *((name, SMALL[name], "mask", 1) for name in UNLIKE_METHODS),
+]
+CASES = [
+    *MASKED,
+    *((name, SMALL[name], "mean", groups) for name in ("slash", "prefix") for groups in (1, 3)),
+]
 
-@pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize("representation", ["mask", "mean"])
-@pytest.mark.parametrize(("name", "values"), VARIANTS)
+
+@pytest.mark.parametrize(("name", "values", "representation", "groups"), CASES)
 def test_gradients_and_losses_are_those_of_padded_texts(
     name: str, values: dict[str, object], representation: str, groups: int
 ) -> None:
     model = build_model(small_backbone("roberta"), name, **values)
-    if model.method.around_mask and representation != "mask":
-        return
-    if not model.method.grouped:
-        groups = 1
     batch = batch_of(model.backbone, groups, 5, representation, packed=True)
     assert batch.packing is not None
     vectors = random_vectors(model, groups)
-    gradients, expected = (
-        model.gradients(vectors, batch),
-        model.gradients(vectors, replace(batch, packing=None)),
-    )
-    for one, other in zip(gradients, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
+    assert_padded(batch, lambda texts: model.gradients(vectors, texts))
 
 
-@pytest.mark.parametrize("groups", [1, 3])
-@pytest.mark.parametrize(("name", "values"), [v for v in VARIANTS if v[0] in GROUPED])
+@pytest.mark.parametrize(
+    ("name", "values", "groups"),
+    [
+        (name, values, groups)
+        for name, values, read, groups in CASES
+        if read == "mask" and name in GROUPED
+    ],
+)
 def test_gradients_of_examples_are_those_of_padded_texts(
     name: str, values: dict[str, object], groups: int
 ) -> None:
     model = build_model(small_backbone("roberta"), name, **values)
     batch = batch_of(model.backbone, groups, 5, packed=True)
     vectors = random_vectors(model, groups)
-    gradients, expected = (
-        model.example_gradients(vectors, batch),
-        model.example_gradients(vectors, replace(batch, packing=None)),
-    )
-    for one, other in zip(gradients, expected, strict=True):
+    assert_padded(batch, lambda texts: model.example_gradients(vectors, texts))
+
+
+def assert_padded(batch: Batch, results: Callable[[Batch], tuple[Tensor, Tensor]]) -> None:
+    """Compare the results of packed texts with those of the same texts with padding."""
+    for one, other in zip(results(batch), results(replace(batch, packing=None)), strict=True):
         torch.testing.assert_close(one, other, rtol=0, atol=1e-12)
 
 

@@ -21,7 +21,7 @@ from exports import (
     flat,
     said_by_readme,
 )
-from finished import finished_run, made_up, method, small
+from finished import finished_run, made_up, method, saved_backbone, small
 from models import METHODS, SMALL
 from safetensors import SafetensorError
 from safetensors.torch import load_file
@@ -55,10 +55,11 @@ def test_compact_weights_are_merged_with_the_values_they_have(
         np.testing.assert_allclose(flat(outputs), flat(expected_of(trained)), rtol=0, atol=1e-5)
 
 
-@pytest.mark.parametrize("backbone", ["tiny", "minilm"])
+@pytest.mark.parametrize("backbone", ["tiny", "bert"])
 @pytest.mark.parametrize("name", FUSABLE)
 def test_fused_predicts_as_unfused(tmp_path: Path, name: str, backbone: str) -> None:
-    settings = small(f"backbone={backbone}", *method(name, SMALL[name]))
+    base = backbone if backbone == "tiny" else saved_backbone(backbone)
+    settings = small(f"backbone={base}", "task.max_length=48", *method(name, SMALL[name]))
     scale = {"full": 1e-2, "said": 0.5, "bitfit": 0.1, "lora": 0.1}.get(name, 0.3)
     trained = Trained.read(made_up(tmp_path / "vector", settings, scale))
     encoded, realised = encode_texts(trained, examples_for(trained)), realise(trained)
@@ -107,10 +108,11 @@ def test_the_readme_of_a_plain_model_predicts_as_the_run(
         assert list(config["id2label"].values()) == list(trained.labels)
 
 
-@pytest.mark.parametrize("reading", READINGS)
+@pytest.mark.parametrize("reading", ["mean-pair", "score-cls", "tags"])
 def test_a_fused_bert_predicts_as_unfused(
     tmp_path: Path, reading: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    """MiniLM's tokenizer gives the second text of a pair a type of its own."""
     settings = small(*READINGS[reading], "backbone=minilm", "method.name=slash", "method.d=64")
     trained = Trained.read(made_up(tmp_path / "vector", settings, 1.0))
     export(trained, "hf", tmp_path / "plain")

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 import torch
 from literal import at_text, engine_states
-from models import VARIANTS, batch_of, build_model, part_of, random_vectors, with_types
+from models import SMALL, VARIANTS, batch_of, build_model, part_of, random_vectors, with_types
 from torch import Tensor
 
 from fedpeft.backbones.loading import Backbone
@@ -23,10 +23,23 @@ def named(name: str, settings: dict[str, object]) -> str:
     return " ".join([name, *(f"{key}={value}" for key, value in settings.items())])
 
 
-IDS = [named(*variant) for variant in VARIANTS]
-SHARED = [variant for variant in VARIANTS if method_class(variant[0]).grouped]
-every = pytest.mark.parametrize(("name", "settings"), VARIANTS, ids=IDS)
-grouped = pytest.mark.parametrize(("name", "settings"), SHARED, ids=[named(*v) for v in SHARED])
+Case = tuple[str, str, dict[str, object]]
+#: Every variant on one family, and every method on the other, which has types of tokens.
+CASES: list[Case] = [
+    *(("bert", *variant) for variant in VARIANTS),
+    *(("roberta", *variant) for variant in SMALL.items()),
+]
+SHARED = [case for case in CASES if method_class(case[1]).grouped]
+#: What does not depend on the family.
+ONE: list[Case] = CASES[: len(VARIANTS)]
+
+
+def cases(chosen: list[Case]) -> pytest.MarkDecorator:
+    """Run a test with each of these families, methods and settings."""
+    ids = [f"{family} {named(name, settings)}" for family, name, settings in chosen]
+    return pytest.mark.parametrize(
+        ("small", "name", "settings"), chosen, ids=ids, indirect=["small"]
+    )
 
 
 def texts(model: TaskModel, groups: int, rows: int) -> Batch:
@@ -34,7 +47,7 @@ def texts(model: TaskModel, groups: int, rows: int) -> Batch:
     return with_types(batch) if model.method.shape.types > 1 else batch
 
 
-@grouped
+@cases(SHARED)
 def test_groups_are_independent(small: Backbone, name: str, settings: dict) -> None:
     """Three task vectors in one padded batch give the outputs and gradients of three batches."""
     model = build_model(small, name, **settings)
@@ -51,7 +64,7 @@ def test_groups_are_independent(small: Backbone, name: str, settings: dict) -> N
         torch.testing.assert_close(losses[group], loss[0], rtol=0, atol=1e-9)
 
 
-@grouped
+@cases(SHARED)
 def test_example_gradients_equal_those_of_single_examples(
     small: Backbone, name: str, settings: dict
 ) -> None:
@@ -85,7 +98,7 @@ def cannot_change(model: TaskModel, batch: Batch) -> Tensor:
     return torch.cat(actual)
 
 
-@every
+@cases(CASES)
 def test_every_parameter_has_an_effect_and_the_backbone_is_unchanged(
     small: Backbone, name: str, settings: dict
 ) -> None:
@@ -106,7 +119,7 @@ def test_every_parameter_has_an_effect_and_the_backbone_is_unchanged(
 IDENTITY = ["linear", "lora", "vera", "bitfit", "scaled_parallel_adapter", "said", "full"]
 
 
-@every
+@cases(ONE)
 def test_identity_at_the_start_for_methods_that_promise_it(
     small: Backbone, name: str, settings: dict
 ) -> None:
@@ -123,7 +136,7 @@ def test_identity_at_the_start_for_methods_that_promise_it(
     assert same == (name in IDENTITY or (name == "slash" and settings.get("init") == "zeros"))
 
 
-@every
+@cases(ONE)
 def test_declared_sites_and_fusable_match_the_modifications(
     small: Backbone, name: str, settings: dict
 ) -> None:
@@ -138,7 +151,7 @@ def test_declared_sites_and_fusable_match_the_modifications(
     assert method.source and 0 < method.lr < 1
 
 
-@every
+@cases(ONE)
 def test_vector_survives_packing_and_unpacking(small: Backbone, name: str, settings: dict) -> None:
     model = build_model(small, name, **settings)
     vector = model.parameters.initial(0)

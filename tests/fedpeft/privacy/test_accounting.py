@@ -36,7 +36,7 @@ def test_an_added_mechanism_costs_more_than_nothing_and_less_than_alone() -> Non
     assert max(alone) < both < sum(alone)
 
 
-@settings(max_examples=8, deadline=None, derandomize=True)
+@settings(max_examples=4, deadline=None, derandomize=True)
 @given(
     sigma=st.floats(0.5, 20),
     rate=st.floats(1e-3, 0.8),
@@ -65,7 +65,6 @@ def test_repeated_accounting_is_cached() -> None:
     ("epsilon", "delta", "rate", "steps"),
     [
         (8.0, 1e-5, 0.01, 1000),
-        (1.0, 1e-6, 0.0095, 500),
         (0.1, 1e-5, 0.01, 100),
         (3.0, 1e-3, 1.0, 10),
         (60.0, 1e-5, 0.5, 30),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 import subprocess
 import sys
@@ -23,21 +24,24 @@ CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 needs_triton = pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 
 COMPILE = """
-import sys
+import itertools, json
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 from fedpeft.projection.triton_kernels import multiply
 
-transposed, aligned, capability = (int(each) for each in sys.argv[1:])
-fixed = {"TRANSPOSED": bool(transposed), "ALIGNED": bool(aligned), "GROUPS": 16}
-fixed |= {"ROWS": 64, "COLUMNS": 32} if aligned else {"ROWS": 32, "COLUMNS": 16}
 kinds = {"x": "*fp32", "key": "*i64", "table": "*fp32", "parts": "*fp32"}
 kinds |= dict.fromkeys(("groups", "rows", "columns", "steps"), "i32")
-kinds |= dict.fromkeys(fixed, "constexpr")
-places = {(list(kinds).index(name),): value for name, value in fixed.items()}
-made = compile(ASTSource(multiply, kinds, places), target=GPUTarget("cuda", capability, 32))
-assert len(made.asm["cubin"]) > 1000
-print(made.asm["ptx"])
+made = {}
+for transposed, aligned, capability in itertools.product((0, 1), (0, 1), (80, 90)):
+    fixed = {"TRANSPOSED": bool(transposed), "ALIGNED": bool(aligned), "GROUPS": 16}
+    fixed |= {"ROWS": 64, "COLUMNS": 32} if aligned else {"ROWS": 32, "COLUMNS": 16}
+    names = kinds | dict.fromkeys(fixed, "constexpr")
+    places = {(list(names).index(name),): value for name, value in fixed.items()}
+    source = ASTSource(multiply, names, places)
+    asm = compile(source, target=GPUTarget("cuda", capability, 32)).asm
+    assert len(asm["cubin"]) > 1000
+    made[f"{transposed}{aligned}{capability}"] = asm["ptx"]
+print(json.dumps(made))
 """
 
 
@@ -58,6 +62,13 @@ def actual(tmp_path_factory: pytest.TempPathFactory) -> dict[str, torch.Tensor]:
     python(folder, str(HERE / "interpreted.py"), str(folder / "made.npz"), interpret="1")
     with np.load(folder / "made.npz") as kept:
         return {name: torch.from_numpy(kept[name]) for name in kept.files}
+
+
+@pytest.fixture(scope="module")
+def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The kernel's PTX by transposed, aligned and capability; one process compiles all."""
+    made: dict[str, str] = json.loads(python(tmp_path_factory.mktemp("compiled"), "-c", COMPILE))
+    return made
 
 
 @pytest.mark.slow
@@ -93,10 +104,10 @@ def test_kernel_multiplies_in_both_directions_for_all_groups(
 @pytest.mark.parametrize("aligned", [0, 1])
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_kernel_compiles_for_gpus(
-    tmp_path: Path, transposed: int, aligned: int, capability: int
+    compiled: dict[str, str], transposed: int, aligned: int, capability: int
 ) -> None:
     """Nothing is rounded to tf32, and a block that is 16 neighbours is drawn once, not 16 times."""
-    ptx = python(tmp_path, "-c", COMPILE, str(transposed), str(aligned), str(capability))
+    ptx = compiled[f"{transposed}{aligned}{capability}"]
     assert "fma.rn.f32" in ptx and "mma" not in ptx
     drawn = ptx.count("mul.hi.u64")  # two a round, of which the first two are partly constants
     assert drawn < 20 * 4 if aligned else drawn > 18 * 4

@@ -221,7 +221,7 @@ def test_a_server_cannot_try_until_holders_suit_it() -> None:
 def test_sums_of_few_holders_have_a_tenth_of_the_clients(clients: int) -> None:
     """Also where all clients have to hold shares, because no fewer are safe."""
     for colluders in (1, clients // 20, clients // 3):
-        for chosen in range(clients, clients // 2 - 1, -3):
+        for chosen in range(clients, clients // 2 - 1, -7):
             with suppress(UserError):
                 survivors = threshold(clients, colluders, chosen)
                 assert sharing_of(clients, colluders, survivors).least >= clients // 10

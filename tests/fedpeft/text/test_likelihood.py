@@ -7,30 +7,24 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from models import GROUPED, random_vectors
+from models import random_vectors
+from pairs import covering, fitting
 from small_families import WRITING, small_language, tolerance
-from text_gradients import check_cohort, check_examples
 from torch import Tensor
 from torch.nn import functional
 from worded import LABELS, PAIRS, TEXTS, WORDS, likelihood_model, prompted, prompted_batch
 
 from fedpeft.backbones.loading import Backbone
-from fedpeft.errors import UserError
 from fedpeft.modifications.fusing import fused
 from fedpeft.tasks.metrics import scores
-from fedpeft.text.likelihood import LikelihoodModel
 from fedpeft.training import evaluate
 
-METHODS = [name for name in GROUPED if name != "linear"]
+MERGED = covering(
+    fitting(WRITING, ["lora", "bitfit", "vera", "uni_lora"]),
+    families=["gpt2", "bart"],
+    names=["lora"],
+)
 EVERY = [0, 1, 2, 3, 4]
-
-
-def model_of(family: str, name: str) -> LikelihoodModel:
-    """Return a model, or skip the test where the method does not fit the family."""
-    try:
-        return likelihood_model(small_language(family), name)
-    except UserError as error:
-        pytest.skip(str(error))
 
 
 def literal_logits(backbone: Backbone, row: int) -> Tensor:
@@ -55,10 +49,9 @@ def literal_logits(backbone: Backbone, row: int) -> Tensor:
     return logits
 
 
-@pytest.mark.parametrize("family", WRITING)
-@pytest.mark.parametrize("name", ["lora", "bitfit", "vera", "uni_lora"])
+@pytest.mark.parametrize(("family", "name"), MERGED)
 def test_logits_are_those_of_transformers_with_merged_weights(family: str, name: str) -> None:
-    model = model_of(family, name)
+    model = likelihood_model(small_language(family), name)
     vectors = random_vectors(model, 1)
     batch = prompted_batch(model.backbone, EVERY)
     realised = model.realise(vectors)
@@ -71,18 +64,6 @@ def test_logits_are_those_of_transformers_with_merged_weights(family: str, name:
     losses = model.losses(logits, batch)
     literal = functional.cross_entropy(expected, torch.from_numpy(LABELS), reduction="none")
     torch.testing.assert_close(losses, literal, rtol=0, atol=tolerance(family, expected))
-
-
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bart", "t5"])
-def test_a_cohort_equals_single_clients(family: str, name: str) -> None:
-    check_cohort(model_of(family, name), family, prompted_batch)
-
-
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bart", "t5"])
-def test_gradients_of_examples_equal_those_of_batches_of_one(family: str, name: str) -> None:
-    check_examples(model_of(family, name), family, prompted_batch)
 
 
 def test_full_fine_tuning_leaves_the_output_embeddings_frozen() -> None:

@@ -6,28 +6,22 @@ from typing import Any
 
 import pytest
 import torch
-from models import GROUPED, random_vectors
+from models import random_vectors
+from pairs import covering, fitting
 from small_families import WRITING, small_language, tolerance
-from text_gradients import check_cohort, check_examples
 from torch import Tensor
 from torch.nn import functional
 from written_texts import TARGETS, encoded_texts, text_batch, text_model
 
 from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.encoded import IGNORED
-from fedpeft.errors import UserError
 from fedpeft.modifications.fusing import fused
-from fedpeft.text.model import TextModel
 
-METHODS = [name for name in GROUPED if name != "linear"]
-
-
-def model_of(family: str, name: str) -> TextModel:
-    """Return a model, or skip the test where the method does not fit the family."""
-    try:
-        return text_model(small_language(family), name)
-    except UserError as error:
-        pytest.skip(str(error))
+MERGED = covering(
+    fitting(WRITING, ["lora", "bitfit", "vera", "uni_lora"]),
+    families=["gpt2", "bart"],
+    names=["lora"],
+)
 
 
 def transformers_loss(backbone: Backbone, row: int) -> Tensor:
@@ -55,10 +49,9 @@ def transformers_loss(backbone: Backbone, row: int) -> Tensor:
     return loss
 
 
-@pytest.mark.parametrize("family", WRITING)
-@pytest.mark.parametrize("name", ["lora", "bitfit", "vera", "uni_lora"])
+@pytest.mark.parametrize(("family", "name"), MERGED)
 def test_losses_are_those_of_transformers_with_merged_weights(family: str, name: str) -> None:
-    model = model_of(family, name)
+    model = text_model(small_language(family), name)
     vectors = random_vectors(model, 1)
     changes = model.realise(vectors).modifications
     batch = text_batch(model.backbone, [0, 1, 2, 3, 4])
@@ -68,18 +61,6 @@ def test_losses_are_those_of_transformers_with_merged_weights(family: str, name:
     torch.testing.assert_close(losses, expected, rtol=0, atol=tolerance(family, expected))
     unchanged = torch.stack([transformers_loss(model.backbone, row) for row in range(5)])
     assert (losses - unchanged).abs().max() > 1e-3
-
-
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bart", "t5"])
-def test_a_cohort_equals_single_clients(family: str, name: str) -> None:
-    check_cohort(model_of(family, name), family, text_batch)
-
-
-@pytest.mark.parametrize("name", METHODS)
-@pytest.mark.parametrize("family", ["gpt2", "llama", "bart", "t5"])
-def test_gradients_of_examples_equal_those_of_batches_of_one(family: str, name: str) -> None:
-    check_examples(model_of(family, name), family, text_batch)
 
 
 def test_a_task_vector_has_no_head() -> None:

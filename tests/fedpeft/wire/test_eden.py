@@ -19,6 +19,7 @@ INPUTS = {
     "one nonzero": np.bincount([31], [2.0], 98),
     "heavy tails": np.random.default_rng(1).standard_cauchy(98),
 }
+RATES = (0.02, 0.2, 0.5, 1, 2, 3, 4, 5, 6, 7, 8)
 
 
 def sent(vector: np.ndarray, rate: float, draw: int = 0) -> np.ndarray:
@@ -40,14 +41,20 @@ def theory(rate: float) -> float:
     return 1 / (min(1, rate) * kept) - 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(
-    ("size", "draws"),
-    [(17, 6000), (98, 2000), (500, 1200), (1794, 600), (10_000, 200), (100_000, 20)],
-)
-@pytest.mark.parametrize("bits", range(1, 9))
-def test_the_error_is_that_of_theory(size: int, draws: int, bits: int) -> None:
-    """The standard error of the mean is at most 0.5 %; the error of short vectors is lower."""
+#: (size, bits, draws): all bits at a short and a long vector; other sizes once.
+ERRORS = [
+    *((size, bits, draws) for size, draws in ((98, 500), (10_000, 50)) for bits in range(1, 9)),
+    *((17, 2, 1500), (500, 3, 300), (1794, 5, 150), (100_000, 6, 5)),
+]
+
+
+@pytest.mark.parametrize(("size", "bits", "draws"), ERRORS)
+def test_the_error_is_that_of_theory(size: int, bits: int, draws: int) -> None:
+    """The error of short vectors is lower.
+
+    The standard error of the mean is at most 1.2 %, that of a long vector 0.5 %: levels that are
+    evenly spaced instead of Lloyd's increase the error by 20 % at 4 bits.
+    """
     vector = np.random.default_rng(size).standard_normal(size) ** 3
     ratio = error(vector, bits, draws) / theory(bits)
     assert ratio <= (1.02 if bits < 7 or size < 1000 else 1.05)
@@ -61,18 +68,34 @@ def test_below_one_bit_the_error_is_that_of_a_random_share(rate: float) -> None:
     assert error(vector, rate, draws=60) == pytest.approx(theory(rate), rel=0.05)
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize("name", INPUTS)
-@pytest.mark.parametrize("rate", [0.02, 0.2, 0.5, 1, 2, 3, 4, 5, 6, 7, 8])
-def test_the_mean_of_many_draws_is_the_vector(name: str, rate: float) -> None:
-    """Independent draws without bias leave the error of one, divided by their number."""
-    vector, draws = INPUTS[name], 4_000
+#: Every rate with one input, and every input with one bit.
+MEANS = [
+    *((rate, [*INPUTS][place % len(INPUTS)]) for place, rate in enumerate(RATES)),
+    *((1, name) for name in INPUTS if name != "heavy tails"),
+]
+
+
+@pytest.mark.parametrize(("rate", "name"), MEANS)
+def test_the_mean_of_many_draws_is_the_vector(rate: float, name: str) -> None:
+    """Independent draws without bias leave the error of one, divided by their number.
+
+    The limit is 4 standard deviations above 1, the mean of 98 squares; 500 draws exceed it if the
+    bias is 2.6 % of the norm at 1 bit, 0.3 % at 4 bits.
+    """
+    vector, draws = INPUTS[name], 500
     received = np.stack([sent(vector, rate, draw) for draw in range(draws)])
     one = np.mean(np.sum((received - vector) ** 2, axis=1))
     rest = np.sum((received.mean(axis=0) - vector) ** 2)
-    assert rest < 1.6 * one / draws  # the mean of 98 squares, 4 standard deviations above 1
-    along = (received @ vector) / (vector @ vector)
-    assert abs(along.mean() - 1) < 4.5 * along.std() / draws**0.5 + 1e-6
+    assert rest < 1.6 * one / draws
+
+
+@pytest.mark.parametrize("rate", RATES)
+def test_no_draw_shortens_the_vector(rate: float) -> None:
+    """The scale makes the part along the vector exact; the least error needs another one."""
+    for vector in INPUTS.values():
+        for draw in range(20):
+            along = (sent(vector, rate, draw) @ vector) / (vector @ vector)
+            assert along == pytest.approx(1, abs=1e-6)
 
 
 @pytest.mark.parametrize(
