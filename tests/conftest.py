@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import importlib.util
 import os
 import sys
@@ -10,6 +11,7 @@ from pathlib import Path
 from types import ModuleType
 
 import pytest
+from groups import read_groups
 
 # One thread: tests run side by side, and results to the bit depend on the number of threads.
 os.environ["OMP_NUM_THREADS"] = "1"
@@ -29,6 +31,29 @@ QUICK = [
     "engine.threads=1",
     "output.plots=false",
 ]
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Iterator[None]:
+    """Collect without the garbage collector, and leave what is collected out of its later work.
+
+    Imports and parameters of thousands of tests are kept to the end, and it would go through them
+    again and again.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.enable()
+        gc.freeze()
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Refuse long tests that no group would run."""
+    in_groups = set().union(*(group.test_files for group in read_groups().values()))
+    long = {item.path for item in items if item.get_closest_marker("long")}
+    if left := sorted(str(path) for path in long - in_groups):
+        raise pytest.UsageError(f"long tests in no group of tests/groups.toml: {', '.join(left)}")
 
 
 @pytest.hookimpl(trylast=True)

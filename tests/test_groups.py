@@ -127,16 +127,12 @@ def test_what_fails_or_is_skipped_is_not_recorded(tree: Tree) -> None:
     assert "expected" in tree.call("all", "third", code=2)
 
 
-def test_each_file_with_long_tests_is_in_one_group() -> None:
+def test_groups_name_what_there_is_and_share_no_file() -> None:
+    """That each long test is in a group is checked where tests are collected."""
     groups = read_groups().values()
     listed = [file for group in groups for file in group.test_files]
     assert len(listed) == len(set(listed))
-    long = {
-        file for file in matching(["tests/**/test_*.py"]) if "pytest.mark.long" in file.read_text()
-    } - {Path(__file__)}
-    assert long - set(listed) == set()
     for group in groups:
-        assert group.test_files & long, group.name
         assert all((ROOT / path).exists() for path in group.tests), group.name
         for pattern in group.files:
             assert matching([pattern]), pattern
