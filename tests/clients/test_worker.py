@@ -8,13 +8,13 @@ import signal
 import subprocess
 import sys
 import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 from flwr.app import Context, Message
 from workers import (
+    Worker,
     connected_to,
     eventually,
     handshake,
@@ -22,7 +22,6 @@ from workers import (
     node_context,
     running_worker,
     same_time,
-    start_worker,
     state_folder,
     task_vector,
 )
@@ -36,7 +35,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.hosting.processes import Supervisor
 from fedpeft.runtime import runtime_of
 
-pytestmark = pytest.mark.slow  # each starts a process that imports torch
+pytestmark = pytest.mark.slow
 Quick = Callable[..., Experiment]
 
 
@@ -93,9 +92,7 @@ def test_sigterm_ends_the_worker_and_the_next_replaces_it(tmp_path: Path, quick:
     with running_worker(state) as worker:
         first = same_time(relay.app(asked, node_context(state)))
         worker.send_signal(signal.SIGTERM)
-        begun = time.monotonic()
-        worker.wait(timeout=10)
-        assert time.monotonic() - begun < 5
+        assert worker.wait() == -signal.SIGTERM  # it does not wait for messages
     assert not is_listening(NodeFolder(state).socket)
     with running_worker(state):
         context = node_context(state)
@@ -123,7 +120,7 @@ def asking(folder: Path, asked: Message, context: Context) -> subprocess.Popen[b
 
 
 def test_the_worker_restarts_if_the_requester_disconnects(tmp_path: Path, quick: Quick) -> None:
-    state, experiment = state_folder(tmp_path / "state"), quick("local.steps=100000")
+    state, experiment = state_folder(tmp_path / "state"), quick("local.steps=1000000")
     node = Node("nowhere:1", tmp_path, tmp_path, state, NodeSettings("", 0))
     supervisor = Supervisor(children(node, 1, 2)[:1], logging.getLogger("test"), backoff=(0.1,))
     supervising = threading.Thread(target=supervisor.run)
@@ -135,18 +132,15 @@ def test_the_worker_restarts_if_the_requester_disconnects(tmp_path: Path, quick:
         start = runtime_of(experiment).parameters.initial(0)
         asker = asking(tmp_path, task_vector("train", experiment, start), context)
         eventually(lambda: "train, round 1: begun" in logged(state))
-        time.sleep(1)  # well into it
         assert supervisor.restarts == {"worker": 0}
         asker.kill()
         asker.wait()
-        begun = time.monotonic()
         eventually(lambda: supervisor.restarts == {"worker": 1})
-        assert time.monotonic() - begun < 5
         eventually(lambda: is_listening(NodeFolder(state).socket))
         assert relay.app(handshake(experiment), context).has_content()
     finally:
         supervisor.stop()
-        supervising.join(20)
+        supervising.join(180)
     assert "the requester disconnected; restarting the worker" in logged(state)
     assert not any(line.startswith("train, round 1: done") for line in logged(state))
 
@@ -154,6 +148,6 @@ def test_the_worker_restarts_if_the_requester_disconnects(tmp_path: Path, quick:
 def test_a_second_worker_in_a_state_folder_is_refused(tmp_path: Path) -> None:
     state = state_folder(tmp_path / "state")
     with running_worker(state):
-        assert start_worker(state).wait(timeout=180) == 1
+        assert Worker(state).wait() == 1
         assert is_listening(NodeFolder(state).socket)
     assert any("another process listens there already" in line for line in logged(state))
