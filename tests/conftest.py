@@ -86,7 +86,7 @@ def umask() -> Iterator[None]:
     os.umask(before)
 
 
-@pytest.fixture
+@pytest.fixture(scope="session")
 def quick() -> Callable[..., Experiment]:
     """Return a maker of small experiments: ``quick("federation.rounds=3")``."""
     return lambda *overrides: Experiment.load("", [*QUICK, *overrides])

@@ -20,6 +20,8 @@ from clients import channel
 from clients.channel import ChannelError, Pair, ask, check_path, is_listening, listen, serve_one
 from fedpeft.errors import UserError
 
+PATIENCE = 120.0  # seconds, on a machine of any speed
+
 
 @pytest.fixture
 def path(tmp_path: Path) -> Path:
@@ -49,7 +51,7 @@ def serving(path: Path, requests: int = 1) -> Iterator[list[BaseException | None
     thread = threading.Thread(target=work, daemon=True)
     thread.start()
     yield ends
-    thread.join(timeout=240)
+    thread.join(PATIENCE)
     listener.close()
     assert not thread.is_alive(), "fewer requests came"
 
@@ -71,9 +73,9 @@ def let_go(connection: socket.socket) -> bool:
 def test_a_request_is_answered(path: Path) -> None:
     large = os.urandom(3_000_000)  # more than a socket holds at once
     with serving(path, 3) as ends:
-        assert ask(path, (b"message", b"context"), 10) == (b"context", b"message")
-        assert ask(path, (large, b""), 10) == (b"", large)
-        assert ask(path, (b"", b""), 10) == (b"", b"")
+        assert ask(path, (b"message", b"context"), PATIENCE) == (b"context", b"message")
+        assert ask(path, (large, b""), PATIENCE) == (b"", large)
+        assert ask(path, (b"", b""), PATIENCE) == (b"", b"")
     assert ends == [None, None, None]
 
 
@@ -106,7 +108,7 @@ def test_is_listening_does_not_connect(path: Path) -> None:
         assert not is_listening(path)
     with serving(path, 2) as ends:
         connected(path).close()
-        assert ask(path, (b"a", b"b"), 10) == (b"b", b"a")
+        assert ask(path, (b"a", b"b"), PATIENCE) == (b"b", b"a")
     assert ends == [None, None]
 
 
@@ -122,7 +124,7 @@ def test_a_peer_that_disconnects_before_the_answer_is_noticed(path: Path) -> Non
 
     def answer(request: Pair) -> Pair:
         asked.set()
-        assert gone.wait(240)
+        assert gone.wait(PATIENCE)
         return request
 
     def serve() -> None:
@@ -133,10 +135,10 @@ def test_a_peer_that_disconnects_before_the_answer_is_noticed(path: Path) -> Non
         serving = threading.Thread(target=serve)
         serving.start()
         connection = request(path)
-        assert asked.wait(240) and not gone.wait(0.3)
+        assert asked.wait(PATIENCE) and not gone.wait(0.3)
         connection.close()
-        assert gone.wait(240)
-        serving.join(240)
+        assert gone.wait(PATIENCE)
+        serving.join(PATIENCE)
 
 
 def test_a_request_whose_peer_disconnected_is_not_answered(path: Path) -> None:
@@ -163,7 +165,7 @@ def test_an_invalid_request_is_dropped(path: Path, sent: bytes) -> None:
             connection.sendall(sent)
             connection.shutdown(socket.SHUT_WR)
             assert let_go(connection)
-        assert ask(path, (b"a", b"b"), 10) == (b"b", b"a")  # the next is served
+        assert ask(path, (b"a", b"b"), PATIENCE) == (b"b", b"a")  # the next is served
     assert isinstance(ends[0], ChannelError) and ends[1] is None
 
 
@@ -180,7 +182,7 @@ def test_a_peer_that_stalls_does_not_hold_the_others_up(
 ) -> None:
     monkeypatch.setattr(channel, "_PATIENCE", 0.2)
     with serving(path, 2) as ends, connected(path):
-        assert ask(path, (b"a", b"b"), 10) == (b"b", b"a")
+        assert ask(path, (b"a", b"b"), PATIENCE) == (b"b", b"a")
     assert isinstance(ends[0], TimeoutError)
 
 

@@ -70,7 +70,7 @@ def answering(keys: Path, host: str = "127.0.0.1", tls: bool = True) -> Iterator
     def answer() -> None:
         connection, _ = listener.accept()
         with connection:
-            connection.settimeout(10)
+            connection.settimeout(120)
             if not tls:
                 connection.sendall(b"HTTP/1.1 400 Bad Request\r\n\r\n")
                 return
@@ -81,7 +81,7 @@ def answering(keys: Path, host: str = "127.0.0.1", tls: bool = True) -> Iterator
         thread = threading.Thread(target=answer, daemon=True)
         thread.start()
         yield f"{host}:{listener.getsockname()[1]}"
-        thread.join(timeout=240)
+        thread.join(timeout=120)
 
 
 def closed_port() -> int:

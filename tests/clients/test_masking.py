@@ -40,16 +40,6 @@ def test_few_holders_of_shares_and_a_fifth_of_the_clients_lost(
     np.testing.assert_array_equal(found, expected)
 
 
-@pytest.mark.slow
-def test_three_hundred_clients_of_which_sixty_are_lost(quick: Quick, tmp_path: Path) -> None:
-    settings = ["federation.secure=true", "federation.clients=300", "secure.colluders=15"]
-    crowd = Federation(quick(*settings, "task.train_limit=3000"), tmp_path)
-    assert crowd.rules().holders < 120
-    found, expected = play(crowd, [*range(0, 300, 10)], [*range(5, 300, 10)])
-    np.testing.assert_array_equal(found, expected)
-
-
-@pytest.mark.slow
 def test_a_hundred_clients_of_which_twenty_are_lost(quick: Quick, tmp_path: Path) -> None:
     settings = ["federation.secure=true", "federation.clients=100", "secure.colluders=10"]
     hundred = Federation(quick(*settings), tmp_path)

@@ -147,7 +147,7 @@ def test_the_relay_answers_if_the_worker_is_killed_during_a_message(
         asking.start()
         asking.join(timeout=0.3)
         assert not replies
-        worker.kill()
+        worker.send_signal(signal.SIGKILL)
         eventually(lambda: bool(replies))
     assert same_time(replies[0]) == expected
     assert "no answer from the worker" in caplog.text

@@ -14,7 +14,7 @@ from pathlib import Path
 import pytest
 from flwr.app import Context, Message
 from workers import (
-    PATIENCE,
+    Worker,
     connected_to,
     eventually,
     handshake,
@@ -22,7 +22,6 @@ from workers import (
     node_context,
     running_worker,
     same_time,
-    start_worker,
     state_folder,
     task_vector,
 )
@@ -37,7 +36,7 @@ from fedpeft.hosting.processes import Supervisor
 from fedpeft.hosting.timing import Timing
 from fedpeft.runtime import runtime_of
 
-pytestmark = pytest.mark.slow  # each starts a process that imports torch
+pytestmark = pytest.mark.slow
 Quick = Callable[..., Experiment]
 
 
@@ -94,7 +93,7 @@ def test_sigterm_ends_the_worker_and_the_next_replaces_it(tmp_path: Path, quick:
     with running_worker(state) as worker:
         first = same_time(relay.app(asked, node_context(state)))
         worker.send_signal(signal.SIGTERM)
-        assert worker.wait(PATIENCE) == -signal.SIGTERM
+        assert worker.wait() == -signal.SIGTERM  # it does not wait for messages
     assert not is_listening(NodeFolder(state).socket)
     with running_worker(state):
         context = node_context(state)
@@ -122,7 +121,7 @@ def asking(folder: Path, asked: Message, context: Context) -> subprocess.Popen[b
 
 
 def test_the_worker_restarts_if_the_requester_disconnects(tmp_path: Path, quick: Quick) -> None:
-    state, experiment = state_folder(tmp_path / "state"), quick("local.steps=100000")
+    state, experiment = state_folder(tmp_path / "state"), quick("local.steps=1000000")
     node = Node("nowhere:1", tmp_path, tmp_path, state, NodeSettings("", 0))
     supervisor = Supervisor(
         children(node, 1, 2)[:1], logging.getLogger("test"), Timing().scaled(0.1)
@@ -144,7 +143,7 @@ def test_the_worker_restarts_if_the_requester_disconnects(tmp_path: Path, quick:
         assert relay.app(handshake(experiment), context).has_content()
     finally:
         supervisor.stop()
-        supervising.join(PATIENCE)
+        supervising.join(180)
     assert "the requester disconnected; restarting the worker" in logged(state)
     assert not any(line.startswith("train, round 1: done") for line in logged(state))
 
@@ -152,6 +151,6 @@ def test_the_worker_restarts_if_the_requester_disconnects(tmp_path: Path, quick:
 def test_a_second_worker_in_a_state_folder_is_refused(tmp_path: Path) -> None:
     state = state_folder(tmp_path / "state")
     with running_worker(state):
-        assert start_worker(state).wait(PATIENCE) == 1
+        assert Worker(state).wait() == 1
         assert is_listening(NodeFolder(state).socket)
     assert any("another process listens there already" in line for line in logged(state))

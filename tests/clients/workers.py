@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import json
+import multiprocessing
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
@@ -48,21 +48,47 @@ def logged(state: Path) -> list[str]:
     return [json.loads(line)["message"] for line in NodeFolder(state).log.read_text().splitlines()]
 
 
-def start_worker(state: Path) -> subprocess.Popen[bytes]:
-    return subprocess.Popen([sys.executable, "-P", "-m", "clients.worker", str(state)])
+class Worker:
+    """``python -m clients.worker``, forked from a process that has imported torch."""
+
+    _forks = multiprocessing.get_context("forkserver")
+    _forks.set_forkserver_preload(["clients.app", "clients.worker"])
+
+    def __init__(self, state: Path):
+        self._process = self._forks.Process(target=_work, args=(str(state),), daemon=True)
+        self._process.start()
+
+    def send_signal(self, number: int) -> None:
+        assert self._process.pid
+        os.kill(self._process.pid, number)
+
+    def wait(self, seconds: float = 180) -> int | None:
+        """Return the exit code; None if it still runs after so many seconds."""
+        self._process.join(seconds)
+        return self._process.exitcode
+
+    def poll(self) -> int | None:
+        return self.wait(0)
+
+
+def _work(state: str) -> None:
+    from clients import worker
+
+    sys.argv = ["worker", state]
+    worker.main()
 
 
 @contextmanager
-def running_worker(state: Path) -> Iterator[subprocess.Popen[bytes]]:
+def running_worker(state: Path) -> Iterator[Worker]:
     """Run a worker that listens in a state folder."""
-    process = start_worker(state)
+    process = Worker(state)
     try:
         eventually(lambda: is_listening(NodeFolder(state).socket))
         yield process
     finally:
-        process.send_signal(signal.SIGCONT)
-        process.kill()
-        process.wait()
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)  # also where it is stopped
+            process.wait()
 
 
 def node_context(state: Path) -> Context:

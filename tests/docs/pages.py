@@ -106,7 +106,7 @@ class Reader:
             yield
         finally:
             process.send_signal(signal.SIGINT)
-            assert process.wait(60) == 0, path.read_text()
+            assert process.wait(180) == 0, path.read_text()
 
 
 def _command(block: Block) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from clients.app import app as client_app
 from fedpeft.experiment.config import Experiment
 from fedpeft.wire.messages import RECORD
 from server.app import app as server_app
+from server.clock import RealClock
 from server.flower import new_run
 from server.runfolder import RunFolder
 from simulations.grid import NodeConfig
@@ -43,6 +45,26 @@ class Spoiled(ClientApp):
             and (not self.rounds or message.content[RECORD]["r"] in self.rounds)
         )
         return self.spoil(reply) if meant else reply
+
+
+@dataclass
+class VirtualTime:
+    """Seconds that pass in waits for replies, and where a test adds to them."""
+
+    seconds: float = 0.0
+
+    def rest(self, begun: float, until: float) -> None:
+        """Go to the end of the wait: in this process, nothing arrives during one."""
+        self.seconds = until
+
+
+@pytest.fixture
+def virtual_time(monkeypatch: pytest.MonkeyPatch) -> VirtualTime:
+    """Replace the clock of this machine: no client is late because the machine is slow."""
+    time = VirtualTime()
+    monkeypatch.setattr(RealClock, "now", lambda _: time.seconds)
+    monkeypatch.setattr(RealClock, "rest", lambda _, begun, until: time.rest(begun, until))
+    return time
 
 
 @pytest.fixture

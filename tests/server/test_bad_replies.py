@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import time
 from collections.abc import Callable
 from typing import Any
 
@@ -174,15 +173,13 @@ def test_a_run_with_min_success_one_stops_if_all_clients_fail(
 
 
 def test_a_slow_client_fails_and_takes_part_in_the_next_round(
-    quick: Quick, federate: Federate
+    quick: Quick, federate: Federate, virtual_time: Any
 ) -> None:
-    def sleep(reply: Message) -> Message:
-        time.sleep(2.2)
+    def delay(reply: Message) -> Message:
+        virtual_time.seconds += 2.2
         return reply
 
-    experiment = quick("federation.timeout=2")
-    federate(quick("federation.rounds=1"), out="warm")  # what is loaded once takes no time below
-    folder = federate(experiment, sleep, client=2, rounds=[1])
+    folder = federate(quick("federation.timeout=2"), delay, client=2, rounds=[1])
     first, second = folder.rounds()
     assert first["failed"] == [{"client": 2, "reason": "no reply within 2 s"}]
     assert (second["clients"], second["failed"]) == (3, [])

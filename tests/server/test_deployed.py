@@ -121,12 +121,12 @@ def test_a_new_process_waits_until_the_old_one_releases_the_folder(
     def hold() -> None:
         with folder.locked():
             held.set()
-            released.wait(30)
+            released.wait(120)
 
     holder = threading.Thread(target=hold)
     holder.start()
     try:
-        assert held.wait(10)
+        assert held.wait(120)
         threading.Timer(0.5, released.set).start()
         with opened(context(8, resume=1)):
             assert released.is_set()

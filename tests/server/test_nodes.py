@@ -26,13 +26,13 @@ class Arriving:
         return self.online.pop(0) if len(self.online) > 1 else self.online[0]
 
 
-def federation(wait: float = 20) -> FederationSection:
+def federation(wait: float = 120) -> FederationSection:
     settings = ["federation.clients=2", f"federation.node_wait={wait}"]
     return Experiment.load("", settings).federation
 
 
 def wait(
-    *online: Sequence[int], registry: Any = lambda: [NORTH, SOUTH], seconds: float = 20
+    *online: Sequence[int], registry: Any = lambda: [NORTH, SOUTH], seconds: float = 120
 ) -> list[tuple[int, Sequence[str]]]:
     """Wait for two nodes while ``online`` are connected; return what was reported."""
     reports: list[tuple[int, Sequence[str]]] = []

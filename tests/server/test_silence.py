@@ -64,25 +64,18 @@ class Hanging(LocalGrid):
 
 
 @pytest.fixture
-def hang(quick: Quick, node_configs: Nodes, tmp_path: Path) -> Callable[..., Any]:
+def hang(
+    quick: Quick, node_configs: Nodes, tmp_path: Path, virtual_time: object
+) -> Callable[..., Any]:
     """Return a runner of a federation with a node that hangs; it returns grid and folder."""
 
     def run(kind: str, rounds: Iterable[int], *settings: str) -> tuple[Hanging, RunFolder]:
-        # Enough for the others to reply on a busy machine.
         experiment = quick("federation.timeout=2", "federation.rounds=8", *settings)
-        serve_warm(quick, node_configs, tmp_path)
         grid = Hanging(node_configs(experiment), kind, rounds)
         serve(server_app, grid, {"experiment": experiment.to_toml(), "out": str(tmp_path / "run")})
         return grid, RunFolder(tmp_path / "run")
 
     return run
-
-
-def serve_warm(quick: Quick, node_configs: Nodes, folder: Path) -> None:
-    """Load what is loaded once in a process, which takes longer than the timeout."""
-    experiment = quick("federation.rounds=1")
-    grid = LocalGrid(client_app, node_configs(experiment, out="warm"))
-    serve(server_app, grid, {"experiment": experiment.to_toml(), "out": str(folder / "warm")})
 
 
 def test_a_node_that_never_trains_is_asked_in_few_rounds_and_noted_once(

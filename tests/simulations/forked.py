@@ -14,6 +14,8 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
+from dying import die_at
+
 from simulations.processes import alive
 
 
@@ -31,10 +33,15 @@ class Forks:
             text=True,
         )
 
-    def start(self, arguments: Sequence[str], printed: Path) -> Forked:
-        """Start `fedpeft` with arguments; it appends its output to the file ``printed``."""
+    def start(
+        self, arguments: Sequence[str], printed: Path, death: tuple[str, int, int] | None = None
+    ) -> Forked:
+        """Start `fedpeft` with arguments; it appends its output to the file ``printed``.
+
+        ``death``: arguments of ``dying.die_at`` for the new process.
+        """
         assert self.server.stdin and self.server.stdout
-        self.server.stdin.write(json.dumps([[*arguments], str(printed)]) + "\n")
+        self.server.stdin.write(json.dumps([[*arguments], str(printed), death]) + "\n")
         self.server.stdin.flush()
         return Forked(self, int(self.server.stdout.readline()))
 
@@ -88,7 +95,7 @@ def serve() -> None:
 
     assert simulations.plots and simulations.simulation
     for line in sys.stdin:
-        arguments, printed = json.loads(line)
+        arguments, printed, death = json.loads(line)
         pid = os.fork()
         if not pid:
             # A background job of a shell ignores Ctrl-C, and so would what it starts.
@@ -96,6 +103,8 @@ def serve() -> None:
             with open(printed, "ab") as file:
                 os.dup2(file.fileno(), 1)
                 os.dup2(file.fileno(), 2)
+            if death:
+                die_at(*death)
             main(arguments)
             sys.exit(0)
         print(pid, flush=True)

@@ -25,15 +25,22 @@ CROWD = (
 )
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def crowd(quick: Quick) -> Experiment:
     """A federation of 20,000 clients, of which 6 are ever asked."""
     return quick(*CROWD)
 
 
-def test_only_clients_that_are_asked_shake_hands(crowd: Experiment, tmp_path: Path) -> None:
-    complete(crowd, tmp_path / "run")
-    written = (tmp_path / "run" / "bytes.jsonl").read_text().splitlines()
+@pytest.fixture(scope="module")
+def folder(crowd: Experiment, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder of its finished run; read-only."""
+    path = tmp_path_factory.mktemp("crowd") / "run"
+    complete(crowd, path)
+    return path
+
+
+def test_only_clients_that_are_asked_shake_hands(folder: Path) -> None:
+    written = (folder / "bytes.jsonl").read_text().splitlines()
     lines = [json.loads(line) for line in written]
     shaken = [line["client"] for line in lines if line["kind"] == "handshake"]
     trained = {line["client"] for line in lines if line["kind"] == "train"}
@@ -41,10 +48,9 @@ def test_only_clients_that_are_asked_shake_hands(crowd: Experiment, tmp_path: Pa
     assert len(shaken) == len(trained)  # once in a run
 
 
-def test_nothing_is_written_or_encoded_for_the_others(crowd: Experiment, tmp_path: Path) -> None:
-    complete(crowd, tmp_path / "run")
-    assert not (tmp_path / "run" / "partition.json").exists()
-    written = sum(file.stat().st_size for file in (tmp_path / "run").rglob("*") if file.is_file())
+def test_nothing_is_written_or_encoded_for_the_others(crowd: Experiment, folder: Path) -> None:
+    assert not (folder / "partition.json").exists()
+    written = sum(file.stat().st_size for file in folder.rglob("*") if file.is_file())
     assert written < 100_000
     runtime = runtime_of(crowd)
     assert not runtime.encodes_all

@@ -52,7 +52,7 @@ def flwr(tmp_path: Path) -> Iterator[Callable[..., str]]:
             text=True,
             env=environment,
             cwd=CHECKOUT,
-            timeout=300,
+            timeout=600,
         )
         assert done.returncode == 0, done.stdout + done.stderr
         return done.stdout + done.stderr
@@ -82,7 +82,7 @@ def test_flwr_run_ends_in_the_vector_of_the_local_engine(
     config = tmp_path / "config.toml"
     config.write_text(f"out = '{out}'\nexperiment = '''{experiment.to_toml()}'''\n")
     printed = flwr("run", ".", "--stream", "-c", str(config))
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not (out / "result.json").exists():
         assert time.monotonic() < deadline, printed
         time.sleep(0.5)

@@ -28,6 +28,8 @@ clients = 2
 rounds = 2
 [engine]
 threads = 1
+[output]
+plots = false
 """
 
 
@@ -43,7 +45,7 @@ def test_simulate_prints_every_round_and_writes_the_run(
     fedpeft, experiment: Path, tmp_path: Path
 ) -> None:
     out = tmp_path / "run"
-    code, printed, errors = fedpeft("simulate", experiment, "--out", out)
+    code, printed, errors = fedpeft("simulate", experiment, "-s", "output.plots=true", "--out", out)
     assert (code, errors) == (0, "")
     assert [f"round {n}/2" in printed for n in (1, 2)] == [True, True]
     result = json.loads((out / "result.json").read_text())
@@ -52,7 +54,9 @@ def test_simulate_prints_every_round_and_writes_the_run(
     assert (out / "plots" / "partition.png").stat().st_size > 5_000
 
 
-def test_a_finished_run_is_not_overwritten(fedpeft, experiment: Path, tmp_path: Path) -> None:
+def test_a_finished_run_is_not_overwritten_and_resuming_it_is_no_error(
+    fedpeft, experiment: Path, tmp_path: Path
+) -> None:
     out = tmp_path / "run"
     fedpeft("simulate", experiment, "--out", out)
     before = {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()}
@@ -61,13 +65,8 @@ def test_a_finished_run_is_not_overwritten(fedpeft, experiment: Path, tmp_path: 
     code, _, errors = fedpeft("simulate", experiment, "-s", "method.d=9", "--out", out, "--resume")
     assert code == 2 and "method.d (8 and 9)" in errors
     assert {path.name: path.read_bytes() for path in out.iterdir() if path.is_file()} == before
-
-
-def test_resume_uses_the_folders_experiment(fedpeft, experiment: Path, tmp_path: Path) -> None:
-    out = tmp_path / "run"
-    fedpeft("simulate", experiment, "--out", out)
     digest = json.loads((out / "result.json").read_text())["digests"]["vector"]
-    code, _, errors = fedpeft("simulate", "--out", out, "--resume")
+    code, _, errors = fedpeft("simulate", "--out", out, "--resume")  # the folder's experiment
     assert (code, errors) == (0, "")
     assert json.loads((out / "result.json").read_text())["digests"]["vector"] == digest
 

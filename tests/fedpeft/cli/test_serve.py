@@ -55,15 +55,19 @@ def test_serve_answers_as_predict_prints(fedpeft, tmp_path: Path, end: signal.Si
         )
         url = f"http://127.0.0.1:{port}"
         body = {"inputs": [{"vector": "films", "text": TEXT}]}
-        (row,) = httpx.post(f"{url}/predict", json=body, trust_env=False).json()["predictions"]
+        (row,) = httpx.post(f"{url}/predict", json=body, trust_env=False, timeout=120).json()[
+            "predictions"
+        ]
         assert row["prediction"] == expected["prediction"]
         assert row["probabilities"] == pytest.approx(expected["probabilities"], abs=1e-5)
         assert operator.stat().st_mode & 0o777 == 0o600
         headers = {"Authorization": f"Bearer {operator.read_text().strip()}"}
-        removed = httpx.delete(f"{url}/vectors/films", headers=headers, trust_env=False)
+        removed = httpx.delete(
+            f"{url}/vectors/films", headers=headers, trust_env=False, timeout=120
+        )
         assert removed.status_code == 200
         running.send_signal(end)
-        assert running.wait(240) == 0
+        assert running.wait(120) == 0
         assert running.stdout is not None and running.stdout.read() == "stopped\n"
         assert running.stderr is not None
         (logged,) = running.stderr.read().splitlines()
@@ -80,12 +84,12 @@ def test_serve_over_tls(tmp_path: Path) -> None:
         assert f"at https://0.0.0.0:{port}" in line
         context = ssl.create_default_context(cafile=keys / "ca.crt")
         url = f"https://127.0.0.1:{port}"
-        with httpx.Client(base_url=url, verify=context, trust_env=False) as client:
+        with httpx.Client(base_url=url, verify=context, trust_env=False, timeout=120) as client:
             assert client.get("/vectors").status_code == 401
             headers = {"Authorization": f"Bearer {token.read_text().strip()}"}
             assert len(client.get("/vectors", headers=headers).json()["vectors"]) == 1
         running.terminate()
-        assert running.wait(240) == 0
+        assert running.wait(120) == 0
 
 
 @pytest.mark.parametrize(

@@ -165,7 +165,7 @@ def test_a_registered_node_comes_online_and_a_removed_one_is_refused(
             assert wait_for(lambda: " online " in fedpeft("server", "status", *given)[1])
         finally:
             node.terminate()
-            node.wait(timeout=240)
+            node.wait(timeout=180)
         assert wait_for(lambda: " offline " in fedpeft("server", "status", *given)[1])
         code, out, _ = fedpeft("server", "remove-node", "hospital-a", *given)
         assert (code, out) == (0, "node 'hospital-a' may no longer take part\n")
@@ -173,7 +173,7 @@ def test_a_registered_node_comes_online_and_a_removed_one_is_refused(
         # The SuperLink does not let it in again.
         node = start_supernode(state, private, tmp_path)
         try:
-            assert node.wait(timeout=240) != 0
+            assert node.wait(timeout=180) != 0
         finally:
             node.kill()
             node.wait()
@@ -201,7 +201,7 @@ def start_supernode(state: ServerFolder, private: Path, folder: Path) -> subproc
     )
 
 
-def wait_for(condition: Callable[[], bool], seconds: float = 240) -> bool:
+def wait_for(condition: Callable[[], bool], seconds: float = 180) -> bool:
     end = time.monotonic() + seconds
     while not condition():
         if time.monotonic() > end:

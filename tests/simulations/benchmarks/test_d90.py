@@ -17,7 +17,7 @@ from simulations.study.cell_process import Job, Outcome
 SIZES = [2, 4, 8, 16, 32]
 STUDY = "\n".join(
     [
-        BASE.replace('representation = "mean"', 'representation = "mean"\nlocal.lr = 0.03'),
+        BASE.replace("rounds = 2", "rounds = 1") + "local.lr = 0.03",
         "[axes]",
         "seed = [0, 1]",
         "run = [",

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import socket
 from collections.abc import Callable
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,9 +26,28 @@ def study() -> Callable[..., StudyFile]:
 
 
 @pytest.fixture(scope="session")
-def cells(study: Callable[..., StudyFile]) -> Callable[[str], list[Cell]]:
+def plan(study: Callable[..., StudyFile]) -> Callable[[str], Plan]:
+    """Return a planner of ready studies, which reads them without a network.
+
+    It keeps the latest plans: tests of one study, one after the other, share its plan.
+    """
+
+    def refuse(self: socket.socket, address: Any) -> None:
+        raise AssertionError(f"a plan asked {address}")
+
+    @lru_cache(maxsize=3)
+    def make(name: str) -> Plan:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(socket.socket, "connect", refuse)
+            return Plan(study(name))
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def cells(plan: Callable[[str], Plan]) -> Callable[[str], list[Cell]]:
     """Return a maker of the cells of a study that need no search: with settings of their own."""
-    return lambda name: Plan(study(name)).cells({})
+    return lru_cache(maxsize=3)(lambda name: plan(name).cells({}))
 
 
 @pytest.fixture(scope="session")

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import re
-import socket
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -28,24 +26,36 @@ SAMPLES = {
 NOT_RUN = {"WARP n=20 after MNLI"}
 
 
-@pytest.fixture
-def no_network(monkeypatch: pytest.MonkeyPatch) -> None:
-    def refuse(self: socket.socket, address: Any) -> None:
-        raise AssertionError(f"a plan asked {address}")
-
-    monkeypatch.setattr(socket.socket, "connect", refuse)
+@pytest.fixture(scope="module", params=NAMES)
+def name(request: pytest.FixtureRequest) -> str:
+    """The name of a study. Of the module's scope: the tests of one study follow each other."""
+    return str(request.param)
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_every_file_is_a_plan_without_a_network(
-    name: str, study: Callable[..., StudyFile], no_network: None
-) -> None:
+@pytest.fixture(scope="module")
+def found(name: str, plan: Callable[[str], Plan]) -> Plan:
+    """The plan of the study."""
+    return plan(name)
+
+
+@pytest.fixture(scope="module")
+def sizes() -> dict[str, tuple[int, int]]:
+    """Numbers of cells and trials of each study, as the README says."""
+    text = (FOLDER / "README.md").read_text(encoding="utf-8")
+    rows = re.findall(r"^\| `([^`]+)\.toml` \|[^|]*\| ([\d,]+)(?: \+ ([\d,]+))? \|", text, re.M)
+    return {name: (number(cells), number(trials)) for name, cells, trials in rows}
+
+
+def number(text: str) -> int:
+    return int(text.replace(",", "") or 0)
+
+
+def test_every_file_is_a_plan_without_a_network(name: str, found: Plan) -> None:
     """A plan checks every cell's settings, and refuses two cells with the same ones."""
-    found = study(name)
-    plan = Plan(found)
-    assert found.title and found.about.strip().endswith(".")
-    assert plan.size > 1 or name == "record"
-    experiments = [cell.experiment for cell in (*plan.cells({}), *(t.cell for t in plan.trials))]
+    assert found.study.title and found.study.about.strip().endswith(".")
+    assert found.size > 1 or name == "record"
+    runs = (*found.first_cells, *(trial.cell for trial in found.trials))
+    experiments = [cell.experiment for cell in runs]
     assert not any(experiment.task.path for experiment in experiments)
     small = name.endswith("-small")
     for experiment in experiments if small else ():
@@ -78,36 +88,22 @@ def test_every_study_has_a_small_variant() -> None:
     assert large == tables | federated | {"xsum", "enro", "instructions"}
 
 
-def test_the_readme_names_every_file_with_its_cells_and_trials(
-    study: Callable[..., StudyFile],
+def test_the_readme_names_a_file_with_its_cells_and_trials(
+    name: str, found: Plan, sizes: dict[str, tuple[int, int]]
 ) -> None:
-    text = (FOLDER / "README.md").read_text(encoding="utf-8")
-    rows = re.findall(r"^\| `([^`]+)\.toml` \|[^|]*\| ([\d,]+)(?: \+ ([\d,]+))? \|", text, re.M)
-    said = {name: (number(cells), number(trials)) for name, cells, trials in rows}
-    for name in NAMES:
-        plan = Plan(study(name))
-        assert said.pop(name, None) == (plan.size, len(plan.trials)), name
-    assert not said
+    assert sizes[name] == (found.size, len(found.trials))
 
 
-def number(text: str) -> int:
-    return int(text.replace(",", "") or 0)
+def test_the_readme_names_no_other_file(sizes: dict[str, tuple[int, int]]) -> None:
+    assert sorted(sizes) == NAMES
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_published_figures_belong_to_existing_cells(
-    name: str, study: Callable[..., StudyFile]
-) -> None:
+def test_published_figures_belong_to_existing_cells(name: str, found: Plan) -> None:
     """And are fractions with a source; two of one cell would contradict each other."""
-    found = study(name)
-    plan = Plan(found)
-    labels = [
-        {cell_labels: label for choice in chosen for cell_labels, label in choice.labels.items()}
-        for chosen in _chosen(plan)
-    ]
-    places = [tuple(sorted(row.where.items())) for row in found.published]
+    labels = [cell.labels for cell in found.first_cells]
+    places = [tuple(sorted(row.where.items())) for row in found.study.published]
     assert len(places) == len(set(places))
-    for row in found.published:
+    for row in found.study.published:
         assert 0 < row.score < 1 and (row.deviation is None or 0 < row.deviation < 0.1)
         assert re.match(r"(Gupta|Zhang) et al\. 2023|He et al\. 2022", row.source)
         elsewhere = NOT_RUN if name in ("table2", "table3", "table4") else ELSEWHERE
@@ -115,12 +111,6 @@ def test_published_figures_belong_to_existing_cells(
             assert any(row.where.items() <= cell_labels.items() for cell_labels in labels), (
                 row.where
             )
-
-
-def _chosen(plan: Plan) -> list[tuple[Any, ...]]:
-    from simulations.study.cells import combinations
-
-    return [tuple(chosen.values()) for chosen in combinations(plan.axes)]
 
 
 def test_a_wrong_setting_in_a_ready_study_is_detected(study: Callable[..., StudyFile]) -> None:

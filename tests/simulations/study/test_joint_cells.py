@@ -3,23 +3,19 @@
 from __future__ import annotations
 
 import json
-import os
-import subprocess
-import sys
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
 import pandas as pd
 import pytest
+from dying import dying_processes
 from safetensors.numpy import load_file
 from small_studies import BASE, Watched, here
 
+from fedpeft.cli import main
 from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
-from simulations.processes import command_line, descendants, kill
 from simulations.study.cell_process import Job, Outcome, next_jobs, run_job, run_together
 from simulations.study.cells import Cell
 from simulations.study.execution import run_study
@@ -48,7 +44,6 @@ METHODS = {
     ),
 }
 RECORDED = "score", "clients", "failed", "epsilon"  # of each round
-CLI = [sys.executable, "-c", "from fedpeft.cli import main; main()", "study"]
 
 
 def study_of(method: str, axes: str = AXES) -> str:
@@ -155,20 +150,17 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
 
 
 @pytest.mark.slow
-def test_joint_cells_killed_and_resumed_end_as_separate_ones(tmp_path: Path) -> None:
-    text = study_of("slash", "[axes]\nseed = [0, 1]\n").replace("rounds = 2", "rounds = 60")
+def test_joint_cells_killed_and_resumed_end_as_separate_ones(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = study_of("slash", "[axes]\nseed = [0, 1]\n").replace("rounds = 2", "rounds = 4")
     jobs, alone = jobs_of(text, tmp_path / "joint"), jobs_of(text, tmp_path / "alone")
-
-    def strike() -> None:
-        while not all((Path(job.folder) / "rounds.jsonl").exists() for job in jobs):
-            time.sleep(0.01)
-        below = descendants(os.getpid())
-        kill(next(pid for pid in below if "cell_process" in command_line(pid)))
-
-    striker = threading.Thread(target=strike)
-    striker.start()
+    # They keep step: in the second round of one, the other has written its first.
+    dying = dying_processes(tmp_path / "dying", Path(jobs[1].folder), rounds=2)
+    for name, value in dying.items():
+        monkeypatch.setenv(name, value)
     outcomes = dict(run_jobs(jobs, lambda job: None, 1, tmp_path / "log", joint=2))
-    striker.join()
+    assert all((Path(job.folder) / "rounds.jsonl").exists() for job in jobs)
     assert all("ended by signal 9" in outcomes[job].reason for job in jobs)
     assert not any((Path(job.folder) / "result.json").exists() for job in jobs)
     run_all(jobs)
@@ -192,10 +184,8 @@ def test_joint_search_and_run_have_the_table_of_separate_runs(tmp_path: Path) ->
     file.write_text(text)
     alone = StudyFolder.create(tmp_path / "alone", text, False)
     run_study(alone, alone.plan(), here, Watched())
-    for command in (["search"], ["run", "--jobs", "2", "--resume"]):
-        options = [*command, str(file), "--out", str(out), "--joint", "2"]
-        ended = subprocess.run([*CLI, *options], capture_output=True, text=True)
-        assert ended.returncode == 0, ended.stderr
+    for command in (["search"], ["run", "--resume"]):
+        main(["study", *command, str(file), "--out", str(out), "--joint", "2"])
     best = [json.loads((folder / "best.json").read_text()) for folder in (out, alone.path)]
     assert best[0] == best[1]
     pd.testing.assert_frame_equal(rows_of(out), rows_of(alone.path), rtol=0, atol=1e-9)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import os
-import threading
-import time
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from dying import dying_processes
 from small_studies import BASE, GRID
 
 from fedpeft.backbones.tiny import tiny_backbone
-from simulations.processes import command_line, descendants, kill
+from simulations.processes import command_line, descendants
 from simulations.study.cell_process import Job, Outcome
 from simulations.study.cells import Cell
 from simulations.study.file import parse
@@ -51,21 +50,15 @@ def test_jobs_of_one_backbone_go_to_one_process(tmp_path: Path) -> None:
     assert not workers()
 
 
-@pytest.mark.long
-def test_a_process_that_dies_fails_its_job_and_is_replaced(tmp_path: Path) -> None:
-    jobs = jobs_of(GRID.replace("rounds = 2", "rounds = 400"), tmp_path)
+def test_a_process_that_dies_fails_its_job_and_is_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    jobs = jobs_of(GRID, tmp_path)
     victim = jobs[0]
-
-    def kill_first(job: Job) -> None:
-        if job is victim:
-            threading.Thread(target=strike, daemon=True).start()
-
-    def strike() -> None:
-        while not (Path(victim.folder) / "rounds.jsonl").exists():
-            time.sleep(0.05)
-        kill(workers()[0])
-
-    done = dict(run_jobs(jobs, kill_first, 1, tmp_path / "log"))
+    dying = dying_processes(tmp_path / "dying", Path(victim.folder), rounds=1)
+    for name, value in dying.items():
+        monkeypatch.setenv(name, value)
+    done = dict(run_jobs(jobs, lambda job: None, 1, tmp_path / "log"))
     assert "ended by signal 9" in done[victim].reason
     assert [done[job].reason for job in jobs[1:]] == [""] * 3
     assert not workers()

@@ -35,9 +35,9 @@ def save(folder: RunFolder, number: int) -> None:
 
 
 def wait_for(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + 60
+    deadline = time.monotonic() + 180
     while not reached():
-        assert time.monotonic() < deadline, "not reached within 60 s"
+        assert time.monotonic() < deadline, "not reached within 180 s"
         time.sleep(0.02)
 
 

@@ -17,7 +17,7 @@ from simulations.watch.child import watched
 def test_the_page_lives_as_long_as_the_context(tmp_path: Path) -> None:
     run = make_run(tmp_path / "run", 5, 2)
     with watched(run) as address:
-        assert "2" in httpx.get(address, timeout=30).text
+        assert "2" in httpx.get(address, timeout=120).text
     with pytest.raises(httpx.ConnectError):
         httpx.get(address)
 

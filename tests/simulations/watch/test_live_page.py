@@ -40,7 +40,7 @@ PAGES = {
 }
 
 
-def until(browser: Chrome, script: str, *arguments: Any, seconds: float = 15.0) -> Any:
+def until(browser: Chrome, script: str, *arguments: Any, seconds: float = 120.0) -> Any:
     """Return the first true value of a script."""
     end = time.monotonic() + seconds
     while not (value := browser.execute_script(f"return {script}", *arguments)):

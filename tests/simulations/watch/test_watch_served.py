@@ -8,6 +8,7 @@ import signal
 import socket
 import subprocess
 import sys
+from collections.abc import Iterator
 from contextlib import closing
 from functools import partial
 from pathlib import Path
@@ -16,7 +17,7 @@ from urllib.parse import urlsplit
 import httpx
 import pytest
 from made import add_lines, line, make_run
-from watching import watching
+from watching import Watch, watching
 
 from fedpeft.cli import main
 
@@ -24,7 +25,7 @@ from fedpeft.cli import main
 @pytest.fixture(autouse=True)
 def _patient(monkeypatch: pytest.MonkeyPatch) -> None:
     """Wait longer than httpx does: the first page loads its template on a busy machine."""
-    monkeypatch.setattr(httpx, "get", partial(httpx.get, timeout=30))
+    monkeypatch.setattr(httpx, "get", partial(httpx.get, timeout=120))
 
 
 @pytest.fixture
@@ -33,13 +34,22 @@ def folder(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def test_a_foreign_host_and_origin_are_refused(folder: Path) -> None:
-    with watching(folder) as watch:
-        assert watch.address.startswith("http://127.0.0.1:")
-        assert "run" in httpx.get(watch.address).text
-        for header in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
-            assert httpx.get(watch.address, headers=header).status_code == 403
-            assert httpx.get(f"{watch.address}events?view=list", headers=header).status_code == 403
+@pytest.fixture(scope="module")
+def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Path, Watch]]:
+    """A folder that nobody changes, and its page."""
+    path = tmp_path_factory.mktemp("served")
+    make_run(path / "run", 10, 4)
+    with watching(path) as watch:
+        yield path, watch
+
+
+def test_a_foreign_host_and_origin_are_refused(served: tuple[Path, Watch]) -> None:
+    _, watch = served
+    assert watch.address.startswith("http://127.0.0.1:")
+    assert "run" in httpx.get(watch.address).text
+    for header in ({"host": "evil.example"}, {"origin": "http://evil.example"}):
+        assert httpx.get(watch.address, headers=header).status_code == 403
+        assert httpx.get(f"{watch.address}events?view=list", headers=header).status_code == 403
 
 
 def test_the_token_is_needed(folder: Path) -> None:
@@ -62,7 +72,7 @@ def test_outside_loopback_a_token_is_always_needed(folder: Path) -> None:
 
 def test_changes_are_sent_as_they_happen(folder: Path) -> None:
     with watching(folder) as watch, httpx.stream(
-        "GET", f"{watch.address}events?view=runs&name=run&cursor=", timeout=10
+        "GET", f"{watch.address}events?view=runs&name=run&cursor=", timeout=120
     ) as stream:  # fmt: skip
         assert stream.headers["content-type"].startswith("text/event-stream")
         lines = (part for part in stream.iter_lines() if part.startswith("data: "))
@@ -85,14 +95,16 @@ def test_changes_are_sent_as_they_happen(folder: Path) -> None:
         ("events?view=runs&name=none", 404),
     ],
 )
-def test_wrong_addresses_are_errors_in_a_line(folder: Path, path: str, status: int) -> None:
-    with watching(folder) as watch:
-        answer = httpx.get(watch.address + path)
-        assert answer.status_code == status and answer.text.count("\n") == 1
+def test_wrong_addresses_are_errors_in_a_line(
+    served: tuple[Path, Watch], path: str, status: int
+) -> None:
+    answer = httpx.get(served[1].address + path)
+    assert answer.status_code == status and answer.text.count("\n") == 1
 
 
-def test_two_watchers_read_one_folder(folder: Path) -> None:
-    with watching(folder) as one, watching(folder) as other:
+def test_two_watchers_read_one_folder(served: tuple[Path, Watch]) -> None:
+    folder, one = served
+    with watching(folder) as other:
         assert one.address != other.address
         assert httpx.get(one.address).status_code == httpx.get(other.address).status_code == 200
 
@@ -112,12 +124,12 @@ def test_a_signal_ends_it_without_noise(folder: Path) -> None:
     ) as process:  # fmt: skip
         assert process.stdout and process.stderr
         port = urlsplit(process.stdout.readline().split()[-1]).port
-        stream = http.client.HTTPConnection("127.0.0.1", port, timeout=30)
+        stream = http.client.HTTPConnection("127.0.0.1", port, timeout=120)
         stream.request("GET", "/events?view=list")
         with closing(stream), stream.getresponse() as answer:
             assert answer.status == 200
             process.send_signal(signal.SIGINT)
-            assert process.wait(20) == 0
+            assert process.wait(120) == 0
         assert process.stderr.read() == ""
 
 
