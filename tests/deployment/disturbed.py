@@ -101,12 +101,14 @@ class Gates:
             fcntl.flock(self._locks[name], fcntl.LOCK_UN)
 
     def next(self, *names: str) -> None:
-        """Let one training of each node through, from its beginning to its end."""
+        """Let one training of each node through; wait until its reply is about to leave."""
         for name in names:
             answered = self._answered(name)
             self.open(name)
             until(lambda n=name, a=answered: self._taken(n) or self._answered(n) > a, name)
             self.shut(name)
+            # The record comes after the training; late, it would count as that of the next one.
+            until(lambda n=name, a=answered: self._answered(n) > a, f"the answer of {name}")
 
     def begun(self, number: int, *names: str, times: int = 1) -> None:
         """Wait until nodes' trainings have begun in a round, for the ``times``-th time."""
