@@ -63,7 +63,7 @@ class Flower:
     def stop(self, connection: Any, run: str) -> None:
         self.asked.append(("stop", run))
 
-    def follow(self, mirror: Any, run: str, say: Any) -> None:
+    def follow(self, mirror: Any, run: str, say: Any, timing: Any) -> None:
         self.asked.append(("follow", run))
         raise KeyboardInterrupt
 
