@@ -14,7 +14,7 @@ install: .venv/.installed  ## Make .venv with everything for tests and docs
 demo: .venv/.demo-installed  ## Fine-tune MiniLM over eight simulated clients
 	HF_HUB_OFFLINE=1 $(BIN)/fedpeft simulate simulations/demo.toml
 
-test: .venv/.installed  ## Run the tests of every feature, about eight minutes
+test: .venv/.installed  ## Run the tests of every feature
 	$(PYTEST) -n 2 -m "not long"
 
 test-fast: .venv/.installed  ## Run the quick tests, to run all day
@@ -26,7 +26,7 @@ test-all: test  ## Run all tests: also kills, deployments, browsers; record the 
 test-changed: .venv/.installed  ## Run the groups of long tests that changes may have broken
 	$(GROUPS_OF_TESTS) changed
 
-gate: .venv/.installed  ## Run a deployment with kills and each page in a browser, six minutes
+gate: .venv/.installed  ## Run a deployment with kills and each page in a browser
 	$(PYTEST) -m gate
 
 test-lowest: build/lowest/.installed  ## Run the tests of test with the lowest allowed versions

@@ -19,13 +19,13 @@ def read(name: str, folder: Path) -> list[str]:
     return reader.outputs
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @pytest.mark.parametrize("name", ["first-run", "own-data", "private-run"])
 def test_commands_of_tutorial_succeed(name: str, tmp_path: Path) -> None:
     assert read(name, tmp_path)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_guide_to_text_writes_texts_and_predicts_classes(tmp_path: Path) -> None:
     """The small random model learns to copy the color."""
     reader = Reader(tmp_path)
@@ -42,7 +42,7 @@ def test_guide_to_text_writes_texts_and_predicts_classes(tmp_path: Path) -> None
     assert (tmp_path / "classifier" / "model.safetensors").is_file()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_study_tutorial_draws_a_report_without_texts(tmp_path: Path) -> None:
     outputs = "".join(read("study", tmp_path))
     assert "[8/8]" in outputs and "slash: accuracy " in outputs and "over 2 seeds" in outputs

@@ -60,7 +60,7 @@ def test_half_of_the_noise_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     assert largest(result) > result["claimed_epsilon"] > 2.9
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_noise_divided_among_clients_who_may_be_left_out_is_caught(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:

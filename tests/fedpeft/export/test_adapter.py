@@ -70,7 +70,7 @@ def test_an_adapter_has_the_weights_of_every_head(
 
 #: MiniLM's tokenizer gives the second text of a pair a type of its own.
 BERTS = [
-    ("minilm", "lora", "mean-pair"),
+    pytest.param("minilm", "lora", "mean-pair", marks=pytest.mark.long),
     *(("bert", name, reading) for name in adapter.METHODS for reading in ("cls", "tags")),
 ]
 

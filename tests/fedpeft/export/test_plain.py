@@ -40,7 +40,7 @@ FUSABLE = [name for name in METHODS if method_class(name).fusable]
 
 
 @pytest.mark.parametrize("form", ["bfloat16", "int8"])
-@pytest.mark.parametrize("kind", ["hf", "onnx"])
+@pytest.mark.parametrize("kind", ["hf", pytest.param("onnx", marks=pytest.mark.long)])
 def test_compact_weights_are_merged_with_the_values_they_have(
     tmp_path: Path, kind: Format, form: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -108,6 +108,7 @@ def test_the_readme_of_a_plain_model_predicts_as_the_run(
         assert list(config["id2label"].values()) == list(trained.labels)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("reading", ["mean-pair", "score-cls", "tags"])
 def test_a_fused_bert_predicts_as_unfused(
     tmp_path: Path, reading: str, monkeypatch: pytest.MonkeyPatch
