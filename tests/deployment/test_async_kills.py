@@ -132,6 +132,8 @@ def test_a_node_killed_during_an_asynchronous_run_trains_again(deployed: Deploym
             gone = len(deployed.log("north"))
             start(deployed, "north")
             # Once Flower has noticed that it was gone, and the server that its request is lost.
+            deployed.wait_for("north", "^SuperNode ID", gone)
+            gate.next("south")  # north is asked again in the next round
             deployed.wait_for("north", "^train, round", gone)
             gate.next("north")  # before south has played all rounds
         result = deployed.finish("node")
