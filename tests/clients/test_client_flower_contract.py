@@ -140,7 +140,7 @@ def test_the_supernode_keeps_a_message_that_is_forbidden_and_drops_one_that_is_g
     assert len(state.get_tasks(statuses=["pending"])) == kept
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_node_refuses_code_that_its_server_sends(tmp_path: Path) -> None:
     """The server is plain Flower and runs any code; the node still refuses it."""
     port, state = free_port(), tmp_path / "state"

@@ -197,7 +197,7 @@ def test_a_server_process_without_a_state_folder_names_the_command_to_use() -> N
     assert done.returncode == 1 and "FEDPEFT_SERVER_STATE is not set" in done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_server_does_not_run_code_from_a_bundle(tmp_path: Path) -> None:
     """And takes a bundle of ours, whose ServerApp then finds that this one is no experiment."""
     port, operator = free_port(), tmp_path / "operator"

@@ -39,23 +39,27 @@ EXTREMES: dict[type, list[Any]] = {
     bytes: [b"", b"\xff" * 31, b"\xff" * 328, bytes(100_000)],
     list: [[], [float("nan")], [1e308] * 3, [-1.0] * 300],
 }
-SITE_VALUES = [
-    pytest.param(kind, entry.metadata["key"], extreme, id=f"{reply.__name__}.{entry.name}-{number}")
-    for kind, reply in REPLIES.items()
-    for entry in fields(reply)
-    for number, extreme in enumerate(EXTREMES[entry.metadata["kind"]])
-]
 SECURE_REPLIES = {"query.prepare": PrepareReply, "train": TrainReply, "query.unmask": UnmaskReply}
-SECURE_VALUES = [
-    pytest.param(kind, entry.metadata["key"], extreme, id=f"{reply.__name__}.{entry.name}-{number}")
-    for kind, reply in SECURE_REPLIES.items()
-    for entry in fields(reply)
-    for number, extreme in enumerate(EXTREMES[entry.metadata["kind"]])
-]
+
+
+def values_of(replies: dict[str, Any]) -> list[Any]:
+    """Return each field of the replies with each extreme of its type; every second one is long."""
+    places = [(kind, reply, entry) for kind, reply in replies.items() for entry in fields(reply)]
+    return [
+        pytest.param(
+            *(kind, entry.metadata["key"], extreme),
+            id=f"{reply.__name__}.{entry.name}-{number}",
+            marks=pytest.mark.long if (place + number) % 2 else (),
+        )
+        for place, (kind, reply, entry) in enumerate(places)
+        for number, extreme in enumerate(EXTREMES[entry.metadata["kind"]])
+    ]
+
+
 PRIVACY = ["privacy.unit=both", "privacy.client_noise=clients", "privacy.noise_multiplier=1"]
 
 
-@pytest.mark.parametrize(("kind", "key", "value"), SITE_VALUES)
+@pytest.mark.parametrize(("kind", "key", "value"), values_of(REPLIES))
 def test_a_run_survives_any_value_of_a_site(
     quick: Quick, federate: Federate, kind: str, key: str, value: Any
 ) -> None:
@@ -71,7 +75,7 @@ def test_a_run_survives_any_value_of_a_site(
     assert folder.checkpoint() is not None
 
 
-@pytest.mark.parametrize(("kind", "key", "value"), SECURE_VALUES)
+@pytest.mark.parametrize(("kind", "key", "value"), values_of(SECURE_REPLIES))
 def test_a_secure_run_survives_any_value_of_a_site(
     quick: Quick, federate: Federate, kind: str, key: str, value: Any
 ) -> None:
