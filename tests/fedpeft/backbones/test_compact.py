@@ -198,6 +198,7 @@ def test_shared_embeddings_are_stored_once(family: str) -> None:
     assert any(p is restored for p in back.model.parameters()) == shared
 
 
+@pytest.mark.long
 def test_bytes_of_weights() -> None:
     sizes = {
         form: weight_bytes(load_backbone("minilm", "cpu", weights=form).model)
@@ -209,6 +210,7 @@ def test_bytes_of_weights() -> None:
     assert sizes["int8"] == pytest.approx(numbers, rel=0.03)
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("form", ["bfloat16", "int8"])
 def test_no_weight_keeps_the_file_in_memory(form: str) -> None:
     model = load_backbone("minilm", "cpu", weights=form).model

@@ -149,7 +149,7 @@ def test_a_cell_that_fails_does_not_stop_the_others(tmp_path: Path) -> None:
         assert_same_run(Path(jobs[index].folder), Path(twin.folder))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_joint_cells_killed_and_resumed_end_as_separate_ones(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

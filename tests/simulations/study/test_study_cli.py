@@ -65,7 +65,7 @@ def test_a_study_killed_at_any_point_and_resumed_has_the_same_table(tmp_path: Pa
         assert (out / name).read_bytes() == (tmp_path / "whole" / name).read_bytes()
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_an_interrupted_study_says_so_and_leaves_no_process(tmp_path: Path) -> None:
     file = tmp_path / "grid.toml"
     file.write_text(GRID.replace("rounds = 2", "rounds = 100000"))
