@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
-from fedpeft.files import write_json
+from fedpeft.files import PRIVATE, write_together
 
 FILE = "timing.json"  # in the state folder of a server or node
 _LIMITS = ("stop", "stop_each", "connection", "beat", "quiet", "signature")
@@ -90,7 +90,8 @@ class Timing:
 
     def write(self, state: Path) -> None:
         """Write the timing into an existing state folder."""
-        write_json(state / FILE, asdict(self))
+        content = json.dumps(asdict(self), indent=2) + "\n"
+        write_together({state / FILE: (content.encode(), PRIVATE)}, replace=True)
 
 
 def _fits(value: Any, several: bool) -> bool:
