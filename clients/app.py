@@ -21,7 +21,13 @@ from clients.attempts import train_once
 from clients.charging import Protection, charge, hide
 from clients.data import STATE, local_data
 from clients.deadline import limit_of
-from clients.errors import ClientError, checking_settings, error_reply, withheld
+from clients.errors import (
+    BEFORE_CHARGE,
+    ClientError,
+    checking_settings,
+    error_reply,
+    withheld,
+)
 from clients.folder import NodeFolder
 from clients.kept import keep_personal
 from clients.masking import reveal
@@ -160,7 +166,9 @@ def train_together(
             assignment = Assignment.read(message, context, attempt)
             ready[index] = assignment, charge(assignment)
         except Exception as error:
-            replies[index] = error_reply(error, message, charged=False)
+            repeated = attempt is not None and attempt.repeated  # an earlier try may have charged
+            charged = repeated or not isinstance(error, BEFORE_CHARGE)
+            replies[index] = error_reply(error, message, charged)
     try:
         with withheld(any(assignment.data.limited for assignment, _ in ready.values())):
             replies |= dict(zip(ready, _train([*ready.values()]), strict=True))

@@ -12,7 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -57,6 +57,8 @@ def train_once(
         if stored is None or stored.attempt.key != _key(request):
             stored = _Stored(Attempt(_key(request), _charges(folder.ledger)))
             _write(path, stored)
+        elif stored.reply is None:
+            stored = _Stored(replace(stored.attempt, repeated=True))
         if stored.reply is None:
             reply = train(stored.attempt)
             if reply.has_error():

@@ -64,25 +64,24 @@ def _charged(assignment: Assignment, ledger: PrivacyLedger) -> Protection:
     experiment, data = assignment.experiment, assignment.data
     privacy, protection = experiment.privacy, Protection()
     limit = None if data.max_epsilon is None else (data.max_epsilon, data.delta)
-    if privacy.examples:
-        examples = data.examples
-        with checking_settings():
-            plan = example_plan(experiment, examples)
-        spent = _charge(ledger, "example", plan, assignment, limit)
+    examples = data.examples if privacy.examples else 0
+    with checking_settings():  # before the first charge, see ``BEFORE_CHARGE``
+        of_examples = example_plan(experiment, examples) if privacy.examples else None
+        of_client = client_plan(experiment) if privacy.charges_clients else None
+    if of_examples:
+        spent = _charge(ledger, "example", of_examples, assignment, limit)
         noise = _noise(assignment, "example-noise")
         dpsgd = DPSGD(
-            *(plan.mechanism, privacy.clip, privacy.clipping, privacy.physical_batch, noise),
-            examples=data.examples,
+            *(of_examples.mechanism, privacy.clip, privacy.clipping, privacy.physical_batch, noise),
+            examples=examples,
             rank=privacy.rank,
         )
         protection = Protection(dpsgd=dpsgd, statements=(spent,))
-    if privacy.charges_clients:
-        with checking_settings():
-            plan = client_plan(experiment)
-        spent = _charge(ledger, "client", plan, assignment, limit)
+    if of_client:
+        spent = _charge(ledger, "client", of_client, assignment, limit)
         statements = (*protection.statements, spent)
         # Noise for a sum is added to the levels of the update, see ``fedpeft.sums``.
-        hiding = plan if privacy.local else None
+        hiding = of_client if privacy.local else None
         protection = replace(protection, hiding=hiding, statements=statements)
     return protection
 

@@ -52,6 +52,9 @@ class Withheld(Exception):
 
 #: Types whose text may be sent: about messages, rules, settings and ledgers, never about rows.
 SENDABLE = (ClientError, Refusal, SettingsError, BudgetSpent, OtherLedger)
+#: Types that ``charge`` and what comes before it raise only while nothing is charged. A second unit
+#: may be refused (``BudgetSpent``) after the first was charged, which the server knows.
+BEFORE_CHARGE = (ClientError, Refusal, SettingsError, DataError, OtherLedger, BudgetSpent)
 _WRAPPERS = (SettingsError, DataError, Withheld)
 
 
@@ -73,8 +76,10 @@ def error_reply(error: BaseException, message: Message, charged: bool = True) ->
     cause = error
     while isinstance(cause, _WRAPPERS) and cause.__cause__:
         cause = cause.__cause__
-    name, frame = type(cause).__name__, traceback.extract_tb(cause.__traceback__)[-1]
-    place = f"{name} at {Path(frame.filename).name}:{frame.lineno}"
+    name, frames = type(cause).__name__, traceback.extract_tb(cause.__traceback__)
+    place = name
+    if frames:
+        place += f" at {Path(frames[-1].filename).name}:{frames[-1].lineno}"
     logged = f"{name}: {cause}" if isinstance(cause, ClientError | UserError) else place
     reason = f"{name}: {error}" if isinstance(error, SENDABLE) else place
     reason = WITHHELD if isinstance(error, Withheld) else reason
@@ -126,7 +131,9 @@ def reading(limited: bool) -> Iterator[None]:
             yield
         except (DataError, Withheld):
             raise
-        except Exception as error:
+        except BaseException as error:  # a panic in Rust code is no ``Exception``
+            if ends_process(error):
+                raise
             raise DataError from error
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import TypeVar
 
@@ -115,6 +115,8 @@ def exchange(
             elif failure.kind is FailureKind.DIED and client not in repeated:
                 repeated.add(client)
                 pending |= send_to([client])
+            elif client in repeated and failure.kind is FailureKind.UNCHARGED:
+                failed[client] = replace(failure, kind=FailureKind.DIED)  # it may have trained
             else:
                 failed[client] = failure
         progress(len(replies) + len(failed), len(nodes))

@@ -198,8 +198,14 @@ def silent_nodes(run: Run, state: ServerState, trained: Trained) -> list[Node]:
 
     After the last round, these are also those that nobody waits for any more.
     """
-    failed = trained.failed.items()
-    nodes = [trained.nodes[client] for client, why in failed if why.kind.may_have_trained]
+    privacy, spent = run.experiment.privacy, FailureKind.SPENT
+    # Of two units the first may be charged before the second is refused.
+    partly = {spent} if privacy.examples and privacy.charges_clients else set()
+    nodes = [
+        trained.nodes[client]
+        for client, why in trained.failed.items()
+        if why.kind.may_have_trained or why.kind in partly
+    ]
     if state.round + 1 < run.experiment.federation.rounds:
         return nodes
     return nodes + [flight.node for flight in (trained.flights or {}).values()]

@@ -22,7 +22,7 @@ def closure(starts: Iterable[Path]) -> set[Path]:
     """Return these files, what they import, and so on, with the conftest files of tests.
 
     A string that is the name of a module, such as "clients.worker", counts as an import of it: it
-    may be imported by name, or started as a process.
+    may be imported by name, or started as a process. So do the imports of a string with a program.
     """
     open_visits: list[Visit] = [(path, True) for path in starts]
     seen = set(open_visits)
@@ -44,12 +44,22 @@ def dependencies(path: Path, whole: bool) -> frozenset[Visit]:
     for text in constants(ast.Module(statements, [])):
         if match := _MODULE.fullmatch(text):
             names.add(match[1])
+        elif "import " in text:
+            names.update(_imported_by_text(text))
     files = {file for name in names for file in resolve(name, path.parent)}
     around = [folder for folder in path.parents if ROOT in folder.parents]
     conftests = {(folder / "conftest.py", True) for folder in around}
     packages = {(folder / "__init__.py", False) for folder in around}
     found = {(file, whole) for file in files} | conftests | packages
     return frozenset(visit for visit in found if visit[0].exists())
+
+
+def _imported_by_text(text: str) -> set[str]:
+    """Return what a string imports that may be a program, such as that of ``python -c``."""
+    try:
+        return {*imported(ast.parse(text))}
+    except (SyntaxError, ValueError):
+        return set()
 
 
 @cache

@@ -35,23 +35,18 @@ QUICK = [
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect without the garbage collector, and leave what is collected out of its later work.
-
-    Imports and parameters of thousands of tests are kept to the end, and it would go through them
-    again and again.
-    """
+    """Collect without the garbage collector, which would go through all imports again and again."""
     gc.disable()
     try:
         return (yield)
     finally:
         gc.enable()
-        gc.freeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     """Refuse long tests that no group would run."""
     in_groups = set().union(*(group.test_files for group in read_groups().values()))
-    long = {item.path for item in items if item.get_closest_marker("long")}
+    long = {item.path.resolve() for item in items if item.get_closest_marker("long")}
     if left := sorted(str(path) for path in long - in_groups):
         raise pytest.UsageError(f"long tests in no group of tests/groups.toml: {', '.join(left)}")
 

@@ -21,6 +21,7 @@ from closure import ROOT, closure
 
 PASSED = ROOT / ".ci" / "passed.toml"
 RESULTS = ROOT / "build" / "groups"
+_FOLDERS = ("fedpeft", "clients", "server", "simulations", "tests", "docs")
 _VERSIONS = ("flwr", "torch", "transformers")
 _HEADER = """\
 # Written by `make test-all`: the groups of tests/groups.toml that passed, and digests of what they
@@ -153,12 +154,22 @@ def run(group: Group) -> bool:
     print(f"== {group.name}: {tests} tests, {skipped} skipped, {minutes:.1f} minutes", flush=True)
     if done.returncode:
         return False
-    if skipped or digest(group) != before:
-        why = "tests were skipped" if skipped else "files changed meanwhile"
+    if why := _unfit(group, before, skipped):
         print(f"== {group.name}: not recorded in {PASSED.relative_to(ROOT)}: {why}", flush=True)
     else:
         write_passed(read_passed() | {group.name: {"digest": before, "tests": tests}})
     return True
+
+
+def _unfit(group: Group, before: str, skipped: int) -> str:
+    """Return why a group that passed is not recorded; "" if it is."""
+    listed = ["git", "ls-files", "--others", "--exclude-standard", *_FOLDERS]
+    unknown = subprocess.check_output(listed, cwd=ROOT, text=True).split()
+    if unknown:
+        return f"git does not know {unknown[0]}, and a fresh clone would lack it"
+    if digest(group) != before:
+        return "files changed meanwhile"
+    return "tests were skipped" if skipped else ""
 
 
 def main(arguments: Sequence[str]) -> int:

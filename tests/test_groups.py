@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 import sys
@@ -36,7 +37,8 @@ FILES = {
     "fedpeft/__init__.py": "",
     "fedpeft/page.html": "",
     "fedpeft/inner/__init__.py": "def later():\n    import fedpeft.lazy\n",
-    "fedpeft/inner/used.py": "START = '-m', 'fedpeft.started'\n",
+    "fedpeft/inner/used.py": "START = '-m', 'fedpeft.started', 'import fedpeft.program'\n",
+    "fedpeft/program.py": "",
     "fedpeft/lazy.py": "",
     "fedpeft/started/__init__.py": "",
     "fedpeft/started/__main__.py": "",
@@ -71,9 +73,10 @@ class Tree:
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text(text)
 
-    def call(self, *arguments: str, code: int = 0) -> str:
-        """Call the script with every file added; return its output."""
-        self.git("add", "-A")
+    def call(self, *arguments: str, code: int = 0, add: bool = True) -> str:
+        """Call the script, with every file added; return its output."""
+        if add:
+            self.git("add", "-A")
         line = [sys.executable, "tests/groups.py", *arguments]
         done = subprocess.run(line, cwd=self.root, capture_output=True, text=True)
         assert done.returncode == code, done.stdout + done.stderr
@@ -104,6 +107,7 @@ def test_a_group_runs_until_it_has_passed_and_again_when_a_file_it_covers_change
         "fedpeft/cli/other.py": {"first"},  # imported with the command line
         "fedpeft/inner/used.py": {"first"},
         "fedpeft/started/__main__.py": {"first"},  # named by a string
+        "fedpeft/program.py": {"first"},  # in the text of a program
         "fedpeft/page.html": {"first"},
         "tests/second/conftest.py": {"second"},
         "data/rows.txt": {"second"},
@@ -115,6 +119,9 @@ def test_a_group_runs_until_it_has_passed_and_again_when_a_file_it_covers_change
         assert tree.changed() == groups, name
         tree.write(name, before)
     tree.write("new.cfg", "")
+    assert tree.changed() == {"first", "second"}
+    tree.write("fedpeft/added.py", "")
+    assert "git does not know fedpeft/added.py" in tree.call("all", add=False)
     assert tree.changed() == {"first", "second"}
 
 
@@ -136,6 +143,11 @@ def test_groups_name_what_there_is_and_share_no_file() -> None:
         assert all((ROOT / path).exists() for path in group.tests), group.name
         for pattern in group.files:
             assert matching([pattern]), pattern
+    tutorials = read_groups()["tutorials"]
+    pages = [path.read_text() for path in matching(tutorials.files)]
+    words = {word for page in pages for word in re.findall(r"^ *fedpeft ([a-z]+)", page, re.M)}
+    run = words & {path.stem for path in (ROOT / "fedpeft" / "cli").iterdir()}
+    assert len(run) > 9 and run <= set(tutorials.commands)
 
 
 def test_each_module_of_the_package_is_covered() -> None:

@@ -51,7 +51,7 @@ class Supervisor:
         self._stopping = True
 
     def run(self, on_ready: Callable[[], None] = lambda: None) -> None:
-        """Run the children until SIGTERM, SIGINT or ``stop``; then end them all, within 15 s.
+        """Run the children until SIGTERM, SIGINT or ``stop``; then end them all.
 
         A child starts when the one before is ready; ``on_ready`` is called once, when all are. A
         child that ends, or is not ready for longer than its patience, is restarted after a pause

@@ -73,17 +73,20 @@ class Timing:
             values = json.loads(path.read_text(encoding="utf-8"))
         except FileNotFoundError:
             return cls()
-        except (OSError, ValueError):
+        except OSError as error:
+            raise UserError(f"'{path}' cannot be read ({error.strerror})") from None
+        except ValueError:
             values = None
         known = {field.name: field.default for field in fields(cls)}
         if not isinstance(values, dict):
-            raise UserError(f"'{path}' is damaged: expected an object of JSON; mend or remove it")
+            raise UserError(f"'{path}' is damaged: expected a JSON object; correct or remove it")
         given: dict[str, Any] = {}
         for name, value in values.items():
             if name not in known:
                 raise UserError(f"'{path}': unknown key '{name}'; expected {', '.join(known)}")
             if not _fits(value, isinstance(known[name], tuple)):
-                expected = "seconds, in a list" if isinstance(known[name], tuple) else "seconds"
+                expected = "a list of seconds" if isinstance(known[name], tuple) else "seconds"
+                expected += " above 0, at most a day"
                 raise UserError(f"'{path}': '{name}' is {json.dumps(value)}; expected {expected}")
             given[name] = tuple(value) if isinstance(value, list) else value
         return cls(**given)
@@ -98,4 +101,4 @@ def _fits(value: Any, several: bool) -> bool:
     """Return whether a value of JSON is a number of seconds, or a list of ``several``."""
     if several:
         return isinstance(value, list) and bool(value) and all(_fits(each, False) for each in value)
-    return type(value) in (int, float) and 0 <= value < float("inf")
+    return type(value) in (int, float) and 0 < value <= 86_400

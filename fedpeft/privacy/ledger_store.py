@@ -80,10 +80,12 @@ class Attempt:
     Attributes:
         key: SHA-256 of the request, hex.
         charges: number of charges in the ledger before the first try.
+        repeated: whether a try came before, which may have charged the ledger.
     """
 
     key: str
     charges: int
+    repeated: bool = False
 
 
 @dataclass(frozen=True)

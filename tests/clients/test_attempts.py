@@ -20,6 +20,7 @@ from fedpeft import training
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.runtime import runtime_of
+from fedpeft.wire.failures import CODES, FailureKind
 from fedpeft.wire.messages import TrainReply
 
 Quick = Callable[..., Experiment]
@@ -106,6 +107,20 @@ def test_a_training_that_was_killed_after_its_charge_is_not_charged_again(
     reply = trained(request, context)
     assert charges(state) == 1
     assert trained(request, context) == reply
+
+
+@pytest.mark.parametrize("killed", [False, True])
+def test_a_refusal_says_whether_an_earlier_try_may_have_charged(
+    state: Path, experiment: Experiment, start: np.ndarray, context: Context, killed: bool
+) -> None:
+    request = task_vector("train", experiment, start)
+    if killed:
+        kill_in_training(request, context)
+    state_folder(state, max_vector=1)
+    reply = client.app(request, context)
+    assert reply.error.reason.startswith("Refusal: ") and charges(state) == killed
+    kind = FailureKind.FAILED if killed else FailureKind.UNCHARGED
+    assert reply.error.code == CODES[kind]
 
 
 def test_a_killed_training_does_not_pay_for_another_request(

@@ -100,22 +100,42 @@ def test_all_kinds_but_two_may_have_trained() -> None:
     assert unspent == {FailureKind.SPENT, FailureKind.UNCHARGED}
 
 
-def test_a_spent_budget(quick: Quick, trained: Trained) -> None:
-    settings = ["privacy.unit=example", "privacy.epsilon=5", "privacy.participations=1"]
-    failed, silent = trained(quick(*settings, "federation.clients=2"), before=1)
+@pytest.mark.parametrize(
+    ("unit", "counted"), [(["example"], []), (["both", "privacy.client_noise=clients"], [0, 1])]
+)
+def test_a_spent_budget(
+    quick: Quick, trained: Trained, unit: list[str], counted: list[int]
+) -> None:
+    """Of two units the first may be charged before the second is refused."""
+    settings = ["privacy.epsilon=5", "privacy.participations=1", "privacy.unit=" + unit[0]]
+    failed, silent = trained(quick(*settings, *unit[1:], "federation.clients=2"), before=1)
     assert kinds(failed) == dict.fromkeys(range(2), FailureKind.SPENT)
     assert failed[0].text.startswith("error 1001: BudgetSpent: client 0 has spent epsilon ")
-    assert silent == []
+    assert silent == counted
 
 
 def test_an_error_before_the_charge(quick: Quick, trained: Trained, tmp_path: Path) -> None:
+    first, kept = tmp_path / "of other data", tmp_path / "kept"
+    trained(quick(*PRIVATE, f"privacy.ledger={first}", "seed=5"))
+    (tmp_path / "run").rename(tmp_path / "first")
+    kept.mkdir()
+    simulated_ledger(first, 1).rename(simulated_ledger(kept, 1))
+    failed, silent = trained(quick(*PRIVATE, f"privacy.ledger={kept}"))
+    assert kinds(failed) == {1: FailureKind.UNCHARGED}
+    assert failed[1].text.startswith("error 1002: OtherLedger: ")
+    assert silent == []
+
+
+def test_a_ledger_that_cannot_tell_whether_it_was_charged(
+    quick: Quick, trained: Trained, tmp_path: Path
+) -> None:
     kept = tmp_path / "ledgers"
     kept.mkdir()
     simulated_ledger(kept, 1).write_bytes(b"no ledger")
     failed, silent = trained(quick(*PRIVATE, f"privacy.ledger={kept}"))
-    assert kinds(failed) == {1: FailureKind.UNCHARGED}
-    assert failed[1].text.startswith("error 1002: LedgerDamaged at ledger")
-    assert silent == []
+    assert kinds(failed) == {1: FailureKind.FAILED}
+    assert failed[1].text.startswith("error 2: LedgerDamaged at ledger")
+    assert silent == [1]
 
 
 def test_an_error_in_training_after_the_charge(
@@ -145,6 +165,20 @@ def test_a_process_that_died_twice(quick: Quick, trained: Trained) -> None:
     failed, silent = trained(quick(), app)
     assert kinds(failed) == {1: FailureKind.DIED}
     assert (silent, app.asked) == ([1], 2)
+
+
+def test_a_process_that_died_and_the_next_one_that_trained_nothing(
+    quick: Quick, trained: Trained
+) -> None:
+    app = Coded(CODES[FailureKind.DIED])
+
+    def second(message: Message, context: Context) -> Message:
+        app.code = CODES[FailureKind.UNCHARGED if app.asked else FailureKind.DIED]
+        return app(message, context)
+
+    failed, silent = trained(quick(*PRIVATE), second)  # type: ignore[arg-type]
+    assert kinds(failed) == {1: FailureKind.DIED} and app.asked == 2
+    assert silent == [1]
 
 
 @pytest.mark.parametrize(

@@ -30,15 +30,17 @@ def test_pauses_are_scaled_and_limits_are_kept() -> None:
 @pytest.mark.parametrize(
     ("content", "problem"),
     [
-        ("", "is damaged: expected an object of JSON; mend or remove it"),
-        ("[1]", "is damaged: expected an object of JSON; mend or remove it"),
+        ("", "is damaged: expected a JSON object; correct or remove it"),
+        ("[1]", "is damaged: expected a JSON object; correct or remove it"),
         ('{"pull": 1}', ": unknown key 'pull'; expected restarts, health, "),
         ('{"pulls": -1}', ": 'pulls' is -1; expected seconds"),
+        ('{"pulls": 0}', ": 'pulls' is 0; expected seconds above 0, at most a day"),
+        ('{"pulls": 1e6}', ": 'pulls' is 1000000.0; expected seconds above 0, at most a day"),
         ('{"pulls": true}', ": 'pulls' is true; expected seconds"),
         ('{"pulls": [1]}', ": 'pulls' is [1]; expected seconds"),
         ('{"pulls": NaN}', ": 'pulls' is NaN; expected seconds"),
-        ('{"restarts": 1}', ": 'restarts' is 1; expected seconds, in a list"),
-        ('{"restarts": []}', ": 'restarts' is []; expected seconds, in a list"),
+        ('{"restarts": 1}', ": 'restarts' is 1; expected a list of seconds above 0"),
+        ('{"restarts": []}', ": 'restarts' is []; expected a list of seconds above 0"),
     ],
 )
 def test_a_damaged_file_is_an_error_of_one_line(tmp_path: Path, content: str, problem: str) -> None:
