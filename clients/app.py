@@ -166,8 +166,8 @@ def train_together(
             assignment = Assignment.read(message, context, attempt)
             ready[index] = assignment, charge(assignment)
         except Exception as error:
-            repeated = attempt is not None and attempt.repeated  # an earlier try may have charged
-            charged = repeated or not isinstance(error, BEFORE_CHARGE)
+            before = attempt is not None and attempt.charged  # by an earlier try
+            charged = before or not isinstance(error, BEFORE_CHARGE)
             replies[index] = error_reply(error, message, charged)
     try:
         with withheld(any(assignment.data.limited for assignment, _ in ready.values())):

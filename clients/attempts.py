@@ -58,7 +58,8 @@ def train_once(
             stored = _Stored(Attempt(_key(request), _charges(folder.ledger)))
             _write(path, stored)
         elif stored.reply is None:
-            stored = _Stored(replace(stored.attempt, repeated=True))
+            charged = _charges(folder.ledger) > stored.attempt.charges
+            stored = _Stored(replace(stored.attempt, charged=charged))
         if stored.reply is None:
             reply = train(stored.attempt)
             if reply.has_error():

@@ -115,10 +115,9 @@ def exchange(
             elif failure.kind is FailureKind.DIED and client not in repeated:
                 repeated.add(client)
                 pending |= send_to([client])
-            elif client in repeated and failure.kind is FailureKind.UNCHARGED:
-                failed[client] = replace(failure, kind=FailureKind.DIED)  # it may have trained
             else:
-                failed[client] = failure
+                trained = client in repeated and failure.kind is FailureKind.UNCHARGED  # perhaps
+                failed[client] = replace(failure, kind=FailureKind.DIED) if trained else failure
         progress(len(replies) + len(failed), len(nodes))
         if not arrived:
             clock.rest(begun, until)

@@ -80,12 +80,12 @@ class Attempt:
     Attributes:
         key: SHA-256 of the request, hex.
         charges: number of charges in the ledger before the first try.
-        repeated: whether a try came before, which may have charged the ledger.
+        charged: whether the ledger was charged since then, so perhaps by an earlier try.
     """
 
     key: str
     charges: int
-    repeated: bool = False
+    charged: bool = False
 
 
 @dataclass(frozen=True)

@@ -117,10 +117,11 @@ def test_a_refusal_says_whether_an_earlier_try_may_have_charged(
     if killed:
         kill_in_training(request, context)
     state_folder(state, max_vector=1)
-    reply = client.app(request, context)
-    assert reply.error.reason.startswith("Refusal: ") and charges(state) == killed
     kind = FailureKind.FAILED if killed else FailureKind.UNCHARGED
-    assert reply.error.code == CODES[kind]
+    for _ in range(2):  # the first refusal does not make the second one doubtful
+        reply = client.app(request, context)
+        assert reply.error.reason.startswith("Refusal: ") and charges(state) == killed
+        assert reply.error.code == CODES[kind]
 
 
 def test_a_killed_training_does_not_pay_for_another_request(
