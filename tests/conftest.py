@@ -35,12 +35,22 @@ QUICK = [
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection() -> Iterator[None]:
-    """Collect without the garbage collector, which would go through all imports again and again."""
+    """Collect without the garbage collector, and leave what is collected out of its later work.
+
+    It would go through all imports and parameters again and again; Flower starts it for each array.
+    """
     gc.disable()
     try:
         return (yield)
     finally:
+        importlib.import_module("hypothesis")  # which would warn about generators made later
         gc.enable()
+        gc.freeze()
+
+
+def pytest_sessionfinish() -> None:
+    """Give everything back to the garbage collector: some libraries report what is left at the end."""
+    gc.unfreeze()
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
