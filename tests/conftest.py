@@ -49,7 +49,7 @@ def pytest_collection() -> Iterator[None]:
 
 
 def pytest_sessionfinish() -> None:
-    """Give everything back to the garbage collector: some libraries report what is left at the end."""
+    """Give everything back to the garbage collector: libraries report what it leaves at the end."""
     gc.unfreeze()
 
 

@@ -40,13 +40,6 @@ def test_few_holders_of_shares_and_a_fifth_of_the_clients_lost(
     np.testing.assert_array_equal(found, expected)
 
 
-def test_a_hundred_clients_of_which_twenty_are_lost(quick: Quick, tmp_path: Path) -> None:
-    settings = ["federation.secure=true", "federation.clients=100", "secure.colluders=10"]
-    hundred = Federation(quick(*settings), tmp_path)
-    found, expected = play(hundred, [*range(5, 15)], [*range(50, 60)])
-    np.testing.assert_array_equal(found, expected)
-
-
 def test_rounds_follow_each_other_with_new_keys(ten: Federation) -> None:
     before = None
     for number in (1, 2):

@@ -120,6 +120,7 @@ def asking(folder: Path, asked: Message, context: Context) -> subprocess.Popen[b
     return subprocess.Popen([sys.executable, "-c", RELAY, *map(str, paths)])
 
 
+@pytest.mark.long
 def test_the_worker_restarts_if_the_requester_disconnects(tmp_path: Path, quick: Quick) -> None:
     state, experiment = state_folder(tmp_path / "state"), quick("local.steps=1000000")
     node = Node("nowhere:1", tmp_path, tmp_path, state, NodeSettings("", 0))

@@ -123,15 +123,17 @@ class Killed(ClientApp):
         return clients_app.app(message, context)
 
 
-@pytest.mark.parametrize("settings", [[], PRIVATE, NOISED], ids=["plain", "private", "noised"])
 @pytest.mark.parametrize(
-    ("kind", "nth"),
+    ("kind", "nth", "settings"),
     [
-        ("query.prepare", 3),
-        ("train", 1),
-        ("train", 4),
-        ("query.unmask", 1),
-        ("query.unmask", 3),
+        ("query.prepare", 3, []),
+        ("train", 1, PRIVATE),
+        ("train", 4, []),
+        ("train", 4, PRIVATE),
+        ("train", 4, NOISED),
+        ("query.unmask", 1, NOISED),
+        ("query.unmask", 3, []),
+        ("query.unmask", 3, PRIVATE),
     ],
 )
 def test_a_killed_server_resumes_to_the_same_bits_and_nobody_trains_twice(

@@ -28,7 +28,7 @@ Final = Callable[[Path], np.ndarray]
 ACTOR = "ray::ClientActor"  # title of the process of an actor
 
 pytestmark = [
-    pytest.mark.slow,
+    pytest.mark.long,
     # Ray leaves files of its own to the garbage collector, in this process too.
     pytest.mark.filterwarnings("ignore::pytest.PytestUnraisableExceptionWarning"),
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
@@ -98,7 +98,6 @@ def test_messages_are_answered_in_cohorts(ray: None) -> None:
     assert counts[0]["pid"] == counts[1]["pid"] and counts[2]["pid"] == counts[3]["pid"]
 
 
-@pytest.mark.long
 def test_a_cohort_whose_actor_dies_is_trained_again(ray: None, tmp_path: Path) -> None:
     grid = grid_of(4, cohort=2)
     orders = {0: "answer", 1: "answer", 2: "answer", 3: "die once"}
@@ -108,7 +107,6 @@ def test_a_cohort_whose_actor_dies_is_trained_again(ray: None, tmp_path: Path) -
     assert [reply.content["cohort"]["size"] for reply in replies] == [2, 2, 2, 2]
 
 
-@pytest.mark.long
 def test_a_client_that_kills_every_actor_fails_alone(ray: None) -> None:
     grid = grid_of(4)
     orders = {0: "answer", 1: "die", 2: "raise", 3: "answer"}
@@ -137,13 +135,11 @@ def test_a_cohort_that_raises_leaves_its_actor_running(ray: None) -> None:
     assert again.content["count"]["pid"] == first.content["count"]["pid"]
 
 
-@pytest.mark.long
 def test_actors_that_cannot_start_fail_the_run(ray: None) -> None:
     with pytest.raises(RunFailed, match=r"did not start: ModuleNotFoundError: .*no_such_module"):
         RayGrid([{}], 1, 1, module="no_such_module")
 
 
-@pytest.mark.long
 def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
     """As after a round's timeout: the actor that hangs is free for the next round."""
     grid = grid_of(2, workers=1)
@@ -152,7 +148,6 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
     assert reply.content["count"]["asked"] == 1
 
 
-@pytest.mark.long
 def test_a_run_whose_actor_is_killed_ends_in_the_same_vector(
     quick: Quick, run: Run, start_cli: Start, final_vector: Final, tmp_path: Path
 ) -> None:
@@ -194,7 +189,6 @@ with running_ray(1):
 """
 
 
-@pytest.mark.long
 @pytest.mark.parametrize("address", [{}, {"RAY_ADDRESS": "local"}])
 def test_a_ray_that_was_started_here_refuses_clients_without_its_token(
     address: dict[str, str],

@@ -35,6 +35,10 @@ VOTES = (
 )
 PATIENT = ("federation.node_wait=3600", "federation.timeout=3600")  # on a machine of any speed
 SUMS = ("federation.secure=true", "secure.colluders=1")
+ATTACKED = (
+    *("wire.up=float16", "wire.head=eden0.2", "wire.down=bfloat16"),
+    *("adversary.fraction=0.4", "adversary.attack=alie_optimal"),
+)
 UNEVEN = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
 
 pytestmark = [
@@ -63,19 +67,13 @@ def join(started: None, monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.parametrize(
     ("workers", "settings"),
     [
-        (2, (*EDEN, "nested.d=4")),
-        (2, DELTA),
-        (1, SLOPES),
-        (2, VOTES),
-        (1, SUMS),
-        (
-            1,
-            (
-                *("wire.up=float16", "wire.head=eden0.2", "wire.down=bfloat16"),
-                *("adversary.fraction=0.4", "adversary.attack=alie_optimal"),
-            ),
-        ),
-        (2, ("federation.evaluation=clients", *PRIVATE)),
+        (1, ("federation.evaluation=clients", *PRIVATE)),
+        pytest.param(2, (*EDEN, "nested.d=4"), marks=pytest.mark.long),
+        pytest.param(2, DELTA, marks=pytest.mark.long),
+        pytest.param(1, SLOPES, marks=pytest.mark.long),
+        pytest.param(2, VOTES, marks=pytest.mark.long),
+        pytest.param(2, SUMS, marks=pytest.mark.long),
+        pytest.param(1, ATTACKED, marks=pytest.mark.long),
     ],
 )
 def test_ray_and_local_engine_end_in_the_same_bits(

@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import shutil
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from clients.data import partition_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.runtime import forget_runtimes
 from server.runfolder import RunFolder
 from simulations.simulation import prepare, simulate
 
@@ -39,15 +39,10 @@ def test_changed_data_is_not_mixed_with_the_old(
     lines = path.read_text().splitlines()
     lines = lines[:-1] if change == "drop a row" else [lines[0], "other words\tbad", *lines[2:]]
     path.write_text("\n".join(lines) + "\n")
-    code = (
-        "import sys; from pathlib import Path; from fedpeft.experiment.config import Experiment\n"
-        "from simulations.simulation import prepare\n"
-        "prepare(Experiment.read(Path(sys.argv[1]) / 'experiment.toml'), Path(sys.argv[1]), True)"
-    )  # another process: this one has the old data in memory
-    command = [sys.executable, "-c", code, str(folder.path)]
-    done = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert done.returncode == 1
-    assert f"begun with another {named}" in done.stderr
+    forget_runtimes()  # as in another process: they have the old data in memory
+    partition_of.cache_clear()
+    with pytest.raises(UserError, match=f"begun with another {named}"):
+        prepare(Experiment.read(folder.path / "experiment.toml"), folder.path, resume=True)
     assert (folder.path / "partition.json").read_bytes() == before
 
 

@@ -21,6 +21,8 @@ from server.schedule import Schedule
 
 KINDS = ["gaussian", "banded", "blt"]
 each_mechanism = pytest.mark.parametrize("kind", KINDS)
+LONG = [pytest.param(kind, marks=pytest.mark.long) for kind in KINDS[1:]]
+a_mechanism = pytest.mark.parametrize("kind", [KINDS[0], *LONG])
 #: 300 clients, 30 a round: two turns, at least 5 rounds apart.
 SETTINGS = (
     "federation.clients=300", "federation.per_round=30", "federation.rounds=20",
@@ -70,7 +72,7 @@ def test_an_honest_mechanism_stands_and_something_is_found(audit: Audit, kind: s
     assert (result["unit"], result["runs"], result["rounds"]) == ("client", 10, 20)
 
 
-@each_mechanism
+@a_mechanism
 def test_half_of_the_noise_is_caught(
     audit: Audit, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -82,7 +84,7 @@ def test_half_of_the_noise_is_caught(
     assert largest(result) > result["claimed_epsilon"] > 1.9
 
 
-@each_mechanism
+@a_mechanism
 def test_missing_clipping_is_caught(
     audit: Audit, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -91,7 +93,7 @@ def test_missing_clipping_is_caught(
     assert largest(result) > result["claimed_epsilon"] > 1.9
 
 
-@pytest.mark.parametrize("kind", ["banded", "blt"])
+@pytest.mark.parametrize("kind", ["banded", LONG[1]])
 def test_turns_too_near_and_too_many_are_refused_and_otherwise_caught(
     audit: Audit, kind: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -70,7 +70,10 @@ def attack(seed: int, sigma: float | None, restarts: int) -> Recovered:
     return recovered(victims, puzzles, guesses)
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+each_seed = pytest.mark.parametrize("seed", [0, pytest.param(1, marks=pytest.mark.long)])
+
+
+@each_seed
 def test_texts_are_read_off_plain_updates(seed: int) -> None:
     """Measured: all tokens of 24 victims under three seeds with eight searches each."""
     shares = attack(seed, None, 8)
@@ -83,7 +86,7 @@ def test_clipping_alone_hides_nothing() -> None:
     assert attack(0, 0.0, 8).place >= 0.8
 
 
-@pytest.mark.parametrize("seed", [0, 1])
+@each_seed
 def test_noise_of_the_size_of_the_clip_leaves_no_more_than_chance(seed: int) -> None:
     """20 tokens of one in 60 or more: 4 or more right ones have a chance below 0.001."""
     shares = attack(seed, 1.0, 1)

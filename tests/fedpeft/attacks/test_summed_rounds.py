@@ -76,6 +76,7 @@ def test_noise_divided_among_clients_who_may_be_left_out_is_caught(
     assert largest(result) > result["claimed_epsilon"] > 2.9
 
 
+@pytest.mark.long
 def test_missing_clipping_is_caught(monkeypatch: pytest.MonkeyPatch) -> None:
     """Steps of a bounded norm clip, too, so both have to be missing."""
     monkeypatch.setattr(sums, "clipped", lambda update, clip: (update, True))

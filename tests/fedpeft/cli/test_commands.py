@@ -183,7 +183,7 @@ def test_help_needs_no_torch() -> None:
     assert done.returncode == 0, done.stderr
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_a_run_and_its_predictions_need_no_pandas(tmp_path: Path) -> None:
     """pandas and pyarrow take 70 MB of memory."""
     (tmp_path / "a.tsv").write_text("text\tlabel\n" + "good\tyes\nbad\tno\n" * 8)

@@ -40,8 +40,7 @@ def process(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("end", [signal.SIGTERM, signal.SIGINT])
-def test_serve_answers_as_predict_prints(fedpeft, tmp_path: Path, end: signal.Signals) -> None:
+def test_serve_answers_as_predict_prints(fedpeft, tmp_path: Path) -> None:
     run, port = finished_run(*SLASH), free_port()
     texts = tmp_path / "in.tsv"
     texts.write_text(f"text\n{TEXT}\n")
@@ -66,7 +65,7 @@ def test_serve_answers_as_predict_prints(fedpeft, tmp_path: Path, end: signal.Si
             f"{url}/vectors/films", headers=headers, trust_env=False, timeout=120
         )
         assert removed.status_code == 200
-        running.send_signal(end)
+        running.send_signal(signal.SIGINT)
         assert running.wait(120) == 0
         assert running.stdout is not None and running.stdout.read() == "stopped\n"
         assert running.stderr is not None
@@ -74,7 +73,7 @@ def test_serve_answers_as_predict_prints(fedpeft, tmp_path: Path, end: signal.Si
         assert logged.endswith(" INFO removed vector 'films'")
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_serve_over_tls(tmp_path: Path) -> None:
     port, keys, token = free_port(), tmp_path / "keys", tmp_path / "token"
     make_authority(tmp_path / "ca")

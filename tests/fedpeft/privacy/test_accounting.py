@@ -65,7 +65,7 @@ def test_repeated_accounting_is_cached() -> None:
     ("epsilon", "delta", "rate", "steps"),
     [
         (8.0, 1e-5, 0.01, 1000),
-        (0.1, 1e-5, 0.01, 100),
+        pytest.param(0.1, 1e-5, 0.01, 100, marks=pytest.mark.long),
         (3.0, 1e-3, 1.0, 10),
         (60.0, 1e-5, 0.5, 30),
     ],

@@ -98,7 +98,7 @@ def test_kernel_multiplies_in_both_directions_for_all_groups(
     assert actual[f"{case}/none"].shape == (2, 0, dense.rows)
 
 
-@pytest.mark.slow
+@pytest.mark.long
 @needs_triton
 @pytest.mark.parametrize("capability", [80, 90])
 @pytest.mark.parametrize("aligned", [0, 1])

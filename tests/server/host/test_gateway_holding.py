@@ -44,6 +44,7 @@ def is_held(running: Linked, node: Node) -> bool:
     return line is not None and line.connected
 
 
+@pytest.mark.long
 @pytest.mark.parametrize("http2", [False, True])
 def test_50_held_pulls_cost_little(running: Linked, http2: bool) -> None:
     gateway, nodes = running.supervisor.pids["gateway"], running.nodes[:NODES]

@@ -11,7 +11,6 @@ import pytest
 TINY = ["--backbone", "tiny"]
 FEW = ["--clients", "2", "--examples", "12", "--rounds", "2"]
 FAST = {
-    "autocast": [*TINY, "--examples", "16", "--methods", "bitfit"],
     "codecs": [*TINY, *FEW, "--sizes", "100"],
     "cohorts": [*TINY, "--clients", "3", "--texts", "8", "--batch", "4", "--sizes", "1", "2", "3"],
     "joint": [*TINY, "--cells", "2", *FEW],
@@ -23,20 +22,20 @@ FAST = {
         *(*TINY, "--task", "synthetic/sentiment", "--examples", "60", "--held-out", "10"),
         *("--texts", "12", "--steps", "1", "--seeds", "2", "--epochs", "1"),
     ],
-    "roofline": [*TINY, "--method", "bitfit", "full", "--examples", "16", "--batch", "8"],
     "scaling": ["--sizes", "3", "--vectors", "16"],
     "serving": [
         *(*TINY, "--task", "synthetic/sentiment", "--d", "12", "--vectors", "20"),
         *("--texts", "16", "--batch", "8", "--threads", "1"),
     ],
 }
-#: Each measures in processes of its own.
+#: Each takes several seconds, many of them to start processes of their own.
 SLOW = {
     "aggregation": ["--clients", "40"],
     "attacks": [
         *("--rounds", "1", "--rules", "mean, no limit", "--attacks", "scaling"),
         *("--attackers", "5", "--scratch", "attacks"),
     ],
+    "autocast": [*TINY, "--examples", "16", "--methods", "bitfit"],
     "clipping": ["--rounds", "1", "--partitions", "iid", "--scratch", "clipping"],
     "crowd": ["--sizes", "30", "--asked", "3"],
     "engines": [*TINY, *FEW, "--workers", "1"],
@@ -54,6 +53,7 @@ SLOW = {
     "orchestration": [*TINY, "--rounds", "1", "--examples", "40"],
     "peers": [*TINY, *FEW],
     "projections": [*TINY, "--d", "48", "--groups", "2", "--batch", "2", "--tokens", "8"],
+    "roofline": [*TINY, "--method", "bitfit", "full", "--examples", "16", "--batch", "8"],
     "secure": ["--clients", "5", "--rounds", "1", "--lost"],
     "serving_load": [
         *(*TINY, "--task", "synthetic/sentiment", "--d", "12", "--vectors", "20"),

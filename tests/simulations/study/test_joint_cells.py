@@ -175,7 +175,7 @@ def rows_of(folder: Path) -> pd.DataFrame:
     return table.drop(columns=[name for name in table if "seconds" in name or name == "vector"])
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_joint_search_and_run_have_the_table_of_separate_runs(tmp_path: Path) -> None:
     axes = "[axes]\nseed = [0, 1]\nmethod.d = [12, 16]\n"
     search = "[search]\nover.local.lr = [0.01, 0.1]\nset.federation.rounds = 1\n"

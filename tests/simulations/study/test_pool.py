@@ -19,7 +19,7 @@ from simulations.study.folder import StudyFolder
 from simulations.study.plan import Plan
 from simulations.study.pool import run_jobs
 
-pytestmark = pytest.mark.slow
+pytestmark = pytest.mark.long
 FolderOf = Callable[..., StudyFolder]
 
 
@@ -50,7 +50,6 @@ def test_jobs_of_one_backbone_go_to_one_process(tmp_path: Path) -> None:
     assert not workers()
 
 
-@pytest.mark.long
 def test_a_process_that_dies_fails_its_job_and_is_replaced(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -65,7 +64,6 @@ def test_a_process_that_dies_fails_its_job_and_is_replaced(
     assert not workers()
 
 
-@pytest.mark.long
 def test_output_of_a_library_is_not_a_reply_and_a_traceback_is_kept(tmp_path: Path) -> None:
     """The experiment names a task folder that is a file of zeros: an error of any kind."""
     bad = tmp_path / "train.parquet"

@@ -147,6 +147,7 @@ def test_a_missing_search_section_and_a_folder_without_a_study_are_refused(
         assert said in capsys.readouterr().err
 
 
+@pytest.mark.long
 def test_a_finished_study_can_be_resumed_without_its_data(tmp_path: Path) -> None:
     data = tmp_path / "data.csv"
     data.write_text("text,label\n" + "good,1\nbad,0\n" * 30)
