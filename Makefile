@@ -3,6 +3,8 @@ PYTHON ?= python3
 BIN := .venv/bin
 PYTEST := HF_HUB_OFFLINE=1 $(BIN)/python -m pytest
 GROUPS_OF_TESTS := HF_HUB_OFFLINE=1 $(BIN)/python tests/groups.py
+# Tests start many processes, so each module is compiled once, whatever the environment says.
+unexport PYTHONDONTWRITEBYTECODE
 
 .PHONY: help install demo test test-fast test-all test-changed test-lowest gate lint docs clean
 

@@ -22,7 +22,7 @@ from fedpeft.experiment.config import Experiment
 TESTS = Path(__file__).resolve().parent
 QUICK = [
     "backbone=tiny",
-    "task.train_limit=120",
+    "task.train_limit=60",
     "task.eval_limit=40",
     "method.d=16",
     "federation.clients=3",

@@ -62,6 +62,7 @@ def test_every_example_belongs_to_one_client(
         more = ["partition.classes=3"]
     experiment = quick(
         f"task.name={task}",
+        "task.train_limit=120",
         f"partition.kind={kind}",
         "partition.min_examples=2",
         f"federation.clients={clients}",
@@ -193,7 +194,7 @@ def test_tagged_texts_are_partitioned_whole(quick: Quick, kind: str) -> None:
     experiment = quick("task.name=synthetic/entities", f"partition.kind={kind}")
     task = task_of(experiment)
     rows = partition(task, experiment)
-    assert_partition(rows, 120)
+    assert_partition(rows, 60)
     parts = [task.train.select(part) for part in rows]
     assert sum(len(tags) for part in parts for tags in part.labels) == sum(
         map(len, task.train.text)

@@ -57,7 +57,7 @@ def test_each_message_is_written_down(folder: NodeFolder, quick: Quick) -> None:
         age = datetime.now(UTC) - datetime.fromisoformat(line["time"])
         assert timedelta(0) <= age < timedelta(minutes=5)
     first, second, third = lines
-    assert first["numbers"] == {"client": 0, "examples": 40}
+    assert first["numbers"] == {"client": 0, "examples": 20}
     assert {"projection", "layout", "backbone"} <= first["content"].keys()
     assert second["content"] == {"vector": 4 * len(start)} and second["payload"] == 4 * len(start)
     assert second["numbers"].keys() == {"loss"} and third["numbers"].keys() == {"loss_sum"}

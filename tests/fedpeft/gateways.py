@@ -102,6 +102,14 @@ class Client:
     def address(self) -> tuple[str, int]:
         return "127.0.0.1", self.state.ports["public"]
 
+    def is_reachable(self) -> bool:
+        """Return whether the gateway accepts a connection."""
+        try:
+            socket.create_connection(self.address, PATIENCE).close()
+        except ConnectionRefusedError:
+            return False
+        return True
+
     @contextmanager
     def line(self, *alpn: str, timeout: float = PATIENCE) -> Iterator[ssl.SSLSocket]:
         """Open a TLS connection."""

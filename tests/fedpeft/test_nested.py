@@ -95,7 +95,7 @@ def test_a_small_client_trains_as_if_the_rest_of_z_were_constant(
     quick: Quick, settings: list[str], dp: bool
 ) -> None:
     """The oracle's gradients, norms and optimizer know only the numbers that the client holds."""
-    experiment = quick(*NESTED, *settings, "local.epochs=2")
+    experiment = quick(*NESTED, *settings, "local.epochs=2", "task.train_limit=120")
     runtime, when = runtime_of(experiment), When(0, 1, 1)
     texts = [runtime.train.select(np.arange(k, 120, 7)[: 8 + k]) for k in range(4)]
     start, clients = runtime.parameters.initial(0), list(range(4))

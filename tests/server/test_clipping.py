@@ -134,7 +134,7 @@ def test_one_of_ten_with_a_huge_vector_is_as_good_as_away(
     quick: Quick, federate: Federate, rounds: list[int]
 ) -> None:
     """In the first round too."""
-    experiment = quick(*SETTINGS)
+    experiment = quick(*SETTINGS, "task.train_limit=120")
     honest = federate(experiment, out="honest")
     attacked = federate(experiment, scaled(1e30), client=3, rounds=rounds, out="attacked")
     start, end = (load_file(f.path / "vector.safetensors")["vector"] for f in (honest, attacked))

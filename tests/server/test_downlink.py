@@ -207,7 +207,9 @@ def test_a_resumed_run_ends_in_the_same_bits(
 
 def test_topk_sends_later_what_it_left_out(quick: Quick, federate: Federate) -> None:
     """One client: the vector and what is unsent add up to all changes."""
-    experiment = quick("wire.up=topk0.1", "federation.clients=1", "federation.rounds=3")
+    experiment = quick(
+        "wire.up=topk0.1", "federation.clients=1", "federation.rounds=3", "task.train_limit=120"
+    )
     runtime, folder = runtime_of(experiment), federate(experiment)
     unsent = load_file(folder.path / "kept" / "unsent" / "client-00000.safetensors")
     assert sorted(unsent) == ["2/vector", "3/vector"]

@@ -123,12 +123,12 @@ def test_a_node_that_does_not_report_its_identity_is_refused(
 @pytest.mark.parametrize(
     ("spoil", "reason"),
     [
-        (without("client"), "client -1 with 40 examples does not belong here"),
+        (without("client"), "client -1 with 20 examples does not belong here"),
         (without("examples"), "client 1 with 0 examples does not belong here"),
         (saying(client="one"), "ValueError: client is str, expected int"),
         (saying(client=[1, 2]), "ValueError: client is list, expected int"),
-        (saying(client=3), "client 3 with 40 examples does not belong here"),
-        (saying(client=-1), "client -1 with 40 examples does not belong here"),
+        (saying(client=3), "client 3 with 20 examples does not belong here"),
+        (saying(client=-1), "client -1 with 20 examples does not belong here"),
         (saying(examples=0), "client 1 with 0 examples does not belong here"),
     ],
 )

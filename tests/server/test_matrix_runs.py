@@ -71,7 +71,9 @@ def test_a_whole_run_states_one_mechanism_and_trains_by_turns(
 
 def test_examples_and_clients_are_protected_together(quick: Quick, federate: Federate) -> None:
     """A client adds noise for its 3 turns, and the server for the whole run."""
-    experiment = quick(*settings("banded", "privacy.unit=both", noise="epsilon=6"))
+    experiment = quick(
+        *settings("banded", "privacy.unit=both", "task.train_limit=120", noise="epsilon=6")
+    )
     said = result_of(federate(experiment))["privacy"]
     assert 5.9 < said["example"]["epsilon"] <= 6 and 5.9 < said["client"]["epsilon"] <= 6
     assert (said["client"]["sampling"], said["client"]["steps"]) == ("turns", 1)

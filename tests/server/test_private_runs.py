@@ -55,8 +55,8 @@ def test_every_result_states_its_mechanism_for_each_unit(
         assert not each["releasable"]  # the noise is seeded
         assert 0 < each["delta"] < 1 / 3
     if said["example"]:
-        # 40 examples, 8 in a batch, 5 batches an epoch, 2 rounds.
-        assert (said["example"]["sampling_rate"], said["example"]["steps"]) == (0.2, 10)
+        # 20 examples, 8 in a batch, 2 whole batches an epoch, 2 rounds.
+        assert (said["example"]["sampling_rate"], said["example"]["steps"]) == (0.4, 4)
     if said["client"]:
         assert said["client"]["steps"] == 2
         assert said["client"]["sampling"] == ("none" if unit == "hidden" else "Poisson")
@@ -140,7 +140,7 @@ def test_an_interrupted_secure_run_is_charged_for_repeated_rounds(
         federate(experiment, interrupt, client=1, rounds=[2], out="again")
     again = federate(experiment, resume=True, out="again")
     steps = [result_of(f)["privacy"]["example"]["steps"] for f in (whole, again)]
-    assert steps == [10, 15]
+    assert steps == [4, 6]
     assert result_of(again)["epsilon"] > result_of(whole)["epsilon"]
 
 
@@ -272,7 +272,7 @@ def test_a_client_whose_ledger_went_back_is_refused(
     [line] = federate(experiment, resume=True).rounds()[2:3]
     [failed] = line["failed"]
     assert failed["client"] == 0
-    assert "went back from 10 steps to 5" in failed["reason"]
+    assert "went back from 4 steps to 2" in failed["reason"]
 
 
 def test_impossible_privacy_settings_create_no_folder(quick: Quick, tmp_path: Path) -> None:

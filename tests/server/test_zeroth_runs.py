@@ -169,7 +169,7 @@ def test_combined_slopes_lead_where_combined_vectors_lead(
 ) -> None:
     exact = ["engine.dtype=float64", "federation.rounds=3", *settings]
     slopes, vectors = (
-        vector_of(federate(quick(*COMBINED, *exact, down), out=down))
+        vector_of(federate(quick(*COMBINED, *exact, "task.train_limit=120", down), out=down))
         for down in ("wire.down=scalars", "wire.down=float64")
     )
     np.testing.assert_allclose(slopes, vectors, rtol=0, atol=1e-10)

@@ -11,7 +11,6 @@ from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
-import httpx
 import pytest
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node as ProtoNode
@@ -143,17 +142,11 @@ def test_message_of_a_killed_gateway_is_delivered_again(running: Linked) -> None
     assert running.link.claim(node.node_id) == [sent]
     before = running.supervisor.pids["gateway"]
     os.kill(before, signal.SIGKILL)
-    limit = time.monotonic() + PATIENCE
-    while True:
-        try:
-            with running.http() as client:
-                assert running.pull(node, client) == [sent]
-                running.confirm(node, client, sent)
-            break
-        except httpx.TransportError:
-            assert time.monotonic() < limit
-            time.sleep(0.2)
-    assert running.supervisor.pids["gateway"] != before
+    until(lambda: running.supervisor.pids.get("gateway") not in (None, before))
+    until(running.is_reachable)
+    with running.http() as client:
+        assert running.pull(node, client) == [sent]
+        running.confirm(node, client, sent)
 
 
 def test_disconnected_pull_takes_no_message(running: Linked) -> None:

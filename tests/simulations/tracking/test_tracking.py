@@ -3,18 +3,18 @@
 from __future__ import annotations
 
 import json
-import os
 import shutil
-import subprocess
 import sys
 import time
 from collections.abc import Callable
+from importlib.machinery import PathFinder
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
+from fedpeft.cli import main
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from server.checkpoints import Checkpoint
@@ -63,31 +63,28 @@ def test_tracking_does_not_change_the_digest(quick: Quick, tmp_path: Path) -> No
         quick("output.track=tensorbord")
 
 
-def test_a_missing_extra_is_named_before_anything_is_written(quick: Quick, tmp_path: Path) -> None:
-    """The subprocess cannot import mlflow."""
-    blocked = (
-        "import sys\n"
-        "from importlib.machinery import PathFinder\n"
-        "class Without(PathFinder):\n"
-        "    @classmethod\n"
-        "    def find_spec(cls, name, path=None, target=None):\n"
-        "        return None if name == 'mlflow' else super().find_spec(name, path, target)\n"
-        "sys.meta_path[sys.meta_path.index(PathFinder)] = Without\n"
-        "from fedpeft.cli import main\n"
-        "main(sys.argv[1:])\n"
-    )
+class WithoutMLflow(PathFinder):
+    """Finds every module on the path but mlflow."""
+
+    @classmethod
+    def find_spec(cls, name: str, path: Any = None, target: Any = None) -> Any:
+        return None if name == "mlflow" else super().find_spec(name, path, target)
+
+
+def test_a_missing_extra_is_named_before_anything_is_written(
+    quick: Quick,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    finders = [WithoutMLflow if each is PathFinder else each for each in sys.meta_path]
+    monkeypatch.setattr(sys, "meta_path", finders)
+    monkeypatch.delitem(sys.modules, "mlflow", raising=False)
     (tmp_path / "run.toml").write_text(quick("output.track=tensorboard,mlflow").to_toml())
-    (tmp_path / "mlflow").mkdir()  # a folder of that name is not the package
-    done = subprocess.run(
-        [sys.executable, "-c", blocked, "simulate", "run.toml", "--out", "out"],
-        capture_output=True,
-        text=True,
-        check=False,
-        cwd=tmp_path,
-        env={**os.environ, "HF_HUB_OFFLINE": "1"},
-    )
-    assert done.returncode == 2
-    assert done.stderr.splitlines()[-1] == (
+    with pytest.raises(SystemExit) as ended:
+        main(["simulate", str(tmp_path / "run.toml"), "--out", str(tmp_path / "out")])
+    assert ended.value.code == 2
+    assert capsys.readouterr().err.splitlines()[-1] == (
         "error: output.track = 'mlflow' needs MLflow: pip install -e '.[mlflow]' in the checkout"
     )
     assert not (tmp_path / "out").exists()
