@@ -21,8 +21,8 @@ from simulations.simulation import prepare
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
 Final = Callable[[Path], np.ndarray]
-STEPS = 5  # of a client in a round: 40 examples in batches of 8
-SLOW = ("task.train_limit=120", "devices.step_seconds=1", "devices.spread=1")
+STEPS = 3  # of 20 examples in batches of 8
+SLOW = ("devices.step_seconds=1", "devices.spread=1")
 
 
 def seconds(experiment: Experiment, clients: int = 3) -> list[float]:

@@ -39,7 +39,12 @@ ATTACKED = (
     *("wire.up=float16", "wire.head=eden0.2", "wire.down=bfloat16"),
     *("adversary.fraction=0.4", "adversary.attack=alie_optimal"),
 )
-UNEVEN = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
+UNEVEN = (
+    "task.train_limit=120",
+    "federation.clients=5",
+    "partition.kind=dirichlet",
+    "engine.cohort=2",
+)
 
 pytestmark = [
     pytest.mark.slow,
