@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import gc
 import importlib.util
 import os
@@ -45,12 +46,9 @@ def pytest_collection() -> Iterator[None]:
     finally:
         importlib.import_module("hypothesis")  # which would warn about generators made later
         gc.enable()
+        gc.set_threshold(20_000)  # a tenth of the time, as most objects of a test are short-lived
         gc.freeze()
-
-
-def pytest_sessionfinish() -> None:
-    """Give everything back to the garbage collector: libraries report what it leaves at the end."""
-    gc.unfreeze()
+        atexit.register(gc.unfreeze)  # or libraries report what is left
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:

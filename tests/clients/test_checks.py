@@ -98,7 +98,7 @@ def test_a_correct_node_passes_all_checks(keys: Path, tmp_path: Path) -> None:
     assert not any("clients.checks" in command_line(pid) for pid in descendants(os.getpid()))
 
 
-@pytest.mark.slow
+@pytest.mark.long
 def test_all_mistakes_are_reported_at_once(keys: Path, tmp_path: Path) -> None:
     settings = replace(table(tmp_path / "no.csv"), allow=("/no/such/backbone",))
     with pytest.raises(UserError) as refused:

@@ -114,6 +114,7 @@ def flowers(strategy: FedAvg, given: np.ndarray) -> np.ndarray:
 
 
 @pytest.mark.usefixtures("flower_run")
+@pytest.mark.parametrize("given", [0, 1], indirect=True)
 def test_krum_multikrum_and_bulyan_equal_flower(given: np.ndarray) -> None:
     names = {"arrayrecord_key": "a"}
     one = flowers(Krum(num_malicious_nodes=MALICIOUS, **names), given)

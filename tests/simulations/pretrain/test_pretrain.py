@@ -81,7 +81,10 @@ def test_a_denoiser_hides_about_a_third_and_learns_the_whole(folder: Path) -> No
 
 @pytest.mark.parametrize(
     ("kind", "loader"),
-    [("decoder", AutoModelForCausalLM), ("encoder-decoder", AutoModelForSeq2SeqLM)],
+    [
+        ("decoder", AutoModelForCausalLM),
+        pytest.param("encoder-decoder", AutoModelForSeq2SeqLM, marks=pytest.mark.long),
+    ],
 )
 def test_a_model_learns_and_transformers_loads_it(
     folder: Path, tmp_path: Path, kind: str, loader: type
