@@ -43,7 +43,7 @@ SECURE_REPLIES = {"query.prepare": PrepareReply, "train": TrainReply, "query.unm
 
 
 def values_of(replies: dict[str, Any]) -> list[Any]:
-    """Return each field of the replies with each extreme of its type; but every third one is long."""
+    """Return each field of the replies with each extreme of its type; two of three are long."""
     places = [(kind, reply, entry) for kind, reply in replies.items() for entry in fields(reply)]
     return [
         pytest.param(
