@@ -71,7 +71,7 @@ def compiled(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return made
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_kernel_entries_are_bit_identical_to_the_stream(
@@ -82,7 +82,7 @@ def test_kernel_entries_are_bit_identical_to_the_stream(
     assert torch.equal(actual[f"{case}/transposed"], expected)
 
 
-@pytest.mark.long
+@pytest.mark.slow
 @needs_triton
 @pytest.mark.parametrize("case", range(len(CASES)))
 def test_kernel_multiplies_in_both_directions_for_all_groups(
