@@ -95,7 +95,7 @@ def test_the_owner_sees_what_left_and_what_is_left(
         assert 0 < float(str(bar.get_attribute("value"))) < 1
         main = "document.querySelector('main').textContent"
         shown = browser.execute_script(f"return {main}")
-        assert "handshake" in shown and "examples = 40" in shown
+        assert "handshake" in shown and "examples = 20" in shown
         assert "vector 328 B, loss = 0." in shown and "synthetic/sentiment, slash" in shown
         assert "the node does not run" in shown
         browser.execute_script("window.here = true")

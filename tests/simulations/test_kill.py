@@ -113,6 +113,7 @@ def test_a_run_killed_in_the_middle_of_rounds_resumes_to_the_same_bits(
         f"federation.strategy={strategy}",
         "federation.fraction=0.67",
         "partition.kind=dirichlet",
+        "task.train_limit=120",
         *settings,
     )
     whole, _ = run(experiment, "whole")

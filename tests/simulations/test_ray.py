@@ -151,7 +151,12 @@ def test_an_actor_that_hangs_is_ended_after_its_round(ray: None) -> None:
 def test_a_run_whose_actor_is_killed_ends_in_the_same_vector(
     quick: Quick, run: Run, start_cli: Start, final_vector: Final, tmp_path: Path
 ) -> None:
-    uneven = ("federation.clients=5", "partition.kind=dirichlet", "engine.cohort=2")
+    uneven = (
+        "task.train_limit=120",
+        "federation.clients=5",
+        "partition.kind=dirichlet",
+        "engine.cohort=2",
+    )
     long = ("federation.rounds=6", "local.epochs=20", *uneven)
     on_ray = ("engine.kind=ray", "engine.workers=2")
     out = tmp_path / "ray"
