@@ -75,20 +75,22 @@ def test_a_run_stopped_by_sigterm_is_stopped_not_failed(
     ]
 
 
+@pytest.mark.parametrize("handled", [True, False])
 def test_a_run_that_is_ended_at_once_by_sigterm_is_stopped(
-    context: Context, tmp_path: Path
+    context: Context, tmp_path: Path, handled: bool
 ) -> None:
     """Flower's handler may end the process before an exception reaches the run."""
     script = f"""
 import os, signal
 from types import SimpleNamespace
 from server.deployed import opened
-signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
+if {handled}:
+    signal.signal(signal.SIGTERM, lambda *_: os._exit(7))
 with opened(SimpleNamespace(run_id=7, run_config={context(7).run_config!r})):
     os.kill(os.getpid(), signal.SIGTERM)
 """
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True)
-    assert done.returncode == 7, done.stderr
+    assert done.returncode == (7 if handled else -signal.SIGTERM), done.stderr
     assert read(tmp_path / "runs" / "trial" / "ended.json")["stopped"]
 
 

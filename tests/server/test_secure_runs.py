@@ -92,7 +92,9 @@ def test_losses_and_norms_are_known_as_means_only(quick: Quick, federate: Federa
 
 def test_updates_stay_near_those_without_masks(quick: Quick, federate: Federate) -> None:
     runs = [
-        federate(quick(*settings, "federation.clients=5", "local.epochs=2"), out=f"run{place}")
+        federate(
+            quick(*settings, "federation.clients=5", "task.train_limit=120"), out=f"run{place}"
+        )
         for place, settings in enumerate(([*SECURE, "wire.up=uniform8"], []))
     ]
     secure, plain = map(final, runs)
