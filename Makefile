@@ -22,7 +22,7 @@ test: .venv/.installed  ## Run the tests of every feature
 test-fast: .venv/.installed  ## Run the quick tests, to run all day
 	$(PYTEST) -n 2 -m "not long and not slow"
 
-test-all: test  ## Run all tests: also kills, deployments, browsers; record the groups that pass
+test-all: test gate  ## Run all tests: also kills, deployments, browsers; record the groups that pass
 	$(GROUPS_OF_TESTS) all
 
 test-changed: .venv/.installed  ## Run the groups of long tests that changes may have broken

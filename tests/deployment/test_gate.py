@@ -55,6 +55,7 @@ def test_kills_of_worker_superlink_and_server_app_do_not_change_the_bits(
     assert len(deployed.rounds("run")) == 1
     deployed.submit("run", SETTINGS, "--resume")
     result = deployed.finish("run")
+    assert deployed.logged("site0", "this process answers instead")
     assert [line["failed"] for line in deployed.rounds("run")] == [[], []]
     assert trained(deployed.folder / "run") == EVERYBODY
     expected = simulated(SETTINGS, tmp_path / "expected", EVERYBODY)

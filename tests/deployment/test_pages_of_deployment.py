@@ -58,6 +58,13 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
 
 
 @pytest.fixture(scope="module")
+def short(deployed: Deployment) -> str:
+    """Run two rounds; return the run's name."""
+    deployed.run("short", [*SETTINGS, "federation.rounds=2"])
+    return "short"
+
+
+@pytest.fixture(scope="module")
 def browser() -> Iterator[Chrome]:
     with chromium() as driver:
         yield driver
@@ -163,8 +170,9 @@ def test_a_run_is_started_from_the_page(page: Chrome, deployed: Deployment, tmp_
     assert json.loads((out / "result.json").read_text())["rounds"] == 2
 
 
-def test_the_numbers_of_nodes_are_the_servers(page: Chrome, deployed: Deployment) -> None:
-    deployed.run("short", [*SETTINGS, "federation.rounds=2"])
+def test_the_numbers_of_nodes_are_the_servers(
+    page: Chrome, deployed: Deployment, short: str
+) -> None:
     text = shown(page, f"{row('nodes', 'north')}.includes('short') && {row('nodes', 'north')}")
     status = json.loads(run("server", "status", "--state", str(deployed.state), "--json"))
     north = next(node for node in status["nodes"] if node["name"] == "north")
@@ -177,14 +185,15 @@ def test_the_numbers_of_nodes_are_the_servers(page: Chrome, deployed: Deployment
     shown(page, "location.pathname === '/watch/'")
 
 
-def test_bytes_at_a_node_are_those_that_the_server_counted(deployed: Deployment) -> None:
-    deployed.run("counted", [*SETTINGS, "federation.rounds=2"])
-    run_id = json.loads((deployed.state / "runs" / "counted" / "run.json").read_text())["run"]
+def test_bytes_at_a_node_are_those_that_the_server_counted(
+    deployed: Deployment, short: str
+) -> None:
+    run_id = json.loads((deployed.state / "runs" / short / "run.json").read_text())["run"]
     lines = [*recorded(NodeFolder(deployed.node("north")))]
     for number in (1, 2):
         [sent] = [
             line
-            for line in deployed.sent("counted")
+            for line in deployed.sent(short)
             if (line["kind"], line["round"], line["client"]) == ("train", number, 0)
         ]
         [kept] = [
