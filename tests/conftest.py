@@ -38,7 +38,7 @@ QUICK = [
 def pytest_collection() -> Iterator[None]:
     """Collect without the garbage collector, and leave what is collected out of its later work.
 
-    It would go through all imports and parameters again and again; Flower starts it for each array.
+    It would go through all imports and parameters again and again; Flower starts it for each reply.
     """
     gc.disable()
     try:

@@ -19,6 +19,8 @@ from xml.etree import ElementTree
 
 from closure import ROOT, closure
 
+from fedpeft.files import write_atomic
+
 PASSED = ROOT / ".ci" / "passed.toml"
 RESULTS = ROOT / "build" / "groups"
 _FOLDERS = ("fedpeft", "clients", "server", "simulations", "tests", "docs")
@@ -133,7 +135,7 @@ def write_passed(record: Mapping[str, Mapping[str, str | int]]) -> None:
     for name in sorted(record):
         entries = (f"{key} = {value!r}".replace("'", '"') for key, value in record[name].items())
         lines.append("\n".join([f"[{name}]", *entries, ""]))
-    PASSED.write_text("\n".join(lines), encoding="utf-8")
+    write_atomic(PASSED, "\n".join(lines))
 
 
 def run(group: Group) -> bool:

@@ -21,7 +21,7 @@ from simulations.loopback import Deployment
 from simulations.processes import kill
 
 pytestmark = pytest.mark.long
-ROUNDS, STEPS = 8, 200
+ROUNDS, STEPS = 5, 200
 SETTINGS = [*disturbed.SETTINGS, *disturbed.PRIVATE, f"federation.rounds={ROUNDS}"]
 SETTINGS += [f"local.steps={STEPS}", "federation.mode=async", "federation.buffer=1"]
 DIED = "--resume continues after its last round"

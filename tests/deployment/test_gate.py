@@ -13,6 +13,8 @@ from replay import simulated, trained
 from rosters import nodes_with_rosters
 from selenium.webdriver.support.ui import WebDriverWait
 
+from clients.folder import NodeFolder
+from fedpeft.privacy.ledger import read_ledger
 from server.remote.connection import find_connection
 from server.remote.page import page_address
 from simulations.loopback import PATIENCE, Deployment
@@ -27,6 +29,8 @@ SETTINGS = [
     "federation.rounds=2",
     "federation.secure=true",
     "wire.up=uniform8",
+    *disturbed.PRIVATE,
+    "privacy.reproducible=true",
 ]
 EVERYBODY = {(number, client) for number in (1, 2) for client in range(len(NODES))}
 
@@ -50,6 +54,7 @@ def test_kills_of_worker_superlink_and_server_app_do_not_change_the_bits(
         deployed.wait_for("server", "^ended by signal 9", logged["server"])
         gate.next(*NODES)
         gate.begun(2, *NODES)
+        gate.next("site0")  # it will send again what it has stored, the others train
         kill(pid_of(deployed, "server", "server.process"))
     deployed.finish("run", expect=1)
     assert len(deployed.rounds("run")) == 1
@@ -58,6 +63,8 @@ def test_kills_of_worker_superlink_and_server_app_do_not_change_the_bits(
     assert deployed.logged("site0", "this process answers instead")
     assert [line["failed"] for line in deployed.rounds("run")] == [[], []]
     assert trained(deployed.folder / "run") == EVERYBODY
+    ledgers = [read_ledger(NodeFolder(deployed.node(name)).ledger) for name in NODES]
+    assert [len(ledger.charges) for ledger in ledgers] == [2, 2, 2]
     expected = simulated(SETTINGS, tmp_path / "expected", EVERYBODY)
     assert result["digests"]["vector"] == expected
 

@@ -1,6 +1,6 @@
 """Kill parts of a real deployment during a round: the run still ends with the right result.
 
-Kills of worker and SuperLink are in test_gate.
+Kills of SuperLink and ServerApp: test_gate.
 
 The final vector is compared bit for bit with a simulation in which the same clients train. With
 secret noise, the privacy ledgers are compared instead. A training that waits at its gate keeps its
@@ -110,63 +110,35 @@ def test_a_node_that_loses_power_misses_only_that_round(
     assert result["digests"]["vector"] == without_north
 
 
-def test_killing_server_app_supernode_and_server_does_not_change_the_bits(
-    deployed: Deployment, undisturbed: str
+def test_killing_server_supernode_and_worker_does_not_change_the_bits(
+    deployed: Deployment, tmp_path: Path
 ) -> None:
-    with gates(deployed, "resumed", "north") as gate:
-        deployed.submit("resumed", SETTINGS)
-        gate.begun(1, "north")
-        gate.next("north")
-        gate.begun(2, "north")
-        kill(pid_of(deployed, "server", "server.process"))
+    """With slopes both ways; a node that has lost all of them gets those of every round."""
+    settings = [*SETTINGS, *SLOPES]
+    with gates(deployed, "resumed", *PARTS) as gate:
+        deployed.submit("resumed", settings)
+        gate.begun(1, *PARTS)
+        gate.next(*PARTS)
+        gate.begun(2, *PARTS)
         gone = seen(deployed)
+        kill(pid_of(deployed, "south", "clients.worker"))
         kill(pid_of(deployed, "north", "flower-supernode"))  # which comes back by itself
-    deployed.finish("resumed", expect=1)
-    # Let in again: the server takes it for online, and asks it in vain, for up to a minute.
-    deployed.wait_for("north", "^SuperNode ID", gone["north"])
-    assert deployed.logged("north", "exit code .*; restart", gone["north"])  # refused at first
-    assert DIED in deployed.output("run-resumed")
-    assert len(deployed.rounds("resumed")) == 1
-
-    with gates(deployed, "resumed", "north") as gate:
-        shutil.rmtree(deployed.node("north") / "attempts")  # so that it trains again
-        deployed.submit("resumed", SETTINGS, "--resume")
-        gate.begun(2, "north")
         deployed.signal("server", signal.SIGKILL)
         deployed.processes["server"].wait()
         deployed.start_server()
     deployed.finish("resumed", expect=1)
-    # The second time it says that the run died, or that its server did: whichever is seen first.
-    assert deployed.output("run-resumed").count("--resume continues after its last round") == 2
-
-    deployed.submit("resumed", SETTINGS, "--resume")
-    assert deployed.finish("resumed")["digests"]["vector"] == undisturbed
-    assert trained(deployed.folder / "resumed") == EVERYBODY
-    assert deployed.logged("north", "^ended by signal 9 .* restart")
-
-
-def test_slopes_both_ways_survive_server_app_worker_and_a_lost_reference(
-    deployed: Deployment, tmp_path: Path
-) -> None:
-    settings = [*SETTINGS, *SLOPES]
-    with gates(deployed, "slopes", *PARTS) as gate:
-        deployed.submit("slopes", settings)
-        gate.begun(1, *PARTS)
-        gate.next(*PARTS)
-        gate.begun(2, *PARTS)
-        kill(pid_of(deployed, "server", "server.process"))
-        kill(pid_of(deployed, "south", "clients.worker"))
-    deployed.finish("slopes", expect=1)
-    assert len(deployed.rounds("slopes")) == 1
-    with gates(deployed, "slopes", "north"):
-        for kept in (
-            "kept",
-            "attempts",
-        ):  # so that north needs the slopes of all rounds, and trains
+    # It says that the run died, or that its server did: whichever is seen first.
+    assert "--resume continues after its last round" in deployed.output("run-resumed")
+    assert len(deployed.rounds("resumed")) == 1
+    # The server takes north for online, and asks it in vain, for up to a minute.
+    deployed.wait_for("north", "^SuperNode ID", gone["north"])
+    assert deployed.logged("north", "^ended by signal 9 .* restart", gone["north"])
+    with gates(deployed, "resumed", "north"):
+        for kept in ("kept", "attempts"):  # so that north needs all slopes, and trains
             shutil.rmtree(deployed.node("north") / kept)
-    deployed.submit("slopes", settings, "--resume")
-    result = deployed.finish("slopes")
-    assert trained(deployed.folder / "slopes") == EVERYBODY
+    deployed.submit("resumed", settings, "--resume")
+    result = deployed.finish("resumed")
+    assert trained(deployed.folder / "resumed") == EVERYBODY
     assert result["digests"]["vector"] == simulated(settings, tmp_path / "run", EVERYBODY)
 
 

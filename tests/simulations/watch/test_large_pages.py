@@ -17,42 +17,51 @@ if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
 pytestmark = pytest.mark.long
-PAINT, UPDATE = 2000.0, 100.0  # milliseconds
+PAINT, UPDATE = 2000.0, 100.0  # milliseconds of the page's processor time
+_PATIENCE = 300.0  # seconds, on a machine of any speed
 
-# From the message to the end of the layout that it causes.
-_UPDATE = """
-  window.next = new Promise((done) => {
-    setTimeout(() => done(null), 15000);
-    new PerformanceObserver((list) => {
-      const [entry] = list.getEntriesByName("update");
-      if (!entry) return;
-      const begin = performance.now();
-      document.body.getBoundingClientRect();
-      done(entry.duration + performance.now() - begin);
-    }).observe({ type: "measure" });
-  });"""
-# With the data: after the first paint, and after the view was built.
-_PAINT = """
+# After the first paint, with the data, and after the view was built.
+_PAINTED = """
   const [paint] = performance.getEntriesByName("first-contentful-paint");
   const [start] = performance.getEntriesByName("start");
-  return paint && start ? Math.max(paint.startTime, start.startTime + start.duration) : null;"""
+  return Boolean(paint && start);"""
+# The layout that an update causes is part of the update.
+_UPDATED = """
+  document.body.getBoundingClientRect();
+  return performance.getEntriesByName("update").length > 0;"""
+
+
+def work(browser: Chrome) -> float:
+    """Return the milliseconds of processor time of the main thread since the page was asked for."""
+    metrics = browser.execute_cdp_cmd("Performance.getMetrics", {})["metrics"]
+    return next(1000 * metric["value"] for metric in metrics if metric["name"] == "ThreadTime")
+
+
+def until(browser: Chrome, script: str) -> None:
+    end = time.monotonic() + _PATIENCE
+    while not browser.execute_script(script):
+        assert time.monotonic() < end, script
+        time.sleep(0.05)
 
 
 def paint(browser: Chrome, address: str) -> float:
-    """Return the milliseconds from the request of a page to its first paint."""
-    browser.get(address)
-    end = time.monotonic() + 10
-    while not (found := browser.execute_script(_PAINT)):
-        assert time.monotonic() < end
-        time.sleep(0.05)
-    return float(found)
+    """Return the processor time from the request of a page to its first paint, best of three."""
+    browser.execute_cdp_cmd("Performance.enable", {"timeDomain": "threadTicks"})
+    times = []
+    for _ in range(3):
+        browser.get(address)
+        until(browser, _PAINTED)
+        times.append(work(browser))
+    return min(times)
 
 
 def update(browser: Chrome, run: Path, number: int) -> float:
-    """Add a round to a run; return the milliseconds that the page works on it."""
-    browser.execute_script(_UPDATE)
+    """Add a round to a run; return the processor time that the page works on it."""
+    browser.execute_script("performance.clearMeasures('update')")
+    before = work(browser)
     add_lines(run, line(number))
-    return float(browser.execute_async_script("window.next.then(arguments[0])"))
+    until(browser, _UPDATED)
+    return work(browser) - before
 
 
 def report(what: str, value: float) -> None:
@@ -62,41 +71,35 @@ def report(what: str, value: float) -> None:
 def test_ten_thousand_rounds(browser: Chrome, tmp_path: Path) -> None:
     set_screen(browser, 1280, "light")
     run = make_run(tmp_path / "long", 20_000, 10_000)
-    browser.set_script_timeout(20)
     with RunFolder(run).locked(), watching(run) as watch:
-        first = [paint(browser, watch.address) for _ in range(3)]
+        first = paint(browser, watch.address)
         updates = []
         for number in range(10_001, 10_006):
             updates.append(update(browser, run, number))
         text = browser.execute_script("return document.querySelector('.state').textContent")
         assert "10,005 of 20,000 rounds" in text
-    report("first paint of 10,000 rounds, ms", min(first))
+    report("first paint of 10,000 rounds, ms", first)
     report("update of 10,000 rounds, ms", min(updates))
-    assert min(first) < PAINT and min(updates) < UPDATE
+    assert first < PAINT and min(updates) < UPDATE
 
 
 def test_a_thousand_runs(browser: Chrome, tmp_path: Path) -> None:
     set_screen(browser, 1280, "light")
     for number in range(1000):
         make_run(tmp_path / f"run-{number}", 20, 20 if number % 20 else 3)
-    browser.set_script_timeout(30)
     with watching(tmp_path) as watch:
-        first = [paint(browser, watch.address) for _ in range(3)]
-        rows = "return document.querySelectorAll('tbody tr[data-state]').length"
-        end = time.monotonic() + 20
-        while browser.execute_script(rows) < 1000:
-            assert time.monotonic() < end
-            time.sleep(0.1)
+        first = paint(browser, watch.address)
+        until(browser, "return document.querySelectorAll('tbody tr[data-state]').length === 1000")
         updates = []
         for number in (4, 5, 6):
             updates.append(update(browser, tmp_path / "run-20", number))
         before, start = watch.seconds(), time.monotonic()
         time.sleep(10)
         share = (watch.seconds() - before) / (time.monotonic() - start)
-    report("first paint of 1,000 runs, ms", min(first))
+    report("first paint of 1,000 runs, ms", first)
     report("update of 1,000 runs, ms", min(updates))
     report("server's share of a core, list of 1,000 runs, %", 100 * share)
-    assert min(first) < PAINT and min(updates) < UPDATE
+    assert first < PAINT and min(updates) < UPDATE
 
 
 def test_watching_a_run_costs_less_than_a_hundredth_of_a_core(
