@@ -1,4 +1,4 @@
-"""Sums under masks and private examples at four real nodes; three of them have to stay.
+"""Sums under masks and private examples at five real nodes; four of them have to stay.
 
 A server that dies before unmasking: test_gate.
 """
@@ -20,7 +20,7 @@ from fedpeft.privacy.ledger import read_ledger
 from simulations.loopback import Deployment, until
 
 pytestmark = pytest.mark.long
-NODES = {f"site{k}": k for k in range(4)}
+NODES = {f"site{k}": k for k in range(5)}
 WAIT = 240  # seconds for a node that does not answer a question about keys
 SETTINGS = [
     "backbone=tiny",
@@ -28,8 +28,8 @@ SETTINGS = [
     "task.train_limit=100",
     "task.eval_limit=20",
     "federation.secure=true",
-    "federation.clients=4",
-    "federation.min_success=3",
+    "federation.clients=5",
+    "federation.min_success=4",
     f"federation.node_wait={WAIT}",
     "wire.up=uniform4",
     "wire.down=eden8",
@@ -47,7 +47,7 @@ EVERYBODY = {(number, client) for number in (1, 2, 3) for client in NODES.values
 
 @pytest.fixture(scope="module")
 def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
-    """Start a server and four nodes, whose rosters have all of their keys."""
+    """Start a server and five nodes, whose rosters have all of their keys."""
     with nodes_with_rosters(tmp_path_factory.mktemp("secure"), [*NODES]) as made:
         yield made
 
@@ -80,20 +80,20 @@ def test_a_node_killed_before_unmasking_is_in_the_sum_and_comes_back(
     with gates(deployed, "killed", "site0") as gate:
         deployed.submit("killed", settings)
         gate.begun(1, "site0")
-        wait_for_updates(deployed, "killed", 3)  # those of the others
-        deployed.kill_tree("site3")
+        wait_for_updates(deployed, "killed", 4)  # those of the others
+        deployed.kill_tree("site4")
         gate.next("site0")
-        gate.begun(2, "site0")  # without site3
+        gate.begun(2, "site0")  # without site4
         gone = seen(deployed)
-        deployed.start("site3", *node_up(deployed, "site3", NODES["site3"]))
+        deployed.start("site4", *node_up(deployed, "site4", NODES["site4"]))
         deployed.wait_for("server", "Activated node_id", gone["server"])
     result = deployed.finish("killed")
-    assert took_part(deployed, "killed") == [4, 3, 4]
+    assert took_part(deployed, "killed") == [5, 4, 5]
     first, second, third = (line["failed"] for line in deployed.rounds("killed"))
-    assert not first and not third and {failure["client"] for failure in second} <= {3}
-    expected = simulated(settings, tmp_path / "run", EVERYBODY - {(2, 3)})
+    assert not first and not third and {failure["client"] for failure in second} <= {4}
+    expected = simulated(settings, tmp_path / "run", EVERYBODY - {(2, 4)})
     assert result["digests"]["vector"] == expected
-    assert charges(deployed) == [3, 3, 3, 2]
+    assert charges(deployed) == [3, 3, 3, 3, 2]
     nodes = json.loads((deployed.state / "runs" / "killed" / "roster.json").read_text())["nodes"]
     for name, client in NODES.items():
         ledger = read_ledger(NodeFolder(deployed.node(name)).ledger).charges
@@ -110,13 +110,13 @@ def test_a_node_whose_roster_differs_refuses_and_spends_nothing(deployed: Deploy
         result = deployed.run("refused", [*SETTINGS, "federation.rounds=1"])
     finally:
         known.write_text(whole)
-    assert result["rounds"] == 1 and took_part(deployed, "refused") == [3]
-    reason = "1 of 4 clients of the round are not in this node's roster"
+    assert result["rounds"] == 1 and took_part(deployed, "refused") == [4]
+    reason = "1 of 5 clients of the round are not in this node's roster"
     [failure] = deployed.rounds("refused")[0]["failed"]
     assert failure["client"] == 1 and reason in failure["reason"]
     assert deployed.logged("site1", reason, before["site1"])
     spent_now = [now - then for now, then in zip(charges(deployed), paid, strict=True)]
-    assert spent_now == [1, 0, 1, 1]
+    assert spent_now == [1, 0, 1, 1, 1]
 
 
 def test_secrets_are_in_private_files_and_in_no_log(deployed: Deployment) -> None:
@@ -131,5 +131,5 @@ def test_secrets_are_in_private_files_and_in_no_log(deployed: Deployment) -> Non
             if latest := run["latest"]:  # not where a node refused to prepare
                 secrets += [latest["key_seed"], latest["mask_seed"], latest["own_share"]]
                 secrets += latest["held"].values()
-    assert len(secrets) > 4 * 3 * 3 and sum(map(len, logs)) > 1000
+    assert len(secrets) > 5 * 3 * 3 and sum(map(len, logs)) > 1000
     assert not [secret for secret in secrets for log in logs if secret in log]
