@@ -116,7 +116,7 @@ def digest(group: Group) -> str:
     total = hashlib.sha256()
     python = f"{sys.version_info.major}.{sys.version_info.minor}"
     versions = [f"{name} {version(name)}" for name in _VERSIONS]
-    for line in (f"python {python}", *versions, *group.tests, str(group.processes)):
+    for line in (f"python {python}", *versions, *group.tests, group.spread, str(group.processes)):
         total.update(f"{line}\n".encode())
     for path in sorted((group.covered | uncovered() | {ROOT / "pyproject.toml"}) & tracked()):
         content = hashlib.sha256(path.read_bytes()).hexdigest()

@@ -32,6 +32,8 @@ SETTINGS = [
     "output.plots=false",
 ]
 PRIVATE = ["privacy.unit=example", "privacy.noise_multiplier=1"]
+#: What the command of a run says whose ServerApp was killed.
+DIED = "stopped: the server app died; the same command with --resume continues after its last round"
 Seen = dict[str, int]
 
 

@@ -17,7 +17,7 @@ from ledgerwatch import LedgerWatch, steps_held, steps_reported
 
 from clients.folder import NodeFolder
 from fedpeft.privacy.ledger import read_ledger
-from simulations.loopback import Deployment
+from simulations.loopback import Deployment, until
 from simulations.processes import kill
 
 pytestmark = pytest.mark.long
@@ -104,7 +104,8 @@ def test_an_asynchronous_run_survives_kills_of_server_app_and_server(deployed: D
             assert len(deployed.rounds("app")) == 3
 
             deployed.submit("app", SETTINGS, "--resume")
-            gate.next("north")  # before south has played all rounds
+            gate.next("north")
+            until(lambda: replies(deployed, "app")[0], "north's reply, before the last rounds")
         result = deployed.finish("app")
     watch.check()
     assert [(line["clients"], line["failed"]) for line in deployed.rounds("app")] == [
@@ -135,7 +136,8 @@ def test_a_node_killed_during_an_asynchronous_run_trains_again(deployed: Deploym
             deployed.wait_for("north", "^SuperNode ID", gone)
             gate.next("south")  # north is asked again in the next round
             deployed.wait_for("north", "^train, round", gone)
-            gate.next("north")  # before south has played all rounds
+            gate.next("north")
+            until(lambda: replies(deployed, "node")[0], "north's reply, before the last rounds")
         result = deployed.finish("node")
     watch.check()
     failed = [failure for line in deployed.rounds("node") for failure in line["failed"]]

@@ -1,4 +1,4 @@
-"""One deployment in every `.ci/run`: start, kills, resume, sums under masks, the server's page."""
+"""One deployment in every `.ci/run`: kills, resume, private sums under masks, the server's page."""
 
 from __future__ import annotations
 
@@ -54,9 +54,10 @@ def test_kills_of_worker_superlink_and_server_app_do_not_change_the_bits(
         deployed.wait_for("server", "^ended by signal 9", logged["server"])
         gate.next(*NODES)
         gate.begun(2, *NODES)
-        gate.next("site0")  # it will send again what it has stored, the others train
+        gate.next("site0")  # which has stored its reply, and charged it
         kill(pid_of(deployed, "server", "server.process"))
     deployed.finish("run", expect=1)
+    assert disturbed.DIED in deployed.output("run-run")
     assert len(deployed.rounds("run")) == 1
     deployed.submit("run", SETTINGS, "--resume")
     result = deployed.finish("run")

@@ -41,11 +41,10 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 def test_slow_senders_are_disconnected_in_time(running: Running) -> None:
     """Handshakes, heads and bodies at one byte a second, and connections that say nothing."""
     limits = Limits()
-
-    preface = h2.connection.H2Connection()
-    preface.initiate_connection()
+    connection = h2.connection.H2Connection()
+    connection.initiate_connection()
     frame = b"\x00\x10\x00\x01\x04\x00\x00\x00\x01"  # its start: 4 KB of headers of stream 1
-    #: Name: how to connect, what comes at once, what comes each second, the limit.
+    # Name: how to connect, what comes at once, what comes each second, the limit.
     cases: dict[str, tuple[Callable[[], socket.socket], bytes, bytes, float]] = {
         # The start of a ClientHello of 512 bytes.
         "handshake": (running.tcp, b"\x16\x03\x01\x02\x00\x01\x00", b"\x00", limits.handshake),
@@ -55,7 +54,7 @@ def test_slow_senders_are_disconnected_in_time(running: Running) -> None:
         "preface": (lambda: running.tls("h2"), b"PRI * HTTP/2.0\r\n", b"", limits.request),
         "frame": (
             lambda: running.tls("h2"),
-            preface.data_to_send() + frame,
+            connection.data_to_send() + frame,
             b"\x00",
             limits.request,
         ),
