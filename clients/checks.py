@@ -236,7 +236,9 @@ def main() -> None:
 
     Write the mistakes to the standard output, as a list in JSON.
     """
-    settings = NodeSettings.of(json.load(sys.stdin))
+    if not (given := sys.stdin.read()):
+        return  # the node was ended before it could send them
+    settings = NodeSettings.of(json.loads(given))
     with contextlib.redirect_stdout(sys.stderr):  # libraries may print
         checks: list[Callable[[], object]] = [partial(check_data, settings)]
         # This package makes "tiny" itself: no file of it can be missing, and PyTorch starts slowly.

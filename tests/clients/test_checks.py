@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import io
 import json
 import os
 import socket
@@ -32,6 +33,7 @@ from clients.checks import (
     check_key,
     check_roster,
     check_superlink,
+    main,
 )
 from clients.described import require_described
 from clients.errors import Refusal
@@ -344,3 +346,12 @@ def test_torch_is_not_imported_for_the_tiny_backbone(tmp_path: Path) -> None:
         stdout=subprocess.PIPE,
     )
     assert (done.returncode, done.stdout) == (0, "[]")
+
+
+def test_a_process_whose_node_has_ended_says_nothing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """A signal can end the node when it has started the process, before it sends the settings."""
+    monkeypatch.setattr("sys.stdin", io.StringIO())
+    main()
+    assert capsys.readouterr() == ("", "")
