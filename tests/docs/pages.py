@@ -95,6 +95,8 @@ class Reader:
                 env=_environment(),
                 stdout=output,
                 stderr=subprocess.STDOUT,
+                # A shell starts what runs in its background with SIGINT ignored, and bash keeps it.
+                preexec_fn=lambda: signal.signal(signal.SIGINT, signal.SIG_DFL),
             )
         try:
             end = time.monotonic() + PATIENCE
