@@ -93,6 +93,20 @@ def test_the_noise_of_a_round_is_new_for_each_preparation(ten: Federation) -> No
     assert len(seeds) == 2
 
 
+@pytest.mark.parametrize("norm", [0.0, -0.5, np.inf, np.nan])
+def test_a_clip_norm_must_be_positive_and_finite(ten: Federation, norm: float) -> None:
+    request = Request(round=1, clip_norm=norm, max_weight=1e6)
+    with pytest.raises(ClientError, match=r"the clip norm or the largest weight .* out of range"):
+        Masked.read(ten.data[0], request)
+
+
+@pytest.mark.parametrize("weight", [0.0, 0.5, np.inf, np.nan])
+def test_the_largest_weight_is_at_least_that_of_the_client(ten: Federation, weight: float) -> None:
+    request = Request(round=1, clip_norm=1.0, max_weight=weight)
+    with pytest.raises(ClientError, match=r"the clip norm or the largest weight .* out of range"):
+        Masked.read(ten.data[0], request)
+
+
 @pytest.mark.parametrize(("norm", "weight"), [(2.0, 1.0), (1.0, 5.0)])
 def test_noise_is_for_the_clip_and_weight_of_the_experiment(
     quick: Quick, tmp_path: Path, norm: float, weight: float

@@ -61,6 +61,7 @@ def test_each_message_is_written_down(folder: NodeFolder, quick: Quick) -> None:
     assert {"projection", "layout", "backbone"} <= first["content"].keys()
     assert second["content"] == {"vector": 4 * len(start)} and second["payload"] == 4 * len(start)
     assert second["numbers"].keys() == {"loss"} and third["numbers"].keys() == {"loss_sum"}
+    assert first["payload"] == 0
     about = read_object(folder.experiments / f"{second['label']}.json")
     assert Experiment.load(about["toml"]).digest == experiment.digest
     assert folder.messages.stat().st_mode & 0o777 == 0o600
