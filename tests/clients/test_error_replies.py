@@ -10,7 +10,7 @@ from flwr.app import Context, Message, RecordDict
 from messaging import arriving, handshake_request
 
 from clients.app import answering_errors, app
-from clients.errors import SENDABLE, ClientError, Refusal
+from clients.errors import SENDABLE, ClientError, DataError, Refusal, reading
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from server.flower import from_wire, give_id, new_run, to_wire
@@ -107,3 +107,11 @@ def test_an_error_in_reading_a_file_is_sent_without_its_text(
 def test_other_errors_are_logged_without_their_text(caplog: pytest.LogCaptureFixture) -> None:
     reply = answer_raising(ValueError(TEXT))
     assert caplog.messages == [reply.error.reason]
+
+
+def test_an_exit_of_flower_passes_where_rows_are_read() -> None:
+    """Flower ends the process so at SIGTERM; an exit with a text may hold data."""
+    with pytest.raises(SystemExit), reading(limited=False):
+        raise SystemExit(0)
+    with pytest.raises(DataError), reading(limited=False):
+        raise SystemExit("a row")
