@@ -33,13 +33,14 @@ from clients.kept import keep_personal
 from clients.masking import reveal
 from clients.memory import kept_experiment, recall, remember
 from clients.preparation import introduce, prepare
-from clients.reference import held
+from clients.reference import held, held_start
 from clients.rules import require_open, require_rules
 from fedpeft import training
 from fedpeft.nested import fixed_numbers
 from fedpeft.privacy.ledger import Attempt
 from fedpeft.profiling import phase
 from fedpeft.randomness import When
+from fedpeft.starting import encode_moments, moments_of
 from fedpeft.version import __version__
 from fedpeft.wire.formats import encode
 from fedpeft.wire.messages import (
@@ -107,6 +108,7 @@ def handshake(message: Message, context: Context) -> Message:
         reference=held(data),
         peer=peer,
         weights=data.runtime.held,
+        start=held_start(data),
         **digests,
     )
     return _reply(reply, message)
@@ -182,6 +184,8 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
     if not charged:
         return []
     assignments = [assignment for assignment, _ in charged]
+    if not assignments[0].round:
+        return [_moments_reply(assignment) for assignment in assignments]
     runtime, experiment = assignments[0].data.rows.runtime, assignments[0].experiment
     clients = [assignment.client for assignment in assignments]
     trained = training.train_cohort(
@@ -205,6 +209,14 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
         update = assignment.encode(hidden, slopes, float(loss))
         replies.append(_trained_reply(assignment, update, float(loss), int(steps), protection))
     return replies
+
+
+def _moments_reply(assignment: Assignment) -> Message:
+    """Return the reply with the moments of a client's features, for a head that starts from sums."""
+    data = assignment.data
+    moments = moments_of(data.rows.runtime.model, assignment.start, data.training)
+    code = encode_moments(data.runtime, data.client, moments)
+    return _reply(TrainReply(vector=code), assignment.message)
 
 
 def _trained_reply(

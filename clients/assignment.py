@@ -12,7 +12,7 @@ from clients.errors import ClientError
 from clients.kept import completed, keep, kept
 from clients.masking import Masking
 from clients.memory import recall
-from clients.reference import follow, has_reference
+from clients.reference import follow, has_reference, start_head
 from fedpeft import sums
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import is_small
@@ -88,6 +88,15 @@ class Masked:
         return KeptNoise(self.masking.noise_seed)
 
 
+def _received(data: LocalData, request: Request, trains: bool) -> np.ndarray:
+    """Return the shared part [S] of the task vector that a request asks to train or evaluate."""
+    number, head = request.round, start_head(data, request.start)
+    if trains and has_reference(data):
+        return follow(data, number, request.vector, request.reference, head)
+    small = is_small(data.runtime.experiment, data.client)
+    return decode_down(data.runtime, number, request.vector, small, head)
+
+
 @dataclass(frozen=True)
 class Assignment:
     """The work that one message asks of one client.
@@ -95,7 +104,7 @@ class Assignment:
     Attributes:
         message: as it arrived.
         data: the client's data.
-        round: number of the round.
+        round: number of the round; 0 asks for the moments of the client's features.
         start: task vector [P], with the client's personal parameters.
         attempt: the training at a deployed node, which may be repeated; None in a simulation.
         masking: how the update is masked, if only sums of updates may be known.
@@ -119,17 +128,16 @@ class Assignment:
         request = from_fields(Request, message.content.get(RECORD))
         data = recall(context, request.label)
         number, trains = request.round, message.metadata.message_type == MessageType.TRAIN
-        rounds = data.runtime.experiment.federation.rounds
-        if not trains <= number <= rounds:
-            raise ClientError(f"round {number}: expected {int(trains)} to {rounds}")
-        if trains and has_reference(data):
-            shared = follow(data, number, request.vector, request.reference)
-        else:
-            small = is_small(data.runtime.experiment, data.client)
-            shared = decode_down(data.runtime, number, request.vector, small)
+        experiment = data.runtime.experiment
+        first, rounds = trains and experiment.head.start != "sums", experiment.federation.rounds
+        if not first <= number <= rounds:
+            raise ClientError(f"round {number}: expected {int(first)} to {rounds}")
+        if trains and not number:
+            return cls(message, data, 0, data.runtime.parameters.initial(experiment.seed), attempt)
+        shared = _received(data, request, trains)
         start = completed(data, shared, number - 1 if trains else number)
         masking = None
-        if trains and data.runtime.experiment.federation.secure:
+        if trains and experiment.federation.secure:
             masking = Masked.read(data, request)
         return cls(message, data, number, start, attempt, masking)
 

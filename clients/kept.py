@@ -5,6 +5,7 @@
   sent.
 - ``unsent``: what ``topk`` left out of the client's changes so far.
 - ``reference``: the vector that a downlink of steps continues from, see ``clients/reference.py``.
+- ``start``: the head that the run starts from, if the seed does not give it.
 
 Those of the last two rounds are kept, so that a repeated round starts from the same values.
 """
@@ -19,7 +20,7 @@ from clients.data import LocalData
 from clients.errors import ClientError
 from fedpeft.files import PRIVATE, keep_newest, write_together
 
-What = Literal["personal", "unsent", "reference"]
+What = Literal["personal", "unsent", "reference", "start"]
 Arrays = dict[str, np.ndarray]
 
 _KEPT = 2  # rounds

@@ -105,6 +105,11 @@ def _check_family(
             _check_likelihood(experiment, info)
         else:
             require_tools(info.metric)
+        if experiment.head.start == "sums":
+            raise UserError(
+                f"head.start = 'sums': task '{info.name}' writes text, without a head that could "
+                f"start from sums; expected head.start = 'random'"
+            )
     elif family.reads_last and experiment.representation == "cls" and info.kind != "tags":
         raise UserError(
             f"representation = 'cls': the first token of a {shape.family} backbone does not see "

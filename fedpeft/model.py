@@ -126,15 +126,18 @@ class TaskModel:
         states, batch = self._encoder.run(modifications, batch, self.first_block)
         return states.to(self.dtype), batch
 
+    def representations(self, modifications: Sequence[Modification], batch: Batch) -> Tensor:
+        """Return what the head reads: [N, width], or for tags of every token, [N, T, width]."""
+        if batch.states is not None and self._keeps_representations:
+            return batch.states[:, 0]
+        return self._read(*self.hidden_states(modifications, batch))
+
     def outputs(self, realised: Realised, batch: Batch) -> Tensor:
         """Return the head's outputs for a batch ordered in the G groups of ``realised``.
 
         Logits [N, C] or scores [N, 1]; for tags logits of every token, [N, T, C].
         """
-        if batch.states is not None and self._keeps_representations:
-            read = batch.states[:, 0]
-        else:
-            read = self._read(*self.hidden_states(realised.modifications, batch))
+        read = self.representations(realised.modifications, batch)
         groups, classes, width = realised.head_weight.shape
         grouped = read.reshape(groups, -1, width)
         scores = grouped @ realised.head_weight.transpose(1, 2) + realised.head_bias[:, None]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -80,6 +80,13 @@ class TaskParameters:
         draw = generator(seed, "init")
         parameters = {**self.method.initial(draw), **self.head.initial(draw)}
         return self.layout.pack(parameters).astype(self.numpy_dtype, copy=False)
+
+    def with_head(self, seed: int, head: Mapping[str, np.ndarray]) -> np.ndarray:
+        """Return the shared part [S] of the initial task vector with other values of the head."""
+        vector, first = self.initial_shared(seed), self.shared.size - self.shared.head_size
+        numbers = [head[name].reshape(-1) for name, _ in self.layout.entries if name in head]
+        vector[first:] = np.concatenate(numbers)
+        return vector
 
     def initial_shared(self, seed: int) -> np.ndarray:
         """Return the part of the initial task vector that is sent, [S]."""

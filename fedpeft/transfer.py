@@ -5,8 +5,9 @@ A number format sends a vector itself. The other codecs send a change:
 - up, the difference to the vector that the client received. That is the vector as decoded at both
   sides, so the error of the downlink is no part of what a client reports, and the server adds the
   changes to its own exact vector;
-- down, ``eden`` sends the difference to the initial vector, which every site makes from the seed.
-  Nothing is remembered between rounds: a client that missed some decodes all the same;
+- down, ``eden`` sends the difference to the origin, the vector that the run starts from. Every site
+  makes it from the seed, except for a head that starts from sums, which each client gets once. A
+  client that missed rounds decodes all the same;
 - down, ``delta`` sends the difference to the *reference*, the vector that clients hold since the
   round before. The next step corrects the errors of this one, so one bit per number suffices.
   ``server/downlink.py`` and ``clients/reference.py`` let clients catch up that missed rounds.
@@ -53,25 +54,37 @@ from fedpeft.zeroth import replay
 _EVALUATED = "eden8"
 
 
-def encode_down(runtime: Runtime, number: int, vector: np.ndarray, small: bool = False) -> bytes:
+def encode_down(
+    runtime: Runtime,
+    number: int,
+    vector: np.ndarray,
+    small: bool = False,
+    head: np.ndarray | None = None,
+) -> bytes:
     """Return the bytes of the server's task vector [S] in round ``number``.
 
-    If ``wire.down`` sends steps, the difference to the initial vector at 8 bits; see
-    ``encode_step``.
+    If ``wire.down`` sends steps, the difference to the origin at 8 bits; see ``encode_step``.
 
     Args:
         runtime: of the run.
         number: of the round.
         vector: the server's.
         small: whether they are for clients that hold only a prefix of z.
+        head: of the origin, see ``origin_of``.
     """
     codec, held = _down(runtime), _held(runtime, small)
     if codec in formats.FORMATS:
         return formats.encode(vector[held], codec)
-    return _encode(vector[held], _initial(runtime)[held], codec, _draw(runtime, "down", number))
+    return _encode(vector[held], origin_of(runtime, head)[held], codec, _draw(runtime, "down", number))
 
 
-def decode_down(runtime: Runtime, number: int, data: bytes, small: bool = False) -> np.ndarray:
+def decode_down(
+    runtime: Runtime,
+    number: int,
+    data: bytes,
+    small: bool = False,
+    head: np.ndarray | None = None,
+) -> np.ndarray:
     """Return the task vector [S] that clients receive; ``data`` is not trusted.
 
     Raises:
@@ -80,7 +93,7 @@ def decode_down(runtime: Runtime, number: int, data: bytes, small: bool = False)
     codec, parameters = _down(runtime), runtime.parameters
     if codec in formats.FORMATS and not small:  # the initial vector of `full` takes a while
         return formats.decode(data, codec, parameters.shared.size, parameters.numpy_dtype)
-    held, whole = _held(runtime, small), _initial(runtime)
+    held, whole = _held(runtime, small), origin_of(runtime, head)
     if codec in formats.FORMATS:
         whole[held] = formats.decode(data, codec, len(whole[held]), parameters.numpy_dtype)
     else:
@@ -220,8 +233,22 @@ def _replayed(runtime: Runtime, number: int, start: np.ndarray, data: bytes) -> 
     return formats.finite(replay(experiment.local, when, start, measured), str(start.dtype))
 
 
-def _initial(runtime: Runtime) -> np.ndarray:
-    return runtime.parameters.initial_shared(runtime.experiment.seed)
+def origin_of(runtime: Runtime, head: np.ndarray | None = None) -> np.ndarray:
+    """Return the vector [S] that a run starts from.
+
+    Args:
+        runtime: of the run.
+        head: numbers of a head that starts from sums; None = all numbers follow from the seed.
+    """
+    origin = runtime.parameters.initial_shared(runtime.experiment.seed)
+    if head is not None:
+        origin[len(origin) - len(head) :] = head
+    return origin
+
+
+def refers_to_origin(runtime: Runtime) -> bool:
+    """Return whether clients need the origin to decode what they are sent."""
+    return runtime.experiment.wire.down not in formats.FORMATS
 
 
 def _draw_up(runtime: Runtime, part: slice, number: int, client: int) -> np.random.Generator:

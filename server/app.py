@@ -38,6 +38,7 @@ from server.result import describe_result
 from server.roster import read_roster, write_roster
 from server.run import Run
 from server.runfolder import RunFolder
+from server.start import begin, started
 from server.state import ServerState
 from server.training import Trained, silent_nodes, train, without_budget
 from server.unheard import unheard
@@ -56,7 +57,7 @@ def main(grid: Grid, context: Context) -> None:
         pin_identity(folder, runtime)
         clock = grid if isinstance(grid, Clock) else RealClock()
         run = Run(grid, runtime, folder, run_name(folder), clock)
-        state = start(run)
+        state = begin(run, start(run))
         while state.round < run.experiment.federation.rounds and not state.ended:
             state = play_round(run, state)
         finish(run, state)
@@ -127,7 +128,7 @@ def play_round(run: Run, state: ServerState) -> ServerState:
         return replace(state, ended=failed[min(failed)].text)
 
     vector, memory, learned = aggregate(run, state, trained)
-    measured = measure(run, number, vector, participants, ledger)
+    measured = measure(run, number, vector, state.memory, participants, ledger)
     statements += [spent for update in updates.values() for spent in update.statements]
     statements += unheard(run.experiment, number, silent_nodes(run, state, trained))
     privacy = so_far(state.privacy, statements)
@@ -147,7 +148,7 @@ def play_round(run: Run, state: ServerState) -> ServerState:
         "epsilon": privacy["epsilon"],
         "privacy": privacy["privacy"],
     }
-    memory |= trained.memory | (central.state() if central else {})
+    memory |= trained.memory | (central.state() if central else {}) | started(state.memory)
     after = replace(
         state,
         round=number,
@@ -194,7 +195,9 @@ def finish(run: Run, state: ServerState) -> None:
         )
     last, ledger = folder.rounds()[-1], ByteLedger()
     if last["metrics"] is None:
-        last |= measure(run, state.round, state.vector, state.participants, ledger, last=True)
+        last |= measure(
+            run, state.round, state.vector, state.memory, state.participants, ledger, last=True
+        )
         # As a part of the next round: if this run is resumed, its lines are dropped.
         folder.save_bytes(ledger.lines(state.round + 1))
     folder.report("finished", state.round, 1, 1)

@@ -10,9 +10,7 @@ from flwr.app import Message
 from fedpeft.wire.messages import RECORD, payload_bytes
 from server.flower import message_bytes
 from server.records import (
-    KINDS,
     WAYS,
-    BothWays,
     ByteLine,
     Kind,
     RunBytes,
@@ -20,6 +18,8 @@ from server.records import (
     Way,
     Wire,
     WireLine,
+    kinds_of,
+    no_bytes,
     of_kind,
 )
 
@@ -93,11 +93,21 @@ class ByteLedger:
             yield ("handshake", clients[node], way), sizes
 
 
+def bytes_of(lines: Iterable[ByteLine]) -> RunBytes:
+    """Return the bytes of lines of bytes.jsonl."""
+    total = _nothing()
+    for line in lines:
+        for way in WAYS:
+            if way in line:
+                _add(of_kind(total, line["kind"])[way], line[way])
+    return total
+
+
 def total_bytes(sizes: Iterable[RunBytes]) -> RunBytes:
     """Return the sum of the bytes of all rounds."""
     total, on_wire = _nothing(), []
     for each in sizes:
-        for kind in KINDS:
+        for kind in kinds_of(each):
             for way in WAYS:
                 _add(of_kind(total, kind)[way], of_kind(each, kind)[way])
         if wire := each.get("wire"):  # rounds of fedpeft 0.1 have none
@@ -115,11 +125,7 @@ def _sum(wires: Iterable[Wire]) -> Wire:
 
 
 def _nothing() -> RunBytes:
-    return {**_no_ways(), "evaluate": _no_ways(), "handshake": _no_ways(), "wire": None}
-
-
-def _no_ways() -> BothWays:
-    return {"down": _zero(), "up": _zero()}
+    return {**no_bytes(), "evaluate": no_bytes(), "handshake": no_bytes(), "wire": None}
 
 
 def _zero() -> Sizes:

@@ -24,6 +24,8 @@ if TYPE_CHECKING:
 
 CHECKPOINT = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
+#: Name of the numbers of a head that started from sums.
+START = "start.head"
 #: Name of the noise of past rounds: whoever knows it can remove it from later task vectors.
 PAST = "privacy.past"
 
@@ -58,7 +60,9 @@ def check_finite(
 
     advice = "federation.max_update_norm limits what a client can add"
     try:
-        decode_down(runtime, number, encode_down(runtime, number, vector))
+        head = memory.get(START)
+        code = encode_down(runtime, number, vector, head=head)
+        decode_down(runtime, number, code, head=head)
     except ValueError as error:
         codec = runtime.experiment.wire.down
         raise RunFailed(

@@ -1,7 +1,8 @@
 """The downlink of training: the server's vector, or the steps since a client's last round.
 
 With a ``delta`` downlink all clients that took part in the last round hold the same *reference*,
-and get one step from there, see ``fedpeft.transfer``. The server keeps the last steps, as many as
+and get one step from there, see ``fedpeft.transfer``. The first reference is
+the origin, the vector that the run starts from. The server keeps the last steps, as many as
 are shorter than a vector: a client that missed rounds gets all steps since its reference, or the
 whole vector if that is shorter. A reference is named by a digest of all steps to it. A client names
 the one it holds in the handshake; after that, it holds the one of the last round it answered.
@@ -20,10 +21,19 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from fedpeft.runtime import Runtime
-from fedpeft.transfer import decode_down, decode_step, encode_down, encode_slopes, encode_step
+from fedpeft.transfer import (
+    decode_down,
+    decode_step,
+    encode_down,
+    encode_slopes,
+    encode_step,
+    origin_of,
+    refers_to_origin,
+)
 from fedpeft.wire import formats, slopes
 from fedpeft.wire.codecs import continues
 from fedpeft.wire.messages import INITIAL_REFERENCE, next_reference
+from server.checkpoints import START
 
 _VECTOR, _STEPS, _NAMES = "reference", "reference_steps", "reference_names"
 _NEXT = "next_step"  # combined slopes, encoded
@@ -83,10 +93,11 @@ def broadcast(
     """
     codec = runtime.experiment.wire.down
     if not continues(codec):
-        prefix = _vector(runtime, number, vector, True) if runtime.experiment.nested.d else None
-        return replace(_vector(runtime, number, vector, False), prefix=prefix)
+        head, nested = memory.get(START), runtime.experiment.nested.d
+        prefix = _vector(runtime, number, vector, True, head) if nested else None
+        return replace(_vector(runtime, number, vector, False, head), prefix=prefix)
     steps, names = [], [INITIAL_REFERENCE]
-    reference = runtime.parameters.initial_shared(runtime.experiment.seed)
+    reference = origin_of(runtime, memory.get(START))
     if _VECTOR in memory:
         reference = memory[_VECTOR]
         steps = [step.tobytes() for step in memory[_STEPS]]
@@ -104,9 +115,18 @@ def broadcast(
     return Broadcast(received, whole, [*steps, step][-kept:], [*names, name][-kept - 1 :])
 
 
-def _vector(runtime: Runtime, number: int, vector: np.ndarray, small: bool) -> Broadcast:
-    whole = encode_down(runtime, number, vector, small)
-    return Broadcast(decode_down(runtime, number, whole, small), whole)
+def _vector(
+    runtime: Runtime, number: int, vector: np.ndarray, small: bool, head: np.ndarray | None
+) -> Broadcast:
+    whole = encode_down(runtime, number, vector, small, head)
+    return Broadcast(decode_down(runtime, number, whole, small, head), whole)
+
+
+def start_of(runtime: Runtime, memory: Mapping[str, np.ndarray]) -> bytes:
+    """Return the bytes of the head that a run starts from, if clients need them; else b""."""
+    if START not in memory or not refers_to_origin(runtime):
+        return b""
+    return formats.encode(memory[START], str(memory[START].dtype))
 
 
 def take_slopes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import math
+from collections.abc import Mapping
 
 import numpy as np
 from flwr.app import Message
@@ -16,8 +17,10 @@ from fedpeft.tasks.text_metrics import generates
 from fedpeft.training import evaluate
 from fedpeft.transfer import encode_down
 from fedpeft.wire.formats import decode
-from fedpeft.wire.messages import RECORD, EvaluateReply, from_fields
+from fedpeft.wire.messages import RECORD, EvaluateReply, from_fields, start_name
 from server.byte_ledger import ByteLedger
+from server.checkpoints import START
+from server.downlink import start_of
 from server.exchange import check_replies
 from server.participants import Participants
 from server.records import Measured
@@ -31,6 +34,7 @@ def measure(
     run: Run,
     number: int,
     vector: np.ndarray,
+    memory: Mapping[str, np.ndarray],
     participants: Participants,
     ledger: ByteLedger,
     last: bool = False,
@@ -41,6 +45,7 @@ def measure(
         run: the run.
         number: of the round, from 1.
         vector: the task vector [P].
+        memory: arrays of the checkpoint.
         participants: their clients evaluate if ``federation.evaluation`` is "clients".
         ledger: counts the bytes of the round.
         last: whether the run ends with this round, which is then evaluated in any case.
@@ -50,7 +55,9 @@ def measure(
     if not last and number % experiment.output.eval_every:
         return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None}
     if experiment.federation.evaluation == "clients":
-        statistics, loss_sum = measure_at_clients(run, number, vector, participants, ledger)
+        statistics, loss_sum = measure_at_clients(
+            run, number, vector, memory, participants, ledger
+        )
         extra = metrics.unsummable_scores(info.kind)
     else:
         run.folder.report("evaluate", number, 0, 1)
@@ -77,6 +84,7 @@ def measure_at_clients(
     run: Run,
     number: int,
     vector: np.ndarray,
+    memory: Mapping[str, np.ndarray],
     participants: Participants,
     ledger: ByteLedger,
 ) -> tuple[np.ndarray, float]:
@@ -87,11 +95,13 @@ def measure_at_clients(
     """
     info = run.runtime.info
     clients = participants.join(participants.to_evaluate(number), ledger, number)
+    head, start = memory.get(START), start_of(run.runtime, memory)
     sent = {
-        client: encode_down(run.runtime, number, vector, is_small(run.experiment, client))
+        client: encode_down(run.runtime, number, vector, is_small(run.experiment, client), head)
         for client in clients
     }
-    replies, failed = run.ask("evaluate", number, sent, clients, ledger)
+    replies, failed = run.ask("evaluate", number, sent, clients, ledger, start=start)
+    participants.hold(replies, start=start_name(start))
     participants.hear("evaluate", number, clients, failed)
     task = run.experiment.task
     longest = task.max_target if info.kind == "text" else task.max_length

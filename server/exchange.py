@@ -18,6 +18,7 @@ from server.clock import Clock, RealClock
 from server.records import Kind
 
 _TYPES = {
+    "start": "train",
     "train": "train",
     "evaluate": "evaluate",
     "handshake": "query.handshake",

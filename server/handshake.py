@@ -99,6 +99,7 @@ class Report:
         unknown: whether the node needs the experiment.
         reference: name of the vector that the client holds.
         peer: how the client introduces itself to the others, for sums under masks.
+        start: name of the start that the client holds.
         weights: form in which the node holds the frozen weights.
     """
 
@@ -109,6 +110,7 @@ class Report:
     reference: bytes = INITIAL_REFERENCE
     peer: bytes = b""
     weights: str = "float32"
+    start: bytes = b""
 
 
 def read_report(reply: Message) -> Report:
@@ -132,6 +134,7 @@ def read_report(reply: Message) -> Report:
         sent.reference,
         sent.peer,
         sent.weights,
+        sent.start,
     )
 
 

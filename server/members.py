@@ -80,10 +80,10 @@ class Members:
             return np.array(sorted(self.clients), dtype=np.int64)
         return np.arange(self.experiment.federation.clients)
 
-    def hold(self, clients: Iterable[int], reference: bytes) -> None:
-        """Note that these clients hold the vector with this name, as they have answered it."""
+    def hold(self, clients: Iterable[int], **names: bytes) -> None:
+        """Note that these clients hold what they have answered: a ``reference``, a ``start``."""
         for client in clients:
-            self.clients[client] = replace(self.clients[client], reference=reference)
+            self.clients[client] = replace(self.clients[client], **names)
 
     def forget(self, clients: Iterable[int]) -> None:
         """Repeat the handshake with these clients before their next round."""
@@ -239,7 +239,9 @@ class Members:
         if self.experiment.federation.secure:
             self._check_introduction(node_id, client, report.peer)
         shown = name if deployed else ""
-        self.clients[client] = Node(node_id, examples, shown, report.reference, report.peer)
+        self.clients[client] = Node(
+            node_id, examples, shown, report.reference, report.peer, report.start
+        )
         self.numbers[node_id] = client
         return client
 

@@ -26,6 +26,7 @@ class Node:
         examples: number of its training examples.
         name: under which it is registered; empty in a simulation.
         reference: name of the vector that its client holds, see ``server/downlink.py``.
+        start: name of the start that it holds, see ``fedpeft.wire.messages.Request``.
         peer: how it introduces itself to the other clients, for sums under masks.
     """
 
@@ -34,6 +35,7 @@ class Node:
     name: str = ""
     reference: bytes = INITIAL_REFERENCE
     peer: bytes = b""
+    start: bytes = b""
 
 
 @runtime_checkable

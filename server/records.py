@@ -7,9 +7,9 @@ from __future__ import annotations
 
 from typing import Any, Literal, NotRequired, TypedDict
 
-Kind = Literal["train", "evaluate", "handshake", "prepare", "unmask"]
+Kind = Literal["start", "train", "evaluate", "handshake", "prepare", "unmask"]
 Way = Literal["up", "down"]
-KINDS: tuple[Kind, ...] = ("train", "evaluate", "handshake")
+KINDS: tuple[Kind, ...] = ("train", "evaluate", "handshake", "start")
 WAYS: tuple[Way, ...] = ("up", "down")
 
 
@@ -37,11 +37,13 @@ class Wire(TypedDict):
 class RunBytes(BothWays):
     """Bytes of one or all rounds; ``down`` and ``up`` are those of training.
 
-    ``wire`` is of all messages, handshakes and polling together; None in a simulation.
+    ``start`` are those of sums before the first round, missing if there are none; ``wire`` is of
+    all messages, handshakes and polling together; None in a simulation.
     """
 
     evaluate: BothWays
     handshake: BothWays
+    start: NotRequired[BothWays]
     wire: Wire | None
 
 
@@ -147,4 +149,16 @@ class WireLine(TypedDict):
 
 def of_kind(sizes: RunBytes, kind: Kind) -> BothWays:
     """Return the bytes of one kind of message; those of a sum under masks belong to training."""
+    if kind == "start":
+        return sizes.setdefault("start", no_bytes())
     return sizes[kind] if kind in ("evaluate", "handshake") else sizes
+
+
+def kinds_of(sizes: RunBytes) -> list[Kind]:
+    """Return the kinds of messages whose bytes are counted."""
+    return [kind for kind in KINDS if kind != "start" or "start" in sizes]
+
+
+def no_bytes() -> BothWays:
+    """Return a count of no bytes."""
+    return {"down": {"payload": 0, "message": 0}, "up": {"payload": 0, "message": 0}}

@@ -13,7 +13,7 @@ from fedpeft.runtime import Runtime
 from fedpeft.transfer import codec_of_head, size_up
 from fedpeft.vectorfile import vector_digest
 from fedpeft.wire.codecs import encoded_size
-from server.byte_ledger import total_bytes
+from server.byte_ledger import bytes_of, total_bytes
 from server.checkpoints import Checkpoint
 from server.records import ResultBytes, RoundLine, RunBytes
 from server.runfolder import RunFolder
@@ -39,6 +39,7 @@ def describe_result(
     """
     experiment, layout, rounds = runtime.experiment, runtime.parameters.shared, folder.rounds()
     replies = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
+    begun = bytes_of(line for line in folder.sent() if not line["round"])
     updates = [up for up in replies if up["payload"]]  # an error reply has none
     # Clients that hold only a prefix of z send less.
     payload = round(np.mean([up["payload"] for up in updates] or [size_up(runtime)]))
@@ -46,7 +47,7 @@ def describe_result(
     if (codec := codec_of_head(runtime)) != experiment.wire.up:
         head = encoded_size(layout.head_size, codec)
     sizes: ResultBytes = {
-        **total_bytes([*(line["bytes"] for line in rounds), after]),
+        **total_bytes([begun, *(line["bytes"] for line in rounds), after]),
         "per_client_round_up": {
             "payload": payload,
             "message": round(np.mean([up["message"] for up in updates] or [0])),
@@ -61,6 +62,7 @@ def describe_result(
         "metric": runtime.info.metric,
         "score": last["score"],
         "metrics": last["metrics"],
+        "start": folder.started(),
         "rounds": state.round,
         "clients": experiment.federation.clients,
         "cohort": int(folder.pinned().get("cohort", 1)),  # bits of a simulation depend on it

@@ -11,7 +11,7 @@ from flwr.serverapp import Grid
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import Runtime
 from fedpeft.wire.failures import Failure
-from fedpeft.wire.messages import Request, label
+from fedpeft.wire.messages import Request, label, start_name
 from server.byte_ledger import ByteLedger
 from server.clock import Clock, RealClock
 from server.exchange import Patience, exchange
@@ -43,6 +43,7 @@ class Run:
         clients: Mapping[int, Node],
         ledger: ByteLedger,
         reference: bytes = b"",
+        start: bytes = b"",
     ) -> tuple[dict[int, Message], dict[int, Failure]]:
         """Send a task vector to clients; return replies and failures, by client.
 
@@ -53,13 +54,19 @@ class Run:
             clients: client -> its node.
             ledger: counts the bytes of the round.
             reference: name of the vector, see ``server/downlink.py``.
+            start: see ``server.downlink.start_of``; sent to those that do not hold it.
         """
         name = label(self.runtime.digest, self.name)
+        known = start_name(start)
         return exchange(
             self.grid,
             kind,
             lambda client: Request(
-                vector=vectors[client], round=number, label=name, reference=reference
+                vector=vectors[client],
+                round=number,
+                label=name,
+                reference=reference,
+                start=known if clients[client].start == known else known + start,
             ),
             {client: node.node_id for client, node in clients.items()},
             ledger,
@@ -71,7 +78,7 @@ class Run:
     def patience(self, kind: Kind) -> Patience:
         """Return how long to wait for replies: training has a deadline, and clients in reserve."""
         federation = self.experiment.federation
-        if kind != "train":
+        if kind not in ("start", "train"):
             return Patience(federation.timeout)
         reserve = federation.over_selection > 1
         enough = self.experiment.clients_per_round if reserve else None

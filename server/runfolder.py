@@ -29,8 +29,9 @@ from server.checkpoints import (
     rewind,
     write_checkpoint,
 )
-from server.records import ByteLine, RoundLine, WireLine
+from server.records import ByteLine, Measured, RoundLine, WireLine
 
+START = "start.json"  # the score before the first round, and who made it
 ROUNDS = "rounds.jsonl"
 BYTES = "bytes.jsonl"
 PROGRESS = "progress.json"
@@ -150,7 +151,7 @@ class RunFolder:
             checkpoint, settings = read_checkpoint(path)
             self._check_settings(path, settings)
         for name in (ROUNDS, BYTES, REFUSED):
-            self._keep_rounds(name, checkpoint.round if checkpoint else 0)
+            self._keep_rounds(name, checkpoint.round if checkpoint else -1)
         return checkpoint
 
     def save_round(
@@ -159,6 +160,12 @@ class RunFolder:
         """Write a finished round: its lines, then the checkpoint that makes them count."""
         self.save_bytes(sent)
         append_lines(self.path / ROUNDS, [json.dumps(line, allow_nan=False)])
+        settings = (self.path / EXPERIMENT).read_text(encoding="utf-8")
+        write_checkpoint(self.path, state, settings)
+
+    def save_start(self, sent: Sequence[ByteLine | WireLine], state: Checkpoint) -> None:
+        """Write the state that round 1 starts from: its bytes, then the checkpoint of round 0."""
+        self.save_bytes(sent)
         settings = (self.path / EXPERIMENT).read_text(encoding="utf-8")
         write_checkpoint(self.path, state, settings)
 
@@ -183,6 +190,15 @@ class RunFolder:
     def rounds(self) -> list[RoundLine]:
         """Return the lines of rounds.jsonl without an incomplete last line."""
         return _whole_lines(self.path / ROUNDS)
+
+    def save_start_score(self, measured: Measured) -> None:
+        """Write the score before the first round."""
+        write_json(self.path / START, measured)
+
+    def started(self) -> Measured | None:
+        """Return the score before the first round; None if it was not measured."""
+        path = self.path / START
+        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
 
     def finish(self, result: dict[str, Any], vector: np.ndarray, about: dict[str, Any]) -> None:
         """Write the final task vector with its description ``about``, and the result."""

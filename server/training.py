@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping, Sequence, Sized
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -16,10 +16,10 @@ from fedpeft.experiment.robust import needed
 from fedpeft.nested import is_small
 from fedpeft.randomness import generator
 from fedpeft.wire.failures import Failure, FailureKind
-from fedpeft.wire.messages import RECORD, TrainReply, from_fields
+from fedpeft.wire.messages import RECORD, TrainReply, from_fields, start_name
 from server.asynchronous import Collector
 from server.byte_ledger import ByteLedger
-from server.downlink import Broadcast, broadcast
+from server.downlink import Broadcast, broadcast, start_of
 from server.exchange import check_replies
 from server.nodes import Node
 from server.records import FailedClient, Outcome
@@ -122,8 +122,9 @@ def _whole_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
     sent = broadcast(run.runtime, state.memory, number, state.vector)
     sent_to = {client: sent.to(small=is_small(run.experiment, client)) for client in sampled}
     vectors = {client: sent_to[client].payload(node.reference) for client, node in sampled.items()}
-    replies, failed = run.ask("train", number, vectors, sampled, ledger, sent.name)
-    state.participants.hold(replies, sent.name)
+    start = start_of(run.runtime, state.memory)
+    replies, failed = run.ask("train", number, vectors, sampled, ledger, sent.name, start)
+    state.participants.hold(replies, reference=sent.name, start=start_name(start))
     state.participants.hear("train", number, sampled, failed)
     limit = max_norm(federation, state.vector.size, state.participants.deployed)
 
@@ -152,7 +153,7 @@ def _summed_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
         return Trained(sent, sampled, {}, secure.failed, {CLIP_NORM: np.array([clip_norm])})
     vectors = {client: sent.payload(node.reference) for client, node in members.items()}
     replies, _ = secure.train(vectors, sent.name)
-    state.participants.hold(replies, sent.name)
+    state.participants.hold(replies, reference=sent.name)
     state.participants.hear("train", number, sampled, secure.failed)
 
     def check(client: int, reply: Message) -> tuple[Masked, list[dict[str, Any]]]:
@@ -257,7 +258,7 @@ def sample(pool: np.ndarray, seed: int, number: int, count: int) -> list[int]:
 
 
 def require_enough(
-    run: Run, number: int, updates: Mapping[int, Update], failed: Mapping[int, Failure], asked: int
+    run: Run, number: int, updates: Sized, failed: Mapping[int, Failure], asked: int
 ) -> None:
     """Raise RunFailed if a round has too few valid updates to go on.
 

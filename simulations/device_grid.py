@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
+from math import ceil
 
 import numpy as np
 from flwr.app import Error, Message, MessageType
@@ -126,6 +127,8 @@ class DeviceGrid(WrappedGrid):
             trained = from_fields(TrainReply, reply.content.get(RECORD))
             examples = self._examples[client]
             steps = trained.steps or expected_steps(self._experiment.local, examples)
+            if not number:  # one forward pass over the examples: a third of an epoch
+                steps = ceil(examples / self._experiment.local.batch_size / 3)
         device = device_of(self._experiment, client)
         received, sent = (train_reply_bytes(vector_bytes(each), 0) for each in (request, reply))
         return _Arrival(self._now + device.seconds(steps, received, sent), client, reply)

@@ -28,6 +28,7 @@ from fedpeft.experiment.contradictions import (
     in_head,
     in_privacy,
     in_rank,
+    in_start,
     in_task,
 )
 from fedpeft.experiment.devices import DevicesSection, in_devices
@@ -62,6 +63,13 @@ OPERATIONAL = {
     "output.plots",
     "output.track",
 }
+
+
+#: Settings that were added later, with the values that runs had before. These values are no part of
+#: a digest, so stored runs keep theirs.
+ADDED = {"head.start": "random"}
+#: Settings that decide nothing unless another one has a value.
+_ONLY_WITH = {"head.sums": ("head.start", "sums"), "head.moments": ("head.start", "sums")}
 
 
 class Experiment(Section):
@@ -119,6 +127,7 @@ class Experiment(Section):
             *in_task(self.task),
             *in_text(self.task, self.head, self.adversary),
             *in_head(self.head),
+            *in_start(self.head, self.federation, self.privacy, self.adversary),
             *in_engine(self.engine, self.method),
             *in_privacy(self.privacy, self.federation, self.clients_per_round),
             *in_rank(self.privacy, self.method),
@@ -285,4 +294,11 @@ def _deciding(experiment: Experiment) -> dict[str, Any]:
     for name, value in experiment.model_dump().items():
         section = value.items() if isinstance(value, dict) else [("", value)]
         settings |= {f"{name}.{key}".rstrip("."): setting for key, setting in section}
-    return {key: value for key, value in settings.items() if key not in OPERATIONAL}
+    return {key: value for key, value in settings.items() if _decides(key, value, settings)}
+
+
+def _decides(key: str, value: Any, settings: Mapping[str, Any]) -> bool:
+    if key in OPERATIONAL or (key in ADDED and value == ADDED[key]):
+        return False
+    other, needed = _ONLY_WITH.get(key, (key, value))
+    return bool(settings[other] == needed)

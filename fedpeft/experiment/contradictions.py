@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from fedpeft.experiment.adversary import AdversarySection
 from fedpeft.experiment.federation import FederationSection
 from fedpeft.experiment.privacy import PrivacySection
+from fedpeft.experiment.robust import ROBUST
 from fedpeft.experiment.settings import EngineSection, HeadSection, TaskSection
 from fedpeft.methods import method_class
 from fedpeft.methods.settings import MethodSettings
+from fedpeft.vector import HEAD
 
 #: Strategies that use only the mean of the clients' updates, to which the noise is added.
 MEAN_BASED = ("fedavg", "fedavgm", "fedadam", "fedyogi", "fedadagrad")
@@ -57,6 +60,32 @@ def in_head(head: HeadSection) -> Iterator[str]:
         )
     if head.d and head.rank:
         yield f"head.rank = {head.rank}: has no effect with head.d = {head.d}; leave one out"
+
+
+def in_start(
+    head: HeadSection,
+    federation: FederationSection,
+    privacy: PrivacySection,
+    adversary: AdversarySection,
+) -> Iterator[str]:
+    """Yield one line for each setting with which clients send no sums of their features."""
+    if head.start != "sums":
+        return
+    because = {
+        f"privacy.unit = '{privacy.unit}'": privacy.unit != "none",
+        "federation.secure = true": federation.secure,
+        f"federation.strategy = '{federation.strategy}'": federation.strategy in ROBUST,
+        f"federation.mode = '{federation.mode}'": federation.mode == "async",
+        f"federation.personal = '{','.join(federation.personal)}'": _keeps_head(federation),
+        f"adversary.fraction = {adversary.fraction:g}": adversary.fraction > 0,
+        f"head.kind = '{head.kind}'": head.kind != "linear",
+    }
+    for setting in (setting for setting, holds in because.items() if holds):
+        yield f"head.start = 'sums': not with {setting}; expected head.start = 'random'"
+
+
+def _keeps_head(federation: FederationSection) -> bool:
+    return any(f"{name}.".startswith(HEAD) for name in federation.personal)
 
 
 def in_engine(engine: EngineSection, method: MethodSettings) -> Iterator[str]:

@@ -19,6 +19,8 @@ Weights = Literal["float32", "bfloat16", "int8", "int4"]
 #: Names of codecs, see ``fedpeft.wire.codecs``.
 Up = Annotated[str, AfterValidator(check_up)]
 HeadCodec = Annotated[str, AfterValidator(lambda name: name and check_codec(name, "eden"))]
+Sums = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden"))]
+Moments = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden", others=["none"]))]
 Down = Annotated[str, AfterValidator(check_down)]
 
 
@@ -168,6 +170,21 @@ class HeadSection(Section):
         None,
         description="add fixed weights made of the class names by the frozen backbone, times a "
         "trained number; default: true with rank or d from 100 named classes on",
+    )
+    start: Literal["random", "sums"] = Field(
+        "random",
+        description="random (drawn from the seed) | sums (in closed form from sums over the "
+        "clients' features, which the clients of the first round send before it)",
+    )
+    sums: Sums = Field(
+        "eden8",
+        description="start = 'sums': sums of the features of each class: a number format | "
+        "eden0.02 ... eden8",
+    )
+    moments: Moments = Field(
+        "eden1",
+        description="start = 'sums': their second moments: none | a number format | eden0.02 ... "
+        "eden8",
     )
 
 

@@ -12,12 +12,14 @@ from torch.nn import functional
 
 from fedpeft.batches.batch import Batch
 from fedpeft.batches.encoded import IGNORED
+from fedpeft.heads.closed import Fit
 from fedpeft.projection import Projection
 from fedpeft.projection.operators import Operator
 from fedpeft.tasks.base import Kind
 from fedpeft.vector import HEAD
 
 BIAS = f"{HEAD}bias"
+Parameters = dict[str, np.ndarray]
 
 
 class Weights(ABC):
@@ -38,6 +40,15 @@ class Weights(ABC):
     @abstractmethod
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the initial parameters."""
+
+    @abstractmethod
+    def nearest(self, weight: np.ndarray, root: np.ndarray) -> tuple[Parameters, np.ndarray]:
+        """Return the parameters of the weights W that are nearest to ``weight``, and W.
+
+        Args:
+            weight: [C, width].
+            root: [width, width], symmetric and positive; the distance is |(W - weight) root|.
+        """
 
     def projections(self) -> list[Projection]:
         """Return the fixed projections that ``realise`` needs."""
@@ -73,6 +84,11 @@ class Head:
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the initial parameters; the bias is 0."""
         return {**self.weights.initial(generator), BIAS: np.zeros(self.classes)}
+
+    def nearest(self, fit: Fit) -> Parameters:
+        """Return the parameters of the head whose outputs are nearest to those of ``fit``."""
+        parameters, weight = self.weights.nearest(fit.weight, fit.root)
+        return {**parameters, BIAS: fit.bias(weight)}
 
     def projections(self) -> list[Projection]:
         """Return the fixed projections of the weights."""

@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from fedpeft.heads.base import Weights
+from fedpeft.heads.base import Parameters, Weights
 from fedpeft.projection.operators import Operator
 from fedpeft.vector import HEAD
 
@@ -24,6 +24,10 @@ class Full(Weights):
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Draw weights from N(0, 0.02)."""
         return {f"{HEAD}weight": generator.normal(0, STD, (self.classes, self.width))}
+
+    def nearest(self, weight: np.ndarray, root: np.ndarray) -> tuple[Parameters, np.ndarray]:
+        """Return the weights themselves."""
+        return {f"{HEAD}weight": weight}, weight
 
     def realise(
         self,

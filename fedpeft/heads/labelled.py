@@ -7,7 +7,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from fedpeft.heads.base import Weights
+from fedpeft.heads.base import Parameters, Weights
 from fedpeft.projection import Projection
 from fedpeft.projection.operators import Operator
 from fedpeft.vector import HEAD
@@ -37,6 +37,11 @@ class Labelled(Weights):
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Return the other head's initial parameters; s is 1."""
         return {**self.rest.initial(generator), f"{HEAD}scale": np.ones(1)}
+
+    def nearest(self, weight: np.ndarray, root: np.ndarray) -> tuple[Parameters, np.ndarray]:
+        """Return the other head's parameters, and s = 0: E is not known where there is no data."""
+        parameters, weight = self.rest.nearest(weight, root)
+        return {**parameters, f"{HEAD}scale": np.zeros(1)}, weight
 
     def projections(self) -> list[Projection]:
         """Return the other head's projections."""

@@ -11,7 +11,7 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 from torch import Tensor
 
-from fedpeft.heads.base import Head, Weights
+from fedpeft.heads.base import Head, Parameters, Weights
 from fedpeft.projection.operators import Operator
 from fedpeft.tasks.base import Kind
 
@@ -26,6 +26,10 @@ class _Nothing(Weights):
     def initial(self, generator: np.random.Generator) -> dict[str, np.ndarray]:
         """Return no parameters."""
         return {}
+
+    def nearest(self, weight: np.ndarray, root: np.ndarray) -> tuple[Parameters, np.ndarray]:
+        """Return no parameters, and weights without outputs."""
+        return {}, np.zeros((0, self.width))
 
     def realise(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from fedpeft.errors import UserError
-from fedpeft.heads.base import Weights
+from fedpeft.heads.base import Parameters, Weights
 from fedpeft.projection.operators import Operator
 from fedpeft.vector import HEAD
 
@@ -41,6 +41,16 @@ class LowRank(Weights):
             f"{HEAD}a": np.zeros((self.classes, self.rank)),
             f"{HEAD}b": generator.normal(0, 1 / sqrt(self.width), (self.rank, self.width)),
         }
+
+    def nearest(self, weight: np.ndarray, root: np.ndarray) -> tuple[Parameters, np.ndarray]:
+        """Return the best approximation of rank r (Eckart and Young 1936), evenly split."""
+        left, values, right = np.linalg.svd(weight @ root, full_matrices=False)
+        kept = min(self.rank, len(values))
+        scales = np.sqrt(values[:kept])
+        a, b = np.zeros((self.classes, self.rank)), np.zeros((self.rank, self.width))
+        a[:, :kept] = left[:, :kept] * scales
+        b[:kept] = np.linalg.solve(root, (scales[:, None] * right[:kept]).T).T
+        return {f"{HEAD}a": a, f"{HEAD}b": b}, a @ b
 
     def realise(
         self,

@@ -9,7 +9,7 @@ import numpy as np
 from torch import Tensor
 
 from fedpeft.errors import UserError
-from fedpeft.heads.base import Weights
+from fedpeft.heads.base import Parameters, Weights
 from fedpeft.heads.full import STD
 from fedpeft.projection import Projection
 from fedpeft.projection.operators import Operator
@@ -44,6 +44,14 @@ class Projected(Weights):
         """Return the projection P."""
         rows = self.classes * self.width
         return [Projection(self.seed, "head/weight/0", rows, self.d, "normal")]
+
+    def nearest(self, weight: np.ndarray, root: np.ndarray) -> tuple[Parameters, np.ndarray]:
+        """Return the least-squares solution z."""
+        (projection,) = self.projections()
+        weights = projection.transposed().reshape(self.d, *weight.shape) / sqrt(self.d)
+        columns = (weights @ root).reshape(self.d, -1).T
+        z, *_ = np.linalg.lstsq(columns, (weight @ root).reshape(-1), rcond=None)
+        return {f"{HEAD}z": z}, np.tensordot(z, weights, 1)
 
     def realise(
         self,

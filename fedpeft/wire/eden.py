@@ -43,6 +43,18 @@ def encoded_size(size: int, rate: float) -> int:
     return 4 * len(lengths) + (sent * _bits(rate) + 7) // 8
 
 
+def captured(rate: float) -> float:
+    """Return the squared length of a long vector relative to that of its decoded unbiased code.
+
+    1 minus this share of the decoded squared length is error.
+    """
+    from scipy.special import ndtr
+
+    levels, thresholds = quantizer(_bits(rate))
+    cells = np.diff(ndtr(np.concatenate([[-np.inf], thresholds, [np.inf]])))
+    return float(np.sum(np.square(levels) * cells)) * min(1.0, rate)
+
+
 def encode(
     vector: np.ndarray, rate: float, generator: np.random.Generator, unbiased: bool = True
 ) -> bytes:

@@ -57,6 +57,7 @@ class HandshakeReply:
         client: number of the client.
         examples: number of training examples.
         reference: name of the vector that the client holds, see ``server/downlink.py``.
+        start: name of the start that the client holds, see ``Request``.
         experiment, projection, layout, labels, backbone: SHA-256 digests that the server compares
             with its own.
         peer: how the client introduces itself to its peers, for sums under masks.
@@ -75,6 +76,7 @@ class HandshakeReply:
     backbone: bytes = _field("b", bytes, b"")
     peer: bytes = _field("k", bytes, b"")
     weights: str = _field("w", str, "float32")
+    start: bytes = _field("t", bytes, b"")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,9 +85,12 @@ class Request:
 
     Attributes:
         vector: the encoded task vector, or steps to it.
-        round: number of the round, from 1.
+        round: number of the round, from 1; 0 asks for the moments of the client's features, see
+            ``fedpeft.starting``.
         label: names experiment and run, see ``label``.
         reference: name of the vector, where it continues from what the client holds.
+        start: name of the vector that the run starts from, where the message refers to it and the
+            seed does not give it; for a client that does not hold it, then its head.
         members: for a sum under masks, each client that masks its update, see
             ``fedpeft.secure.parts.Member``.
         sealed: for a sum, shares that members sent the receiver, under one-time pads, in order.
@@ -97,6 +102,7 @@ class Request:
     round: int = _field("r", int, 0)
     label: bytes = _field("x", bytes, b"")
     reference: bytes = _field("h", bytes, b"")
+    start: bytes = _field("t", bytes, b"")
     members: bytes = _field("m", bytes, b"")
     sealed: bytes = _field("s", bytes, b"")
     clip_norm: float = _field("b", float, 0.0)
@@ -165,7 +171,7 @@ class TrainReply:
     """Client to server: the trained task vector.
 
     Attributes:
-        vector: the encoded task vector.
+        vector: the encoded task vector; for round 0 the encoded moments.
         loss: mean training loss; missing with privacy, because no noise covers it.
         example: ``fedpeft.privacy.statement.Composition`` of the charges that protect examples.
         client: the same of the charges that protect the client, where it adds that noise.
@@ -236,6 +242,14 @@ def label(digest: str, run: str) -> bytes:
         run: name of a deployment's run, or "".
     """
     return hashlib.sha256(f"{digest}|{run}".encode()).digest()[:LABEL_BYTES]
+
+
+def start_name(head: bytes) -> bytes:
+    """Return the name of the vector that a run starts from, by the bytes of its head.
+
+    b"" if clients need no head.
+    """
+    return hashlib.sha256(head).digest()[:REFERENCE_BYTES] if head else b""
 
 
 def next_reference(reference: bytes, step: bytes) -> bytes:

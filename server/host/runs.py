@@ -13,7 +13,7 @@ from fedpeft.errors import UserError
 from fedpeft.vectorfile import EXPERIMENT
 from server.byte_ledger import total_bytes
 from server.deployed import ENDED, RUNS
-from server.records import KINDS, WAYS, RoundLine, of_kind
+from server.records import WAYS, RoundLine, kinds_of, of_kind
 from server.runfolder import RESULT, ROSTER, ROUNDS, RunFolder
 
 #: Files from which ``read_run`` reads.
@@ -104,7 +104,7 @@ def sent_by_client(folder: Path) -> dict[int, dict[str, int]]:
 
 def _sent(lines: Sequence[RoundLine]) -> dict[str, dict[str, int]]:
     total = total_bytes(line["bytes"] for line in lines)
-    return {kind: {way: of_kind(total, kind)[way]["message"] for way in WAYS} for kind in KINDS}
+    return {kind: {way: of_kind(total, kind)[way]["message"] for way in WAYS} for kind in kinds_of(total)}
 
 
 def _json(path: Path, absent: dict[str, Any]) -> dict[str, Any]:

@@ -1,0 +1,160 @@
+"""Heads that start from sums over the clients' features (``head.start = "sums"``).
+
+Before the first round, clients send the moments of what the head reads (``fedpeft.heads.moments``),
+under the initial vector. The server makes the head of their sum in closed form. So the start is the
+same for every partition of the examples, up to rounding and the codecs of the moments.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import torch
+
+from fedpeft.batches.batch import Batch, batches, evaluation_batch
+from fedpeft.batches.encoded import IGNORED, Encoded
+from fedpeft.heads.closed import closed_form
+from fedpeft.heads.moments import Moments
+from fedpeft.model import TaskModel
+from fedpeft.moving import to_device
+from fedpeft.profiling import phase
+from fedpeft.randomness import generator
+from fedpeft.runtime import Runtime
+from fedpeft.tasks.base import Kind
+from fedpeft.wire import eden, formats
+from fedpeft.wire.codecs import bits_of, encoded_size
+
+_FACTS = "float32"  # format of counts and other single facts
+NONE = "none"  # the codec of second moments that are not sent
+
+
+def moments_of(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Moments:
+    """Return the moments of what the head reads of all examples, under a task vector [P]."""
+    with phase("start"), torch.inference_mode():
+        total: Moments | None = None
+        for part in _parts(model, vector, examples):
+            total = part if total is None else Moments.merged([total, part])
+    assert total is not None, "a client has examples"
+    return total
+
+
+def _parts(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Iterator[Moments]:
+    """Yield the moments of one batch after the other."""
+    vectors = to_device(vector, model.backbone.device, model.dtype)[None]
+    modifications = model.realise(vectors).modifications
+    examples = model.kept.attach([examples])[0]
+    size = evaluation_batch(examples.lengths, model.backbone.device)
+    for rows in batches(examples.lengths, size, None):
+        batch = model.collate([examples], [rows])
+        read, labels, weights = _rows(model, model.representations(modifications, batch), batch)
+        targets = _targets(model.head.kind, labels, model.head.classes)
+        yield Moments.of(read, targets, weights)
+
+
+def _rows(
+    model: TaskModel, read: torch.Tensor, batch: Batch
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Return features [n, width], labels [n] and weights [n] of a batch.
+
+    Each word of a tagged example is a row of weight 1 / words: examples have equal weights.
+    """
+    labels = batch.labels
+    if model.head.kind != "tags":
+        return read.cpu().numpy(), labels.cpu().numpy(), np.ones(len(labels))
+    words = labels != IGNORED
+    weights = (words / words.sum(1, keepdim=True).clamp(min=1))[words]
+    return read[words].cpu().numpy(), labels[words].cpu().numpy(), weights.cpu().double().numpy()
+
+
+def _targets(kind: Kind, labels: np.ndarray, classes: int) -> np.ndarray:
+    if kind == "score":
+        return np.stack([np.ones(len(labels)), labels], axis=1)
+    return np.eye(classes)[labels]
+
+
+def started_vector(runtime: Runtime, moments: Moments) -> np.ndarray:
+    """Return the shared part [S] of the task vector that starts from the moments of all clients."""
+    parameters, head = runtime.parameters, runtime.parameters.head
+    fit = closed_form(head.kind, moments)
+    return parameters.with_head(runtime.experiment.seed, head.nearest(fit))
+
+
+def encode_moments(runtime: Runtime, client: int, moments: Moments) -> bytes:
+    """Return the bytes of a client's moments: facts, totals, then second moments if asked for."""
+    head, places = runtime.experiment.head, _places(runtime)
+    facts = np.array([moments.rows, moments.energy, *moments.gram[places]])
+    code = formats.encode(facts, _FACTS)
+    code += _encode(runtime, client, moments.totals.reshape(-1), head.sums)
+    if head.moments == NONE:
+        return code
+    assert moments.scatter is not None
+    upper = moments.scatter[np.triu_indices(len(moments.scatter))]
+    return code + _encode(runtime, client, upper, head.moments)
+
+
+def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
+    """Return the moments that a client sent; ``data`` is not trusted.
+
+    Raises:
+        ValueError: wrong length, a number that is not finite, or counts that are impossible.
+    """
+    head, (facts, totals, upper) = runtime.experiment.head, sizes(runtime)
+    if len(data) != facts + totals + upper:
+        raise ValueError(f"moments have {len(data)} bytes, expected {facts + totals + upper}")
+    places, width = _places(runtime), runtime.parameters.head.width
+    targets = places[0][-1] + 1
+    numbers = formats.decode(data[:facts], _FACTS, 2 + len(places[0]), "float64")
+    rows, energy, gram = int(numbers[0]), float(numbers[1]), np.zeros((targets, targets))
+    gram[places] = gram[places[::-1]] = numbers[2:]
+    if rows < 1 or energy < 0 or (np.diag(gram) < 0).any() or gram[0, 0] > rows:
+        raise ValueError("the moments have impossible counts")
+    code = data[facts : facts + totals]
+    sums = _decode(runtime, client, code, targets * width, head.sums).reshape(targets, width)
+    if head.moments == NONE:
+        return Moments(rows, gram, sums, energy)
+    code, count = data[facts + totals :], width * (width + 1) // 2
+    numbers = _decode(runtime, client, code, count, head.moments)
+    scatter = np.zeros((width, width))
+    scatter[np.triu_indices(width)] = numbers
+    scatter += np.triu(scatter, 1).T
+    noise = _error(head.moments) * float(np.square(numbers).mean())
+    return Moments(rows, gram, sums, energy, scatter, noise)
+
+
+def sizes(runtime: Runtime) -> tuple[int, int, int]:
+    """Return the bytes of facts, totals and second moments of a client."""
+    head, width, places = runtime.experiment.head, runtime.parameters.head.width, _places(runtime)
+    facts = (2 + len(places[0])) * formats.FORMATS[_FACTS]
+    totals = encoded_size((places[0][-1] + 1) * width, head.sums)
+    second = width * (width + 1) // 2
+    return facts, totals, 0 if head.moments == NONE else encoded_size(second, head.moments)
+
+
+def _places(runtime: Runtime) -> tuple[np.ndarray, ...]:
+    """Return the places of the numbers of a gram that are sent; the others are 0 or symmetric."""
+    if runtime.info.kind == "score":
+        return np.triu_indices(2)
+    return np.diag_indices(runtime.info.classes)
+
+
+def _encode(runtime: Runtime, client: int, numbers: np.ndarray, codec: str) -> bytes:
+    if codec in formats.FORMATS:
+        return formats.encode(numbers, codec)
+    return eden.encode(numbers, bits_of(codec), _draw(runtime, client, len(numbers)))
+
+
+def _decode(runtime: Runtime, client: int, code: bytes, count: int, codec: str) -> np.ndarray:
+    if codec in formats.FORMATS:
+        return formats.decode(code, codec, count, "float64")
+    numbers = eden.decode(code, count, bits_of(codec), _draw(runtime, client, count))
+    return formats.finite(numbers, "float64")
+
+
+def _draw(runtime: Runtime, client: int, count: int) -> np.random.Generator:
+    return generator(runtime.experiment.seed, f"start-{count}", 0, client)
+
+
+def _error(codec: str) -> float:
+    """Return the squared error of a code, relative to the squared length of what was decoded."""
+    return 0.0 if codec in formats.FORMATS else 1 - eden.captured(bits_of(codec))

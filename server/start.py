@@ -1,0 +1,74 @@
+"""The start of a run whose head comes from sums over the clients' features.
+
+It is round 0: the clients of the first round send the moments of their features, the server makes
+the head of them in closed form, and the checkpoint of round 0 holds the result. A run that
+continues never asks again.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Mapping
+from dataclasses import replace
+
+import numpy as np
+from flwr.app import Message
+
+from fedpeft.heads.moments import Moments
+from fedpeft.starting import decode_moments, started_vector
+from fedpeft.wire.messages import RECORD, TrainReply, from_fields
+from server.byte_ledger import ByteLedger
+from server.checkpoints import START
+from server.evaluation import measure
+from server.exchange import check_replies
+from server.run import Run
+from server.state import ServerState
+from server.training import choose, require_enough
+
+log = logging.getLogger(__name__)
+
+
+def begin(run: Run, state: ServerState) -> ServerState:
+    """Return the state that round 1 starts from; write it and its score to the run's folder.
+
+    Raises:
+        RunFailed: fewer than ``federation.min_success`` clients sent valid moments.
+    """
+    if run.experiment.head.start != "sums":
+        return state
+    if START not in state.memory:
+        state = _from_sums(run, state)
+    if not state.round and run.folder.started() is None:
+        ledger = ByteLedger()
+        measured = measure(run, 0, state.vector, state.memory, state.participants, ledger)
+        run.folder.save_bytes(ledger.lines(0))
+        run.folder.save_start_score(measured)
+    return state
+
+
+def started(memory: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
+    """Return the arrays of the start, which the checkpoints of all rounds keep."""
+    return {START: memory[START]} if START in memory else {}
+
+
+def _from_sums(run: Run, state: ServerState) -> ServerState:
+    """Ask the clients of round 1 for moments, and store the state with a head made of them."""
+    ledger, participants = ByteLedger(), state.participants
+    participants.refresh(ledger, 0)
+    run.folder.pin(participants.identity)
+    sampled = participants.join(choose(run, state), ledger, 0)
+    replies, failed = run.ask("start", 0, dict.fromkeys(sampled, b""), sampled, ledger)
+
+    def check(client: int, reply: Message) -> Moments:
+        sent = from_fields(TrainReply, reply.content.get(RECORD))
+        return decode_moments(run.runtime, client, sent.vector)
+
+    parts = check_replies(replies, failed, check)
+    for client, reason in sorted(failed.items()):
+        log.warning("start: client %d failed: %s", client, reason)
+    require_enough(run, 0, parts, failed, len(sampled))
+    vector = started_vector(run.runtime, Moments.merged([*parts.values()]))
+    head = vector[vector.size - run.runtime.parameters.shared.head_size :]
+    begun = replace(state, vector=vector, memory={**state.memory, START: head})
+    run.folder.save_start(ledger.lines(0), begun)
+    return begun
