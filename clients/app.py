@@ -198,6 +198,7 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
         [protection.dpsgd for _, protection in charged if protection.dpsgd] or None,
         fixed_numbers(runtime.parameters, experiment, clients),
         limit_of(assignments),
+        runtime.head_rate,
     )
     for assignment, vector in zip(assignments, trained.vectors, strict=True):
         keep_personal(assignment.data, assignment.round, vector)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
@@ -108,14 +109,30 @@ def build_optimizer(local: LocalSection, vectors: Tensor) -> Optimizer:
     return AdamW(vectors, local.weight_decay)
 
 
+@dataclass(frozen=True)
+class HeadRate:
+    """A learning rate of the head alone.
+
+    Attributes:
+        numbers: how many of the last numbers of a task vector are the head's.
+        lr: their learning rate where the other numbers have ``local.lr``.
+    """
+
+    numbers: int
+    lr: float
+
+
 class Steps:
     """The steps of a round, as ``local`` describes them: all that follows from the gradients.
+
+    With a rate of its own, the head is clipped and updated apart from the other numbers.
 
     Args:
         local: how to train.
         vectors: task vectors [K, P], which the steps update in place.
         clips: whether to apply ``local.max_grad_norm``.
         fixed: True for numbers that the steps leave as they are, bool [K, P].
+        head: learning rate of the head; None = as the other numbers.
     """
 
     def __init__(
@@ -124,9 +141,13 @@ class Steps:
         vectors: Tensor,
         clips: bool = True,
         fixed: Tensor | None = None,
+        head: HeadRate | None = None,
     ):
         self._local, self._vectors = local, vectors
-        self._optimizer = build_optimizer(local, vectors)
+        self._parts = [
+            (part, build_optimizer(local, vectors[:, part]), factor)
+            for part, factor in _parts(local, vectors.shape[1], head)
+        ]
         self._max_norm = local.max_grad_norm if clips else 0.0
         # No copy unless needed: vectors of `full` are as large as the backbone.
         self._initial = vectors.clone() if local.proximal_mu or fixed is not None else vectors
@@ -147,9 +168,21 @@ class Steps:
             gradients.masked_fill_(self._fixed[:rows], 0)
         rates = [learning_rate(self._local, share) for share in progress]
         with phase("optimiser"):
-            self._optimizer.step(current, clip_rows(gradients, self._max_norm), rates)
+            for part, optimizer, factor in self._parts:
+                clipped = clip_rows(gradients[:, part], self._max_norm)
+                optimizer.step(current[:, part], clipped, [factor * rate for rate in rates])
         if self._fixed is not None:  # of weight decay, too
             current.copy_(initial.where(self._fixed[:rows], current))
+
+
+def _parts(local: LocalSection, size: int, head: HeadRate | None) -> list[tuple[slice, float]]:
+    """Return the parts of a task vector [P] with their factors of ``learning_rate``."""
+    if head is None or head.lr == local.lr or not head.numbers:
+        return [(slice(None), 1.0)]
+    assert local.lr is not None, "the experiment is filled in"
+    border = size - head.numbers
+    parts = [(slice(0, border), 1.0), (slice(border, size), head.lr / local.lr)]
+    return parts if border else parts[1:]
 
 
 def learning_rate(local: LocalSection, progress: float) -> float:

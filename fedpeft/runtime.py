@@ -25,6 +25,7 @@ from fedpeft.methods import build_method
 from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
 from fedpeft.nested import absent
+from fedpeft.optimizers import HeadRate
 from fedpeft.parameters import TaskParameters, layout_of
 from fedpeft.projection import Projection
 from fedpeft.tasks import Kind, Task, TaskInfo, described, load_task
@@ -124,6 +125,12 @@ class Runtime:
         if experiment.nested.d:
             absent(parameters, experiment)  # refuse what cannot be nested
         return parameters
+
+    @property
+    def head_rate(self) -> HeadRate | None:
+        """Learning rate of the head; None = as the other numbers."""
+        lr = self.experiment.head.lr
+        return None if lr is None else HeadRate(self.parameters.layout.head_size, lr)
 
     @cached_property
     def model(self) -> TaskModel:

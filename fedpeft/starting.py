@@ -25,7 +25,6 @@ from fedpeft.tasks.base import Kind
 from fedpeft.wire import eden, formats
 from fedpeft.wire.codecs import bits_of, encoded_size
 
-_FACTS = "float32"  # format of counts and other single facts
 NONE = "none"  # the codec of second moments that are not sent
 
 
@@ -84,7 +83,7 @@ def encode_moments(runtime: Runtime, client: int, moments: Moments) -> bytes:
     """Return the bytes of a client's moments: facts, totals, then second moments if asked for."""
     head, places = runtime.experiment.head, _places(runtime)
     facts = np.array([moments.rows, moments.energy, *moments.gram[places]])
-    code = formats.encode(facts, _FACTS)
+    code = formats.encode(facts, _format(head.sums))
     code += _encode(runtime, client, moments.totals.reshape(-1), head.sums)
     if head.moments == NONE:
         return code
@@ -104,7 +103,7 @@ def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
         raise ValueError(f"moments have {len(data)} bytes, expected {facts + totals + upper}")
     places, width = _places(runtime), runtime.parameters.head.width
     targets = places[0][-1] + 1
-    numbers = formats.decode(data[:facts], _FACTS, 2 + len(places[0]), "float64")
+    numbers = formats.decode(data[:facts], _format(head.sums), 2 + len(places[0]), "float64")
     rows, energy, gram = int(numbers[0]), float(numbers[1]), np.zeros((targets, targets))
     gram[places] = gram[places[::-1]] = numbers[2:]
     if rows < 1 or energy < 0 or (np.diag(gram) < 0).any() or gram[0, 0] > rows:
@@ -125,10 +124,15 @@ def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
 def sizes(runtime: Runtime) -> tuple[int, int, int]:
     """Return the bytes of facts, totals and second moments of a client."""
     head, width, places = runtime.experiment.head, runtime.parameters.head.width, _places(runtime)
-    facts = (2 + len(places[0])) * formats.FORMATS[_FACTS]
+    facts = (2 + len(places[0])) * formats.FORMATS[_format(head.sums)]
     totals = encoded_size((places[0][-1] + 1) * width, head.sums)
     second = width * (width + 1) // 2
     return facts, totals, 0 if head.moments == NONE else encoded_size(second, head.moments)
+
+
+def _format(sums: str) -> str:
+    """Return the format of counts and other single numbers beside sums of a codec."""
+    return "float64" if sums == "float64" else "float32"
 
 
 def _places(runtime: Runtime) -> tuple[np.ndarray, ...]:

@@ -22,7 +22,7 @@ from fedpeft.gradients import Step
 from fedpeft.joint import gradients_of
 from fedpeft.model import TaskModel
 from fedpeft.moving import to_array, to_device
-from fedpeft.optimizers import Steps
+from fedpeft.optimizers import HeadRate, Steps
 from fedpeft.privacy.dpsgd import DPSGD, poisson_batches
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
@@ -89,6 +89,7 @@ def train_cohort(
     private: Sequence[DPSGD] | None = None,
     fixed: np.ndarray | None = None,
     limit: Limit | None = None,
+    head: HeadRate | None = None,
 ) -> CohortResult:
     """Train K clients for one round in one batch.
 
@@ -103,6 +104,7 @@ def train_cohort(
             and ``local.max_grad_norm`` is ignored, because examples are clipped.
         fixed: True for numbers of a client that stay as they are, bool [K, P].
         limit: when to stop before all steps are done; None = never.
+        head: learning rate of the head; None = as the other numbers.
     """
     plans = _plans(data, clients, local, when, private, limit)
     begun = time.monotonic()
@@ -112,7 +114,7 @@ def train_cohort(
     steps = np.array([len(plans[k]) for k in order])
     vectors = _copied(start, order, model)
     kept = None if fixed is None else torch.as_tensor(fixed[order]).to(vectors.device)
-    taken = Steps(local, vectors, clips=not private, fixed=kept)
+    taken = Steps(local, vectors, clips=not private, fixed=kept, head=head)
     total = vectors.new_empty(0 if private or local.perturbations else vectors.shape)
     history: list[tuple[Tensor, Tensor]] = []  # losses and slopes of the clients still training
     for step in range(steps.max(initial=0)):

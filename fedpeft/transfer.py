@@ -230,7 +230,7 @@ def _down(runtime: Runtime) -> str:
 def _replayed(runtime: Runtime, number: int, start: np.ndarray, data: bytes) -> np.ndarray:
     experiment, measured = runtime.experiment, decode_slopes(runtime, data)
     when = When(experiment.seed, number, experiment.federation.rounds)
-    return formats.finite(replay(experiment.local, when, start, measured), str(start.dtype))
+    return formats.finite(replay(experiment.local, when, start, measured, runtime.head_rate), str(start.dtype))
 
 
 def origin_of(runtime: Runtime, head: np.ndarray | None = None) -> np.ndarray:

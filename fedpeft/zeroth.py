@@ -21,7 +21,7 @@ from torch import Tensor
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
-from fedpeft.optimizers import Steps
+from fedpeft.optimizers import HeadRate, Steps
 from fedpeft.profiling import phase
 from fedpeft.projection import Projection
 from fedpeft.randomness import When
@@ -94,7 +94,13 @@ def _around(
     return losses.view(len(vectors), 2, len(along))
 
 
-def replay(local: LocalSection, when: When, start: np.ndarray, slopes: np.ndarray) -> np.ndarray:
+def replay(
+    local: LocalSection,
+    when: When,
+    start: np.ndarray,
+    slopes: np.ndarray,
+    head: HeadRate | None = None,
+) -> np.ndarray:
     """Return the task vector [P] that a client trained with zeroth-order gradients.
 
     Args:
@@ -102,9 +108,10 @@ def replay(local: LocalSection, when: When, start: np.ndarray, slopes: np.ndarra
         when: seed and round.
         start: task vector [P] that it started from.
         slopes: of its steps [steps, local.perturbations], in the dtype of ``start``.
+        head: learning rate of the head; None = as the other numbers.
     """
     vectors = torch.tensor(start)[None]
-    taken = Steps(local, vectors)
+    taken = Steps(local, vectors, head=head)
     for step, row in enumerate(torch.from_numpy(slopes)):
         gradients = combined(row[None], directions(local, when, step, vectors))
         taken.take(gradients, [when.progress(step, len(slopes))])

@@ -40,6 +40,7 @@ def begin(run: Run, state: ServerState) -> ServerState:
         state = _from_sums(run, state)
     if not state.round and run.folder.started() is None:
         ledger = ByteLedger()
+        state.participants.refresh(ledger, 0)
         measured = measure(run, 0, state.vector, state.memory, state.participants, ledger)
         run.folder.save_bytes(ledger.lines(0))
         run.folder.save_start_score(measured)

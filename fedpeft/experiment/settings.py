@@ -171,6 +171,7 @@ class HeadSection(Section):
         description="add fixed weights made of the class names by the frozen backbone, times a "
         "trained number; default: true with rank or d from 100 named classes on",
     )
+    lr: float | None = Field(None, gt=0, description="learning rate; empty = local.lr")
     start: Literal["random", "sums"] = Field(
         "random",
         description="random (drawn from the seed) | sums (in closed form from sums over the "

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from fedpeft.experiment.settings import LocalSection
-from fedpeft.optimizers import build_optimizer, clip_rows, learning_rate
+from fedpeft.optimizers import HeadRate, Steps, build_optimizer, clip_rows, learning_rate
 
 STEPS, ROWS, SIZE = 7, 3, 11
 
@@ -131,3 +131,31 @@ def test_schedule_rises_during_warmup_and_falls_to_zero() -> None:
     assert rates == pytest.approx([0.0, 0.25, 0.5, 0.25, 0.0])
     constant = LocalSection(lr=0.5, schedule="constant")
     assert [learning_rate(constant, share) for share in shares] == [0.5] * 5
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_a_head_with_its_own_rate_is_trained_as_if_it_were_alone(optimizer: str) -> None:
+    local = LocalSection(optimizer=optimizer, lr=0.1, warmup=0.3, max_grad_norm=1.0, momentum=0.5)
+    other = local.model_copy(update={"lr": 0.02})
+    draw = torch.Generator().manual_seed(0)
+    both = torch.randn(3, 7, generator=draw, dtype=torch.float64)
+    method, head = both[:, :5].clone(), both[:, 5:].clone()
+    together = Steps(local, both, head=HeadRate(2, 0.02))
+    apart = Steps(local, method), Steps(other, head)
+    for step in range(4):
+        gradients = 5 * torch.randn(3, 7, generator=draw, dtype=torch.float64)
+        progress = [step / 4] * 3
+        parts = gradients[:, :5].clone(), gradients[:, 5:].clone()
+        together.take(gradients, progress)
+        for steps, part in zip(apart, parts, strict=True):
+            steps.take(part, progress)
+    torch.testing.assert_close(both, torch.cat([method, head], 1), rtol=1e-12, atol=1e-12)
+
+
+def test_a_head_with_the_common_rate_changes_no_bit() -> None:
+    local, draw = LocalSection(lr=0.1), torch.Generator().manual_seed(0)
+    one = torch.randn(2, 9, generator=draw)
+    other, gradients = one.clone(), torch.randn(2, 9, generator=draw)
+    Steps(local, one).take(gradients.clone(), [0.0, 0.0])
+    Steps(local, other, head=HeadRate(4, 0.1)).take(gradients.clone(), [0.0, 0.0])
+    assert torch.equal(one, other)

@@ -42,7 +42,7 @@ class Spoiled(ClientApp):
         meant = (
             message.metadata.message_type == self.kind
             and self.client in (None, context.node_config["partition-id"])
-            and (not self.rounds or message.content[RECORD]["r"] in self.rounds)
+            and (not self.rounds or message.content[RECORD].get("r", 0) in self.rounds)
         )
         return self.spoil(reply) if meant else reply
 
