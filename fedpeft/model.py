@@ -96,7 +96,7 @@ class TaskModel:
 
         Models of equal forms can share a pass, see ``beside``.
         """
-        kinds = type(self), type(self.method), self.head.kind
+        kinds = type(self), type(self.method), self.head.kind, self.head.unit
         return (*kinds, self.backbone, self.layout, self.first_block, *self._pass_settings)
 
     def beside(self, others: Sequence[TaskModel], groups: Sequence[int]) -> Self:

@@ -51,7 +51,7 @@ class Trained:
 
     @property
     def reads(self) -> str:
-        """The head's input: "mask", "cls", "mean", "last", "tags" for every word, or "text".
+        """The head's input: "mask", "cls", "mean", "unit", "last", "tags" for every word, or "text".
 
         "likelihood" for the words of classes after a prompt.
         """

@@ -10,7 +10,7 @@ from fedpeft.experiment.sizes import size_in_bytes
 from fedpeft.methods.settings import MOST, Section, listed
 from fedpeft.wire.codecs import check_codec, check_down, check_up
 
-Representation = Literal["mask", "cls", "mean", "last"]
+Representation = Literal["mask", "cls", "mean", "unit", "last"]
 
 #: Strings, also accepted as ``"a,b"``.
 Names = Annotated[tuple[str, ...], BeforeValidator(listed)]

@@ -23,6 +23,7 @@ from fedpeft.errors import UserError
 from fedpeft.export.onnx_readme import onnx_readme
 from fedpeft.export.plain import check_family, save_tokenizer
 from fedpeft.heads import Labelled
+from fedpeft.heads.base import at_length
 from fedpeft.heads.states import label_weights
 from fedpeft.model import TaskModel
 from fedpeft.modifications.encoder import Encoder
@@ -76,7 +77,7 @@ class _Graph(nn.Module):
 
     Args:
         model: the task model, float32 on the CPU.
-        reads: the head's input: "mask", "cls", "mean" or "tags".
+        reads: the head's input: "mask", "cls", "mean", "unit" or "tags".
 
     Attributes:
         names: names of the inputs, in order.
@@ -125,10 +126,11 @@ class _Graph(nn.Module):
         texts = states[:, states.shape[1] - tokens :]
         if self._reads == "tags":
             return texts
-        if self._reads == "mean":
+        if self._reads in ("mean", "unit"):
             mask = batch.attention_mask[:, batch.attention_mask.shape[1] - tokens :, None]
             mask = mask.to(states.dtype)
-            return (texts * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+            mean = (texts * mask).sum(1, keepdim=True) / mask.sum(1, keepdim=True)
+            return at_length(mean) if self._reads == "unit" else mean
         at = (batch.read + offset)[:, None, None].expand(-1, 1, states.shape[2])
         return states.gather(1, at)
 

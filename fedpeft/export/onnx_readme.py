@@ -35,6 +35,7 @@ _WHOLE = """def outputs(text, text_pair=None, vector=vector):
 _READ = {
     "cls": _WHOLE,
     "mean": _WHOLE,
+    "unit": _WHOLE,
     "mask": """def outputs(text, text_pair=None, vector=vector):
     \"\"\"Return {outputs}, [C]: the head reads the mask of "text <mask> text_pair".\"\"\"
     mask = tokenizer.mask_token

@@ -9,7 +9,7 @@ The modifications are merged into the weights. The linear head is stored accordi
   relative error is (e h)^2 / 3, for e = 2^-16 below 1e-8 up to |h| = 11, compared with 6e-8 of
   float32. e is a power of two, so the product is exact. It needs the exponent range of float32 or
   bfloat16; in float16 e h underflows.
-- "mask", "mean" and "last": transformers has no class with this head. The export is the encoder,
+- "mask", "mean", "unit" and "last": transformers has no class with this head. The export is the encoder,
   the head in head.safetensors (weight [C, width], bias [C]), and a README with the code that joins
   them.
 """

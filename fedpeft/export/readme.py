@@ -17,10 +17,11 @@ _CLASSES = {
     "tags": "AutoModelForTokenClassification",
     "mask": "AutoModel",
     "mean": "AutoModel",
+    "unit": "AutoModel",
     "last": "AutoModel",
 }
 #: Representations whose head is a file of its own: transformers has no class with this head.
-OUTSIDE = ("mask", "mean", "last")
+OUTSIDE = ("mask", "mean", "unit", "last")
 
 _READ = {
     "cls": """
@@ -37,6 +38,15 @@ def outputs(text, text_pair=None):
     with torch.no_grad():
         states = model(**tokenizer(text, text_pair, **options)).last_hidden_state[0]  # [T, width]
         return head["weight"] @ states.mean(0) + head["bias"]
+""",
+    "unit": """
+def outputs(text, text_pair=None):
+    \"\"\"Return {outputs}, [C].\"\"\"
+    options = {{"truncation": True, "max_length": {max_length}, "return_tensors": "pt"}}
+    with torch.no_grad():
+        states = model(**tokenizer(text, text_pair, **options)).last_hidden_state[0]  # [T, width]
+        mean = states.mean(0)
+        return head["weight"] @ (mean / mean.norm() * len(mean) ** 0.5) + head["bias"]
 """,
     "last": """
 def outputs(text, text_pair=None):

@@ -40,7 +40,7 @@ def build_head(
         width: size of the representation.
         settings: the section ``head``.
         seed: seed of the projections.
-        representation: "mask", "cls", "mean" or "last".
+        representation: "mask", "cls", "mean", "unit" or "last".
 
     Raises:
         UserError: the head has no fewer numbers than a full one, or it needs labels and the task
@@ -59,7 +59,7 @@ def build_head(
         if info.kind == "score":
             raise UserError("head.labels = true: a score has no classes; leave it out")
         weights = Labelled(weights, info.labels, "mean" if info.kind == "tags" else representation)
-    return Head(info.kind, weights)
+    return Head(info.kind, weights, representation == "unit" and info.kind != "tags")
 
 
 def _has_letter(label: str) -> bool:

@@ -71,10 +71,16 @@ class Weights(ABC):
 
 
 class Head:
-    """A linear head: ``weights`` of C outputs and a bias."""
+    """A linear head: ``weights`` of C outputs and a bias.
 
-    def __init__(self, kind: Kind, weights: Weights):
-        self.kind, self.weights = kind, weights
+    Args:
+        kind: of the task.
+        weights: of the outputs.
+        unit: whether the head reads texts at one length, see ``at_length``.
+    """
+
+    def __init__(self, kind: Kind, weights: Weights, unit: bool = False):
+        self.kind, self.weights, self.unit = kind, weights, unit
         self.classes, self.width = weights.classes, weights.width
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
@@ -112,7 +118,10 @@ class Head:
             offset: where position 0 is read.
         """
         tokens = batch.input_ids.shape[1]
-        return states[:, -tokens:] if self.kind == "tags" else read_texts(states, batch, offset)
+        if self.kind == "tags":
+            return states[:, -tokens:]
+        read = read_texts(states, batch, offset)
+        return at_length(read) if self.unit else read
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each example, [N].
@@ -132,6 +141,11 @@ class Head:
         )
         words = (labels != IGNORED).sum(1)
         return losses.sum(1) / torch.clamp(words, min=1)
+
+
+def at_length(read: Tensor) -> Tensor:
+    """Return representations [N, width] scaled to the length sqrt(width)."""
+    return functional.normalize(read, dim=-1) * read.shape[-1] ** 0.5
 
 
 def read_texts(states: Tensor, batch: Batch, offset: int) -> Tensor:

@@ -22,7 +22,7 @@ class Labelled(Weights):
     Args:
         rest: the other head's weights, which start at or near 0.
         labels: names of the outputs.
-        representation: "mask", "cls", "mean" or "last", as for the task's texts.
+        representation: "mask", "cls", "mean", "unit" or "last", as for the task's texts.
     """
 
     def __init__(self, rest: Weights, labels: Sequence[str], representation: str):

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.batch import collate
-from fedpeft.heads.base import read_texts
+from fedpeft.heads.base import at_length, read_texts
 from fedpeft.heads.labelled import Labelled
 from fedpeft.modifications.encoder import Encoder
 from fedpeft.tasks.base import Examples
@@ -38,6 +38,8 @@ def label_weights(weights: Labelled, backbone: Backbone) -> Tensor:
             states, batch = encoder.run([], batch)
             read.append(read_texts(states.to(dtype), batch, 0))
         states = torch.cat(read)
+        if weights.representation == "unit":
+            states = at_length(states)
         centered = states - states.mean(0)
         squared = (centered**2).sum(1).mean()
         return LOGIT * centered / torch.clamp(squared, min=1e-12)

@@ -76,7 +76,7 @@ class Setup:
         head: the head.
         parameters: layout of a vector.
         info: labels and kind of the predictions.
-        representation: "mask", "cls", "mean" or "last".
+        representation: "mask", "cls", "mean", "unit" or "last".
         max_length: tokens of a text; longer texts are truncated.
         about: facts for the list of vectors.
     """

@@ -33,8 +33,8 @@ def encode(
         examples: texts, pairs of texts, or words with tags. For tags, the first token of a word
             has its label, and the representation is ignored.
         tokenizer: the backbone's tokenizer.
-        representation: "cls", "mean" and "last" use the tokenizer's encoding of a text or pair, and
-            the head reads its first token, the mean or its last token; "mask" encodes the single
+        representation: "cls", "mean", "unit" and "last" use the tokenizer's encoding of a text or
+            pair, and the head reads its first token, the mean (twice) or its last token; "mask" encodes the single
             string ``text <mask>`` or ``text <mask> text_pair`` (Gupta et al. 2023, section 3.1),
             and the head reads the mask.
         max_length: longer texts are truncated at the end, the longer one of a pair first; the mask
@@ -61,7 +61,7 @@ def encode(
         return np.concatenate([np.empty(0, dtype), *(chunk[part] for chunk in chunks)], dtype=dtype)
 
     lengths, read = join(2, np.int64), join(3, np.int32)
-    if representation == "mean":
+    if representation in ("mean", "unit"):
         read = np.full_like(read, -1)
     if representation == "last":
         read = (lengths - 1).astype(np.int32)

@@ -28,6 +28,7 @@ READINGS = {
     "mask": ("task.name=synthetic/sentiment", "representation=mask", "task.max_length=10"),
     "mask-pair": ("task.name=synthetic/inference", "representation=mask", "task.max_length=12"),
     "mean-pair": ("task.name=synthetic/inference", "representation=mean", "task.max_length=10"),
+    "unit": ("task.name=synthetic/sentiment", "representation=unit", "task.max_length=10"),
     "score-cls": ("task.name=synthetic/similarity", "representation=cls"),
     "score-mean": ("task.name=synthetic/similarity", "representation=mean"),
     "tags": ("task.name=synthetic/entities", "task.max_length=10"),

@@ -18,6 +18,7 @@ from models import (
 
 from fedpeft.backbones.loading import Backbone
 from fedpeft.batches.batch import Batch
+from fedpeft.heads import Full, Head
 from fedpeft.model import TaskModel
 from fedpeft.tasks.base import Kind
 
@@ -95,9 +96,11 @@ def test_rows_of_weight_zero_have_no_gradient(tiny: Backbone) -> None:
     assert gradients[0].any() and gradients[2].any()
 
 
-@pytest.mark.parametrize("representation", ["mask", "cls", "mean"])
+@pytest.mark.parametrize("representation", ["mask", "cls", "mean", "unit"])
 def test_head_reads_the_representation(tiny: Backbone, representation: str) -> None:
-    model = build_model(tiny, "linear")
+    method, width = build_model(tiny, "linear").method, tiny.shape.width
+    head = Head("classes", Full(2, width), unit=representation == "unit")
+    model = task_model(tiny, method, head)
     batch, vectors = batch_of(tiny, 1, 4, representation), random_vectors(model, 1)
     hidden = tiny.model(
         input_ids=batch.input_ids, attention_mask=batch.attention_mask
@@ -109,7 +112,8 @@ def test_head_reads_the_representation(tiny: Backbone, representation: str) -> N
         elif representation == "cls":
             read.append(hidden[row, 0])
         else:
-            read.append(hidden[row, : int(batch.attention_mask[row].sum())].mean(0))
+            mean = hidden[row, : int(batch.attention_mask[row].sum())].mean(0)
+            read.append(mean * (width**0.5 / mean.norm() if representation == "unit" else 1))
     parts = model.layout.unpack(vectors)
     expected = torch.stack(read) @ parts["head.weight"][0].T + parts["head.bias"][0]
     outputs = model.outputs(model.realise(vectors), batch)

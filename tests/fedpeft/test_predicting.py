@@ -34,7 +34,7 @@ def dev_of(trained: Trained) -> tuple[Examples, np.ndarray]:
     return runtime.task.dev, evaluate(runtime.model, trained.vector, runtime.dev).outputs
 
 
-@pytest.mark.parametrize("representation", ["mask", "cls", "mean"])
+@pytest.mark.parametrize("representation", ["mask", "cls", "mean", "unit"])
 def test_classes_are_those_of_evaluation(
     representation: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:

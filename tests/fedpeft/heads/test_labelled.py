@@ -23,7 +23,7 @@ def labelled(representation: str, labels: tuple[str, ...] = LABELS) -> Labelled:
 
 
 @pytest.mark.parametrize("family", ["bert", "roberta"])
-@pytest.mark.parametrize("representation", ["mask", "cls", "mean"])
+@pytest.mark.parametrize("representation", ["mask", "cls", "mean", "unit"])
 def test_a_labels_weights_are_its_centered_representation(family: str, representation: str) -> None:
     """The oracle runs transformers' model on one label at a time."""
     backbone = small_backbone(family)
@@ -35,7 +35,9 @@ def test_a_labels_weights_are_its_centered_representation(family: str, represent
         with torch.no_grad():
             (states,) = backbone.model(**tokens).last_hidden_state
         place = (tokens["input_ids"][0] == tokenizer.mask_token_id).int().argmax()
-        one = {"mask": states[place], "cls": states[0], "mean": states.mean(0)}
+        mean = states.mean(0)
+        one = {"mask": states[place], "cls": states[0], "mean": mean}
+        one["unit"] = mean * (24**0.5 / mean.norm())
         read.append(one[representation])
     centered = torch.stack(read) - torch.stack(read).mean(0)
     actual = label_weights(labelled(representation), backbone)
