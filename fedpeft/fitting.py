@@ -30,7 +30,30 @@ def check_fitting(
     """
     _check_family(experiment, shape, method, info)
     _check_mask(experiment, method, info)
+    _check_pairs(experiment, method, info)
     _check_lengths(experiment, shape, method, info)
+
+
+def _check_pairs(experiment: Experiment, method: Method[Any], info: TaskInfo) -> None:
+    """Raise UserError if texts of pairs cannot pass on their own."""
+    if experiment.task.pairs == "joint":
+        return
+    here = "task.pairs = 'apart'"
+    if not info.pair or info.kind not in ("classes", "score"):
+        raise UserError(f"{here}: task '{info.name}' has no pairs of texts; expected 'joint'")
+    if experiment.by_likelihood or experiment.head.labels:
+        setting = "head.kind = 'likelihood'" if experiment.by_likelihood else "head.labels = true"
+        raise UserError(f"{here}: {setting} reads single texts; expected 'joint'")
+    if experiment.representation == "mask":
+        raise UserError(
+            f"{here}: representation = 'mask' reads the mask between both texts; expected 'cls', "
+            f"'mean', 'unit' or 'last'"
+        )
+    if experiment.privacy.examples and not method.grouped:
+        raise UserError(
+            f"{here}: gradients of single examples of all weights are those of single texts; use "
+            f"another method than '{experiment.method.name}', or 'joint'"
+        )
 
 
 def _check_lengths(

@@ -96,7 +96,7 @@ class TaskModel:
 
         Models of equal forms can share a pass, see ``beside``.
         """
-        kinds = type(self), type(self.method), self.head.kind, self.head.unit
+        kinds = type(self), type(self.method), self.head.kind, self.head.unit, self.head.apart
         return (*kinds, self.backbone, self.layout, self.first_block, *self._pass_settings)
 
     def beside(self, others: Sequence[TaskModel], groups: Sequence[int]) -> Self:
@@ -194,7 +194,7 @@ class TaskModel:
         if not self.method.grouped:
             name = type(self.method).__name__
             raise ValueError(f"{name} changes whole weights: too large to copy per example")
-        copies = vectors.repeat_interleave(len(batch.read) // len(vectors), dim=0)
+        copies = vectors.repeat_interleave(len(batch.weights) // len(vectors), dim=0)
         alone = replace(batch, groups=len(copies))  # its packing stays that of the groups
         # The mean of a group of weight 0 would be 0 / 0.
         return self.gradients(copies, alone, sizes=torch.ones_like(batch.weights))
@@ -230,9 +230,9 @@ class TaskModel:
 
     def keep_states(self, limit: int) -> None:
         """Start an empty cache of at most ``limit`` bytes for the states of ``states_below``."""
-        row_bytes = self.method.shape.width * self.dtype.itemsize
-        limit = limit if self.first_block else 0
         per_text = self._keeps_representations
+        width = self.head.width if per_text else self.method.shape.width
+        row_bytes, limit = width * self.dtype.itemsize, limit if self.first_block else 0
         self.kept = KeptStates(
             self.states_below, self.collate, row_bytes, per_text, limit, self.backbone.device
         )

@@ -96,7 +96,10 @@ class Runtime:
         method = build_method(experiment.method, shape, experiment.seed)
         check_fitting(experiment, shape, method, info)
         representation = str(experiment.representation)
-        head = build_head(info, shape.width, experiment.head, experiment.seed, representation)
+        apart = experiment.task.pairs == "apart"
+        head = build_head(
+            info, shape.width, experiment.head, experiment.seed, representation, apart
+        )
         return method, head
 
     @property
@@ -241,8 +244,9 @@ def encode_examples(
         return encode_written(examples, backbone, experiment.task)
     if experiment.by_likelihood:
         return encode_prompted(examples, backbone, experiment.task)
-    representation, longest = str(experiment.representation), experiment.task.max_length
-    return encode(examples, backbone.tokenizer, representation, longest)
+    task, representation = experiment.task, str(experiment.representation)
+    apart = task.pairs == "apart"
+    return encode(examples, backbone.tokenizer, representation, task.max_length, apart)
 
 
 def runtime_of(

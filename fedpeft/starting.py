@@ -75,7 +75,7 @@ def _targets(kind: Kind, labels: np.ndarray, classes: int) -> np.ndarray:
 def started_vector(runtime: Runtime, moments: Moments) -> np.ndarray:
     """Return the shared part [S] of the task vector that starts from the moments of all clients."""
     parameters, head = runtime.parameters, runtime.parameters.head
-    fit = closed_form(head.kind, moments)
+    fit = closed_form(head.kind, moments, head.free)
     return parameters.with_head(runtime.experiment.seed, head.nearest(fit))
 
 

@@ -26,6 +26,9 @@ _GPU_TOKENS = 1 << 15
 class Batch:
     """A batch as torch tensors: N rows ordered in groups, N = groups * rows a group; T tokens.
 
+    If an example has two texts that pass on their own, they are neighbors: the first four have 2 N
+    rows, and ``states`` of tokens.
+
     Attributes:
         input_ids: int64 ``[N, T]``.
         attention_mask: int64 ``[N, T]``.
@@ -84,13 +87,13 @@ def collate(
         fill = np.full(width - len(chosen), filler, dtype=np.int64)
         parts.append(examples.select(np.concatenate([chosen.astype(np.int64), fill])))
         weights[group, : len(chosen)] = 1.0
-    lengths = np.concatenate([part.lengths for part in parts])
+    lengths = np.concatenate([part.text_lengths for part in parts])
     mask = np.arange(lengths.max()) < lengths[:, None]  # [N, T], a row's tokens come first
     labels = np.concatenate([part.labels for part in parts])
     if parts[0].per_token:
         counts = np.concatenate([part.label_lengths for part in parts])
         labels = _padded([labels], np.arange(counts.max()) < counts[:, None], IGNORED)
-    read = np.concatenate([part.read for part in parts]).astype(np.int64)
+    read = np.concatenate([np.repeat(part.read, part.apart) for part in parts]).astype(np.int64)
     scored = labels.dtype.kind == "f"
     return Batch(
         torch.from_numpy(_padded([part.tokens for part in parts], mask, pad_id)).to(device),

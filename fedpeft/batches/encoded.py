@@ -15,7 +15,7 @@ IGNORED = -100  # label of a token without one, as in torch's cross entropy
 
 @dataclass(frozen=True)
 class Encoded:
-    """Token ids of n texts, concatenated.
+    """Token ids of n texts, concatenated; with ``firsts``, of n pairs of texts.
 
     Attributes:
         tokens: int32 ``[total]``.
@@ -31,6 +31,8 @@ class Encoded:
         label_offsets: as ``offsets``, for labels that are not aligned with the tokens: those of an
             encoder-decoder.
         targets: the texts to write as strings, object ``[n]``, to compare generated texts with.
+        firsts: of pairs whose texts pass on their own: number of tokens of each first text, int64
+            ``[n]``. The second text follows it; ``read`` is the same in both.
     """
 
     tokens: np.ndarray
@@ -42,14 +44,32 @@ class Encoded:
     states: torch.Tensor | None = None
     label_offsets: np.ndarray | None = None
     targets: np.ndarray | None = None
+    firsts: np.ndarray | None = None
 
     def __len__(self) -> int:
         return len(self.read)
 
     @property
     def lengths(self) -> np.ndarray:
-        """Number of tokens of every text, int64 ``[n]``."""
+        """Number of tokens of every text or pair, int64 ``[n]``."""
         return np.diff(self.offsets)
+
+    @property
+    def apart(self) -> int:
+        """Number of texts of an example that pass on their own: 2 of pairs with ``firsts``."""
+        return 1 if self.firsts is None else 2
+
+    @property
+    def text_lengths(self) -> np.ndarray:
+        """Number of tokens of every text that passes on its own, int64 ``[n * apart]``."""
+        if self.firsts is None:
+            return self.lengths
+        return np.stack([self.firsts, self.lengths - self.firsts], axis=1).reshape(-1)
+
+    @property
+    def padded(self) -> np.ndarray:
+        """Number of tokens of every example if its texts are padded to one length, int64 ``[n]``."""
+        return self.apart * self.text_lengths.reshape(-1, self.apart).max(1, initial=0)
 
     @property
     def label_lengths(self) -> np.ndarray:
@@ -75,6 +95,7 @@ class Encoded:
             states,
             starts,
             None if self.targets is None else self.targets[rows],
+            None if self.firsts is None else self.firsts[rows],
         )
 
     def places(self, rows: np.ndarray) -> np.ndarray:

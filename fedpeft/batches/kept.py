@@ -103,6 +103,6 @@ class KeptStates:
 def _digest(texts: Encoded) -> bytes:
     """Return a key of the texts as the backbone and the head see them."""
     total = blake2b(digest_size=16)
-    for array in (texts.tokens, texts.segments, texts.offsets, texts.read):
-        total.update(array.tobytes())
+    for array in (texts.tokens, texts.segments, texts.offsets, texts.read, texts.firsts):
+        total.update(b"" if array is None else array.tobytes())
     return total.digest()

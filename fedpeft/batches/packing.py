@@ -94,7 +94,7 @@ class Packing:
     def spread(self, rows: Tensor) -> Tensor:
         """Return [G * M, ...] of a row for each text, [N, ...]: each token gets its text's row.
 
-        The backward pass adds up the gradients of each text's tokens, always in the same order. A
+        With a row for each of several neighboring texts, they share it. The backward pass adds up the gradients of each text's tokens, always in the same order. A
         NaN gradient stays in its text; a product with a matrix of 0 and 1 would spread it.
         """
         return _Spread.apply(rows, self)
@@ -111,8 +111,8 @@ class _Spread(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, rows: Tensor, packing: Packing) -> Tensor:
         """Return [G * M, ...] of ``rows`` [N, ...]."""
-        ctx.packing = packing
-        return rows.index_select(0, packing.texts)
+        ctx.packing, ctx.rows = packing, len(rows)
+        return rows.index_select(0, packing.texts // (packing.shape[0] // len(rows)))
 
     @staticmethod
     def backward(ctx: Any, gradient: Tensor) -> tuple[Tensor, None]:
@@ -123,7 +123,7 @@ class _Spread(torch.autograd.Function):
         packing = ctx.packing
         flat = gradient.flatten(1)
         moved = flat.index_select(0, packing.places) * packing.is_text.to(flat.dtype)
-        summed = moved.unflatten(0, packing.shape).sum(1)
+        summed = moved.unflatten(0, (ctx.rows, -1)).sum(1)
         return summed.view(-1, *gradient.shape[1:]), None
 
 

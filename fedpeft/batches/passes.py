@@ -97,9 +97,13 @@ def _lengths(data: Sequence[Encoded], rows: Sequence[np.ndarray]) -> list[np.nda
     return [texts.lengths[chosen] for texts, chosen in zip(data, rows, strict=True)]
 
 
+def _padded(data: Sequence[Encoded], rows: Sequence[np.ndarray]) -> list[np.ndarray]:
+    return [texts.padded[chosen] for texts, chosen in zip(data, rows, strict=True)]
+
+
 def _padded_tokens(data: Sequence[Encoded], rows: Sequence[np.ndarray]) -> int:
     """Return the number of tokens of a padded pass."""
-    lengths = _lengths(data, rows)
+    lengths = _padded(data, rows)
     longest = max(int(client.max(initial=0)) for client in lengths)
     return len(data) * max(map(len, lengths)) * longest
 
@@ -112,10 +116,10 @@ def parts_by_length(
 ) -> list[list[np.ndarray]]:
     """Return the rows of each client in each part of a batch; see ``cut_by_length``."""
     batches = [
-        batch[np.argsort(-examples.lengths[batch], kind="stable")]
+        batch[np.argsort(-examples.padded[batch], kind="stable")]
         for examples, batch in zip(data, batches, strict=True)
     ]
-    lengths = _lengths(data, batches)
+    lengths = _padded(data, batches)
     return [[batch[cut] for batch in batches] for cut in cut_by_length(lengths, overhead, most)]
 
 

@@ -67,7 +67,7 @@ OPERATIONAL = {
 
 #: Settings that were added later, with the values that runs had before. These values are no part of
 #: a digest, so stored runs keep theirs.
-ADDED = {"head.start": "random", "head.lr": None}
+ADDED = {"head.start": "random", "head.lr": None, "task.pairs": "joint"}
 #: Settings that decide nothing unless another one has a value.
 _ONLY_WITH = {"head.sums": ("head.start", "sums"), "head.moments": ("head.start", "sums")}
 

@@ -81,6 +81,11 @@ class TaskSection(Section):
         description="share of the training examples to hold out and evaluate on; 0 = evaluate on "
         "the dev set",
     )
+    pairs: Literal["joint", "apart"] = Field(
+        "joint",
+        description="texts of pairs: joint (in one sequence) | apart (each passes on its own; the "
+        "head reads the products and the absolute differences of both)",
+    )
     max_length: int = Field(
         128, ge=8, le=MOST, description="maximum tokens per text, special tokens included"
     )

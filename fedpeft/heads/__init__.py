@@ -31,7 +31,12 @@ __all__ = [
 
 
 def build_head(
-    info: TaskInfo, width: int, settings: HeadSection, seed: int, representation: str
+    info: TaskInfo,
+    width: int,
+    settings: HeadSection,
+    seed: int,
+    representation: str,
+    apart: bool = False,
 ) -> Head:
     """Return the head of an experiment.
 
@@ -41,6 +46,7 @@ def build_head(
         settings: the section ``head``.
         seed: seed of the projections.
         representation: "mask", "cls", "mean", "unit" or "last".
+        apart: whether the texts of pairs pass on their own.
 
     Raises:
         UserError: the head has no fewer numbers than a full one, or it needs labels and the task
@@ -53,13 +59,14 @@ def build_head(
     small, labels = bool(settings.rank or settings.d), settings.labels
     if labels is None:
         named = info.kind == "classes" and all(map(_has_letter, info.labels))
-        labels = small and named and info.classes >= LABELS_FROM
+        labels = small and named and info.classes >= LABELS_FROM and not apart
+    width *= 1 + apart
     weights = _weights(info.classes, width, settings.d, settings.rank, seed)
     if labels:
         if info.kind == "score":
             raise UserError("head.labels = true: a score has no classes; leave it out")
         weights = Labelled(weights, info.labels, "mean" if info.kind == "tags" else representation)
-    return Head(info.kind, weights, representation == "unit" and info.kind != "tags")
+    return Head(info.kind, weights, representation == "unit" and info.kind != "tags", apart)
 
 
 def _has_letter(label: str) -> bool:

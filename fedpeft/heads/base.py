@@ -77,11 +77,24 @@ class Head:
         kind: of the task.
         weights: of the outputs.
         unit: whether the head reads texts at one length, see ``at_length``.
+        apart: whether it reads pairs of texts that pass on their own, see ``joined``. The weights
+            then have twice the width of the backbone.
     """
 
-    def __init__(self, kind: Kind, weights: Weights, unit: bool = False):
-        self.kind, self.weights, self.unit = kind, weights, unit
+    def __init__(self, kind: Kind, weights: Weights, unit: bool = False, apart: bool = False):
+        self.kind, self.weights, self.unit, self.apart = kind, weights, unit, apart
         self.classes, self.width = weights.classes, weights.width
+
+    @property
+    def free(self) -> np.ndarray | None:
+        """Direction of what is read that is known to tell the outputs apart, see ``closed_form``.
+
+        Of pairs that pass on their own, the cosine.
+        """
+        if not self.apart:
+            return None
+        half = self.width // 2
+        return np.concatenate([np.full(half, half**-0.5), np.zeros(half)])
 
     def parameters(self) -> dict[str, tuple[int, ...]]:
         """Return name and shape of each parameter."""
@@ -112,6 +125,8 @@ class Head:
     def read(self, states: Tensor, batch: Batch, offset: int) -> Tensor:
         """Return the representation of texts, [N, width], or for tags of tokens, [N, T, width].
 
+        Of pairs that pass on their own, see ``joined``.
+
         Args:
             states: last hidden states [N, k + T, width]; k positions of a prompt come first.
             batch: T tokens each, ``batch.read`` = the position to read, -1 = the mean.
@@ -121,7 +136,9 @@ class Head:
         if self.kind == "tags":
             return states[:, -tokens:]
         read = read_texts(states, batch, offset)
-        return at_length(read) if self.unit else read
+        if self.unit or self.apart:
+            read = at_length(read)
+        return joined(read) if self.apart else read
 
     def losses(self, outputs: Tensor, labels: Tensor) -> Tensor:
         """Return the loss of each example, [N].
@@ -146,6 +163,15 @@ class Head:
 def at_length(read: Tensor) -> Tensor:
     """Return representations [N, width] scaled to the length sqrt(width)."""
     return functional.normalize(read, dim=-1) * read.shape[-1] ** 0.5
+
+
+def joined(read: Tensor) -> Tensor:
+    """Return what a head reads of N pairs of texts [2 N, width]: [N, 2 width].
+
+    The products of their numbers, whose mean is the cosine, and the absolute differences.
+    """
+    one, other = read.unflatten(0, (-1, 2)).unbind(1)
+    return torch.cat([one * other, (one - other).abs()], dim=1)
 
 
 def read_texts(states: Tensor, batch: Batch, offset: int) -> Tensor:

@@ -50,15 +50,21 @@ class Fit:
         return self.level - weight @ self.center
 
 
-def closed_form(kind: Kind, moments: Moments) -> Fit:
+def closed_form(kind: Kind, moments: Moments, free: np.ndarray | None = None) -> Fit:
     """Return the head of the moments of all examples.
 
     A class that no example has gets weights 0 and the odds of half an example.
+
+    Args:
+        kind: "classes", "tags" or "score".
+        moments: of all examples.
+        free: a direction of length 1 in which weights are not shrunk, [width]: with the largest
+            ridge the head reads this direction alone.
     """
-    return _regression(moments) if kind == "score" else _discriminant(moments)
+    return _regression(moments, free) if kind == "score" else _discriminant(moments, free)
 
 
-def _discriminant(moments: Moments) -> Fit:
+def _discriminant(moments: Moments, free: np.ndarray | None) -> Fit:
     counts = np.diag(moments.gram)
     count, share = counts.sum(), counts / counts.sum()
     center = moments.totals.sum(0) / count
@@ -66,28 +72,36 @@ def _discriminant(moments: Moments) -> Fit:
     slopes = share[:, None] * means  # covariances of the classes with the features
     within = _within(moments, count)
     covariance, variance = within + means.T @ slopes, float(np.sum(share * (1 - share)))
-    ridge = best_ridge(covariance, slopes, variance, moments, count)
-    weight = np.linalg.solve(within + ridge * np.eye(len(within)), means.T).T
+    ridge = best_ridge(covariance, slopes, variance, moments, count, free)
+    weight = np.linalg.solve(within + ridge * _shrunk(len(within), free), means.T).T
     level = np.log(np.maximum(counts, 0.5) / count) - 0.5 * (means * weight).sum(1)
     scale = _scale(share, means @ weight.T + level)
     return Fit(scale * weight, scale * level, center, _root(covariance, ridge))
 
 
-def _regression(moments: Moments) -> Fit:
+def _regression(moments: Moments, free: np.ndarray | None) -> Fit:
     count, total = moments.gram[0]
     level, center = total / count, moments.totals[0] / count
     slopes = (moments.totals[1] / count - level * center)[None]
     variance = float(moments.gram[1, 1] / count - level**2)
     apart = fitted(moments.gram, moments.totals)[1]  # change of the features with the score
     covariance = _within(moments, count) + variance * np.outer(apart, apart)
-    ridge = best_ridge(covariance, slopes, variance, moments, count)
-    weight = np.linalg.solve(covariance + ridge * np.eye(len(covariance)), slopes.T).T
+    ridge = best_ridge(covariance, slopes, variance, moments, count, free)
+    weight = np.linalg.solve(covariance + ridge * _shrunk(len(covariance), free), slopes.T).T
     return Fit(weight, np.array([level]), center, _root(covariance, ridge))
 
 
 def _root(covariance: np.ndarray, ridge: float) -> np.ndarray:
     values, vectors = np.linalg.eigh(covariance)
     return (vectors * np.sqrt(np.maximum(values, 0) + ridge)) @ vectors.T
+
+
+def _shrunk(width: int, free: np.ndarray | None) -> np.ndarray:
+    """Return the projection on the directions in which weights are shrunk, [width, width].
+
+    The free direction is shrunk a little: it may have no variance.
+    """
+    return np.eye(width) - (0 if free is None else (1 - _ROUNDING) * np.outer(free, free))
 
 
 def _within(moments: Moments, count: float) -> np.ndarray:
@@ -100,7 +114,12 @@ def _within(moments: Moments, count: float) -> np.ndarray:
 
 
 def best_ridge(
-    covariance: np.ndarray, slopes: np.ndarray, variance: float, moments: Moments, count: float
+    covariance: np.ndarray,
+    slopes: np.ndarray,
+    variance: float,
+    moments: Moments,
+    count: float,
+    free: np.ndarray | None = None,
 ) -> float:
     """Return the ridge whose least-squares fit has the least error on new examples.
 
@@ -115,7 +134,13 @@ def best_ridge(
         variance: summed variance of the targets.
         moments: of the examples.
         count: their summed weights.
+        free: see ``closed_form``.
     """
+    if free is not None:  # what it explains is no part of the choice
+        along, spread = covariance @ free, max(float(free @ covariance @ free), 1e-300)
+        variance -= float(np.square(slopes @ free).sum()) / spread
+        slopes = slopes - np.outer(slopes @ free, along) / spread
+        covariance = covariance - np.outer(along, along) / spread
     values, vectors = np.linalg.eigh(covariance)
     values, squares = np.maximum(values, 0), np.square(slopes @ vectors).sum(0)
     squared = moments.energy + np.sum(moments.totals * fitted(moments.gram, moments.totals))
@@ -126,7 +151,8 @@ def best_ridge(
     )
     ridges = least * np.geomspace(1, _MOST, _TRIED)[:, None]
     missed = variance - (squares * (values + 2 * ridges) / np.square(values + ridges)).sum(1)
-    left = 1 - (1 + (values / (values + ridges)).sum(1)) / moments.rows
+    fixed = 1 + (free is not None)
+    left = 1 - (fixed + (values / (values + ridges)).sum(1)) / moments.rows
     errors = np.where((left > 0) & (missed > 0), missed / np.square(left), np.inf)
     return float(ridges[errors.argmin(), 0]) if np.isfinite(errors).any() else float(ridges[-1, 0])
 

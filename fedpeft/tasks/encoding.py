@@ -26,6 +26,7 @@ def encode(
     tokenizer: PreTrainedTokenizerBase,
     representation: str,
     max_length: int,
+    apart: bool = False,
 ) -> Encoded:
     """Tokenize all examples with a fast tokenizer.
 
@@ -39,10 +40,13 @@ def encode(
             and the head reads the mask.
         max_length: longer texts are truncated at the end, the longer one of a pair first; the mask
             and special tokens are kept.
+        apart: whether the texts of pairs pass on their own, each of at most ``max_length`` tokens.
 
     Raises:
         UserError: representation "mask" with a tokenizer that has no mask token.
     """
+    if apart:
+        return _apart(examples, tokenizer, representation, max_length)
     if examples.tagged:
         representation, encode_chunk = "", by_word
     else:
@@ -68,3 +72,27 @@ def encode(
     labels = join(4, np.int64 if examples.tagged else examples.labels.dtype)
     tokens, segments = join(0, np.int32), join(1, np.uint8)
     return Encoded(tokens, segments, offsets_of(lengths), read, labels, examples.tagged)
+
+
+def _apart(
+    examples: Examples, tokenizer: PreTrainedTokenizerBase, representation: str, max_length: int
+) -> Encoded:
+    """Return pairs whose texts pass on their own: the tokens of each pair, text after text."""
+    assert examples.text_pair is not None, "check_fitting refuses tasks of one text"
+    first, second = (
+        encode(Examples(texts, None, examples.labels), tokenizer, representation, max_length)
+        for texts in (examples.text, examples.text_pair)
+    )
+    count, shift = len(first), len(first.tokens)
+    starts = np.stack([first.offsets[:-1], second.offsets[:-1] + shift], axis=1).reshape(-1)
+    lengths = np.stack([first.lengths, second.lengths], axis=1).reshape(-1)
+    offsets = offsets_of(lengths)
+    places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
+    return Encoded(
+        np.concatenate([first.tokens, second.tokens])[places],
+        np.concatenate([first.segments, second.segments])[places],
+        offsets[:: 2] if count else offsets,
+        first.read,
+        first.labels,
+        firsts=first.lengths,
+    )
