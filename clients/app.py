@@ -213,7 +213,7 @@ def _train(charged: list[tuple[Assignment, Protection]]) -> list[Message]:
 
 
 def _moments_reply(assignment: Assignment) -> Message:
-    """Return the reply with the moments of a client's features, for a head that starts from sums."""
+    """Return the reply with the moments of a client's features, see ``fedpeft.starting``."""
     data = assignment.data
     moments = moments_of(data.rows.runtime.model, assignment.start, data.training)
     code = encode_moments(data.runtime, data.client, moments)

@@ -30,7 +30,7 @@ NONE = "none"  # the codec of second moments that are not sent
 
 def moments_of(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Moments:
     """Return the moments of what the head reads of all examples, under a task vector [P]."""
-    with phase("start"), torch.inference_mode():
+    with phase("evaluation"), torch.inference_mode():
         total: Moments | None = None
         for part in _parts(model, vector, examples):
             total = part if total is None else Moments.merged([total, part])

@@ -51,9 +51,9 @@ class Trained:
 
     @property
     def reads(self) -> str:
-        """The head's input: "mask", "cls", "mean", "unit", "last", "tags" for every word, or "text".
+        """The head's input: "mask", "cls", "mean", "unit" or "last", or "tags" for every word.
 
-        "likelihood" for the words of classes after a prompt.
+        "text" for a text that is written; "likelihood" for the words of classes after a prompt.
         """
         kind = self.kind
         if self.experiment.by_likelihood:

@@ -75,7 +75,9 @@ def encode_down(
     codec, held = _down(runtime), _held(runtime, small)
     if codec in formats.FORMATS:
         return formats.encode(vector[held], codec)
-    return _encode(vector[held], origin_of(runtime, head)[held], codec, _draw(runtime, "down", number))
+    return _encode(
+        vector[held], origin_of(runtime, head)[held], codec, _draw(runtime, "down", number)
+    )
 
 
 def decode_down(
@@ -230,7 +232,9 @@ def _down(runtime: Runtime) -> str:
 def _replayed(runtime: Runtime, number: int, start: np.ndarray, data: bytes) -> np.ndarray:
     experiment, measured = runtime.experiment, decode_slopes(runtime, data)
     when = When(experiment.seed, number, experiment.federation.rounds)
-    return formats.finite(replay(experiment.local, when, start, measured, runtime.head_rate), str(start.dtype))
+    return formats.finite(
+        replay(experiment.local, when, start, measured, runtime.head_rate), str(start.dtype)
+    )
 
 
 def origin_of(runtime: Runtime, head: np.ndarray | None = None) -> np.ndarray:

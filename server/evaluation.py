@@ -55,9 +55,7 @@ def measure(
     if not last and number % experiment.output.eval_every:
         return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None}
     if experiment.federation.evaluation == "clients":
-        statistics, loss_sum = measure_at_clients(
-            run, number, vector, memory, participants, ledger
-        )
+        statistics, loss_sum = measure_at_clients(run, number, vector, memory, participants, ledger)
         extra = metrics.unsummable_scores(info.kind)
     else:
         run.folder.report("evaluate", number, 0, 1)

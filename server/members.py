@@ -80,10 +80,14 @@ class Members:
             return np.array(sorted(self.clients), dtype=np.int64)
         return np.arange(self.experiment.federation.clients)
 
-    def hold(self, clients: Iterable[int], **names: bytes) -> None:
-        """Note that these clients hold what they have answered: a ``reference``, a ``start``."""
+    def hold(
+        self, clients: Iterable[int], reference: bytes | None = None, start: bytes = b""
+    ) -> None:
+        """Note that these clients hold vectors with these names, as they have answered them."""
         for client in clients:
-            self.clients[client] = replace(self.clients[client], **names)
+            node = self.clients[client]
+            held = node.reference if reference is None else reference
+            self.clients[client] = replace(node, reference=held, start=start or node.start)
 
     def forget(self, clients: Iterable[int]) -> None:
         """Repeat the handshake with these clients before their next round."""

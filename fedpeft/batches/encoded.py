@@ -68,7 +68,7 @@ class Encoded:
 
     @property
     def padded(self) -> np.ndarray:
-        """Number of tokens of every example if its texts are padded to one length, int64 ``[n]``."""
+        """Number of tokens of every example with its texts at one length, int64 ``[n]``."""
         return self.apart * self.text_lengths.reshape(-1, self.apart).max(1, initial=0)
 
     @property

@@ -94,8 +94,9 @@ class Packing:
     def spread(self, rows: Tensor) -> Tensor:
         """Return [G * M, ...] of a row for each text, [N, ...]: each token gets its text's row.
 
-        With a row for each of several neighboring texts, they share it. The backward pass adds up the gradients of each text's tokens, always in the same order. A
-        NaN gradient stays in its text; a product with a matrix of 0 and 1 would spread it.
+        With a row for each of several neighboring texts, they share it. The backward pass adds up
+        the gradients of each text's tokens, always in the same order. A NaN gradient stays in its
+        text; a product with a matrix of 0 and 1 would spread it.
         """
         return _Spread.apply(rows, self)
 

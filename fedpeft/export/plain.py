@@ -9,9 +9,9 @@ The modifications are merged into the weights. The linear head is stored accordi
   relative error is (e h)^2 / 3, for e = 2^-16 below 1e-8 up to |h| = 11, compared with 6e-8 of
   float32. e is a power of two, so the product is exact. It needs the exponent range of float32 or
   bfloat16; in float16 e h underflows.
-- "mask", "mean", "unit" and "last": transformers has no class with this head. The export is the encoder,
-  the head in head.safetensors (weight [C, width], bias [C]), and a README with the code that joins
-  them.
+- "mask", "mean", "unit" and "last": transformers has no class with this head. The export is the
+  encoder, the head in head.safetensors (weight [C, width], bias [C]), and a README with the code
+  that joins them.
 """
 
 from __future__ import annotations
@@ -65,7 +65,12 @@ def check_fusable(trained: Trained) -> None:
 
 
 def check_family(trained: Trained, kind: str) -> None:
-    """Raise UserError if the backbone's family has no export of this kind."""
+    """Raise UserError if the backbone's family or the run's pairs have no export of this kind."""
+    if trained.model.head.apart:
+        raise UserError(
+            f"--format {kind} reads one sequence, and this run reads the texts of pairs apart "
+            f"(task.pairs = 'apart'); --format vector works for all"
+        )
     family = trained.model.method.shape.family
     if family not in EXPORTED:
         raise UserError(

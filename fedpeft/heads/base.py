@@ -135,7 +135,10 @@ class Head:
         tokens = batch.input_ids.shape[1]
         if self.kind == "tags":
             return states[:, -tokens:]
-        read = read_texts(states, batch, offset)
+        return self.combined(read_texts(states, batch, offset))
+
+    def combined(self, read: Tensor) -> Tensor:
+        """Return what the head reads of the representations of texts, see ``read_texts``."""
         if self.unit or self.apart:
             read = at_length(read)
         return joined(read) if self.apart else read

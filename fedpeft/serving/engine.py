@@ -61,8 +61,11 @@ class Engine:
         """Return the prediction of each item, or an error for outputs that are not finite."""
         with self._setups.using, torch.inference_mode():
             texts = [self._encode(items, group) for group in _grouped(items, _reading)]
-            order = np.concatenate([group for group, _ in texts])
-            outputs = self._outputs(items, order, _joined([encoded for _, encoded in texts]))
+            outputs: dict[int, np.ndarray] = {}
+            for alike in _grouped(texts, lambda part: part[1].apart):
+                parts = [texts[place] for place in alike]
+                order = np.concatenate([group for group, _ in parts])
+                outputs |= self._outputs(items, order, _joined([encoded for _, encoded in parts]))
         answers: dict[int, Answer] = {}
         for group, encoded in texts:
             for row, item in enumerate(group):
@@ -73,14 +76,15 @@ class Engine:
     def _encode(self, items: Sequence[Item], group: np.ndarray) -> tuple[np.ndarray, Encoded]:
         """Return a group of items of one reading, and their texts tokenized."""
         chosen = [items[i] for i in group]
-        reads, max_length, pair = chosen[0].entry.setup.reading
+        reads, max_length, pair, apart = chosen[0].entry.setup.reading
         texts = [item.text for item in chosen]
         pairs = [str(item.text_pair) for item in chosen] if pair else None
         labels = np.zeros(len(chosen))
         if reads == "tags":
             labels = tag_column(range(len(text)) for text in texts)
         examples = Examples(texts, pairs, labels)
-        return group, encode(examples, self._setups.backbone.tokenizer, reads, max_length)
+        tokenizer = self._setups.backbone.tokenizer
+        return group, encode(examples, tokenizer, reads, max_length, apart)
 
     def _outputs(
         self, items: Sequence[Item], order: np.ndarray, texts: Encoded
@@ -98,7 +102,7 @@ class Engine:
             family = entries[family_rows[0]].setup.family
             own = [entries[row] for row in family_rows]
             realised = dict(zip(own, self.rows.of(own), strict=True))  # one product for all passes
-            for rows in self._passes(family, texts.lengths, family_rows):
+            for rows in self._passes(family, texts.padded, family_rows):
                 chosen = [entries[row] for row in rows]
                 parts = self._pass(family, chosen, realised, texts, rows)
                 outputs |= zip(order[rows].tolist(), parts, strict=True)
@@ -137,15 +141,18 @@ def _read(
     """Return the outputs of each text from the last hidden states [N, k + T', width]."""
     tokens = batch.input_ids.shape[1]
     offset = family.method.read_offset(states.shape[1] - tokens)
-    read = read_texts(states, batch, offset)[:, None]  # [N, 1, width]
+    read = read_texts(states, batch, offset)
     lengths = batch.attention_mask[:, -tokens:].sum(1).tolist()
     outputs: dict[int, np.ndarray] = {}
-    for rows in _grouped(entries, lambda entry: (entry.setup.info.kind == "tags", _classes(entry))):
+    for rows in _grouped(entries, _head_form):
         first, places = entries[rows[0]], torch.from_numpy(rows).to(states.device)
         tags, classes = first.setup.info.kind == "tags", _classes(first)
         head = torch.stack([heads[row] for row in rows])  # [n, C * width + C]
         weight, bias = head.split([head.shape[1] - classes, classes], dim=1)
-        source = states[places, -tokens:] if tags else read[places]
+        if tags:
+            source = states[places, -tokens:]
+        else:
+            source = first.setup.head.combined(read)[places][:, None]  # [n, 1, width]
         scores = source @ weight.unflatten(1, (classes, -1)).transpose(1, 2) + bias[:, None]
         for row, score in zip(rows.tolist(), scores.double().cpu().numpy(), strict=True):
             outputs[row] = score[: lengths[row]] if tags else score[0]
@@ -156,7 +163,12 @@ def _classes(entry: Entry) -> int:
     return entry.setup.head.classes
 
 
-def _reading(item: Item) -> tuple[str, int, bool]:
+def _head_form(entry: Entry) -> tuple[bool, int, bool, bool]:
+    head = entry.setup.head
+    return head.kind == "tags", _classes(entry), head.unit, head.apart
+
+
+def _reading(item: Item) -> tuple[str, int, bool, bool]:
     return item.entry.setup.reading
 
 
@@ -178,6 +190,7 @@ def _joined(parts: Sequence[Encoded]) -> Encoded:
         offsets_of(lengths),
         np.concatenate([part.read for part in parts]),
         np.zeros(len(lengths), np.int64),
+        firsts=np.concatenate([part.firsts for part in parts]) if parts[0].apart > 1 else None,
     )
 
 

@@ -39,6 +39,8 @@ from fedpeft.trained import check_fit, description_of
 class Family:
     """One method with its fixed projections; all its vectors can be in one pass.
 
+    Vectors that read pairs apart have a family of their own: their examples have two rows.
+
     Attributes:
         method: the method.
         operators: operators of its projections.
@@ -92,10 +94,10 @@ class Setup:
     about: dict[str, Any]
 
     @property
-    def reading(self) -> tuple[str, int, bool]:
+    def reading(self) -> tuple[str, int, bool, bool]:
         """Texts of setups with the same reading are tokenized together."""
-        tags = self.info.kind == "tags"
-        return ("tags" if tags else self.representation, self.max_length, self.info.pair)
+        reads = "tags" if self.info.kind == "tags" else self.representation
+        return reads, self.max_length, self.info.pair, self.head.apart
 
     def rows(self, vectors: Tensor) -> Tensor:
         """Return realised task vectors: [G, P] -> [G, R].
@@ -200,7 +202,8 @@ class Setups:
 
     def _family(self, experiment: Experiment, parameters: TaskParameters) -> Family:
         method, autocast = parameters.method, experiment.engine.autocast
-        key = f"{experiment.seed}|{autocast}|{experiment.method.model_dump_json()}"
+        settings, pairs = experiment.method.model_dump_json(), experiment.task.pairs
+        key = f"{experiment.seed}|{autocast}|{pairs}|{settings}"
         if (family := self._families.get(key)) is not None:
             return family
         operators = self._operators(method.projections())

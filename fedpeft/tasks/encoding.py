@@ -35,9 +35,9 @@ def encode(
             has its label, and the representation is ignored.
         tokenizer: the backbone's tokenizer.
         representation: "cls", "mean", "unit" and "last" use the tokenizer's encoding of a text or
-            pair, and the head reads its first token, the mean (twice) or its last token; "mask" encodes the single
-            string ``text <mask>`` or ``text <mask> text_pair`` (Gupta et al. 2023, section 3.1),
-            and the head reads the mask.
+            pair, and the head reads its first token, the mean (twice) or its last token; "mask"
+            encodes the single string ``text <mask>`` or ``text <mask> text_pair`` (Gupta et al.
+            2023, section 3.1), and the head reads the mask.
         max_length: longer texts are truncated at the end, the longer one of a pair first; the mask
             and special tokens are kept.
         apart: whether the texts of pairs pass on their own, each of at most ``max_length`` tokens.
@@ -91,7 +91,7 @@ def _apart(
     return Encoded(
         np.concatenate([first.tokens, second.tokens])[places],
         np.concatenate([first.segments, second.segments])[places],
-        offsets[:: 2] if count else offsets,
+        offsets[::2] if count else offsets,
         first.read,
         first.labels,
         firsts=first.lengths,

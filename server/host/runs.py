@@ -104,7 +104,10 @@ def sent_by_client(folder: Path) -> dict[int, dict[str, int]]:
 
 def _sent(lines: Sequence[RoundLine]) -> dict[str, dict[str, int]]:
     total = total_bytes(line["bytes"] for line in lines)
-    return {kind: {way: of_kind(total, kind)[way]["message"] for way in WAYS} for kind in kinds_of(total)}
+    return {
+        kind: {way: of_kind(total, kind)[way]["message"] for way in WAYS}
+        for kind in kinds_of(total)
+    }
 
 
 def _json(path: Path, absent: dict[str, Any]) -> dict[str, Any]:

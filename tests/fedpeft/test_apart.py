@@ -27,7 +27,7 @@ from fedpeft.tasks.encoding import encode
 from fedpeft.training import outputs_of, train_cohort
 
 WIDTH = 24
-PACKING = [name for name in ("slash", "lora", "houlsby", "bitfit")]
+PACKING = ["slash", "lora", "houlsby", "bitfit"]
 
 
 def pairs(count: int = 12) -> Examples:

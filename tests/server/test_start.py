@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Sequence
-from pathlib import Path
-from typing import Any
+from collections.abc import Callable
 
 import numpy as np
 import pytest
@@ -16,7 +14,6 @@ from safetensors.numpy import load_file
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
 from fedpeft.heads.closed import closed_form
-from fedpeft.heads.moments import Moments
 from fedpeft.runtime import runtime_of
 from fedpeft.starting import moments_of
 from server.checkpoints import START

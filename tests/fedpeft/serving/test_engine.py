@@ -42,7 +42,11 @@ def items_for(entry: Entry, examples: Examples) -> list[Item]:
 @pytest.mark.parametrize("name", GROUPED)
 def test_a_mixed_batch_predicts_as_each_run_alone(name: str, tmp_path: Path) -> None:
     """Texts of classes, scores and tags, single and paired, of one method, in random order."""
-    settings = {reading: [*READINGS[reading], *method(name, SMALL[name])] for reading in READINGS}
+    apart = ("task.name=synthetic/inference", "representation=mean", "task.pairs=apart")
+    readings = {**READINGS, "apart": (*apart, "task.max_length=10")}
+    settings = {
+        reading: [*given, *method(name, SMALL[name])] for reading, given in readings.items()
+    }
     catalog, paths = vectors(tmp_path, settings)
     items: list[Item] = []
     expected: list[Prediction] = []
