@@ -10,11 +10,15 @@ from __future__ import annotations
 
 from typing import Any
 
+from fedpeft.backbones.sentences import made_to_read
 from fedpeft.budget import within_budget
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.contradictions import in_start
+from fedpeft.experiment.settings import TaskSection
+from fedpeft.methods import method_class
 from fedpeft.runtime import Runtime
 from fedpeft.starting import NONE, sizes
+from fedpeft.tasks import described
 from fedpeft.transfer import size_up
 
 #: Codecs of class sums and of second moments, best first. On MiniLM, EDEN lost nothing at 8 bits,
@@ -26,6 +30,7 @@ CODECS = (
     *(("eden4", f"eden{rate:g}") for rate in (0.2, 0.1, 0.05)),
     *((f"eden{rate}", NONE) for rate in (4, 2, 1)),
 )
+APART = {"pairs": "apart"}
 ROUNDS = 2  # the start costs at most as many bytes up as so many rounds of training
 
 
@@ -40,14 +45,46 @@ def planned(experiment: Experiment, before: Experiment | None = None) -> Experim
         UserError: see ``within_budget``; or a setting does not fit the task, or its data, which
             alone has the labels, is missing.
     """
-    decided = within_budget(experiment)
     if before:
-        return _with_head(decided, {key: getattr(before.head, key) for key in _open(decided)})
+        return within_budget(_as_before(experiment, before))
+    decided = within_budget(_as_made(experiment))
     if "start" in _open(decided) and _starts_from_sums(decided):
-        decided = _with_head(decided, {"start": "sums"})
+        decided = _with(decided, "head", {"start": "sums"})
     if decided.head.start == "sums" and {"sums", "moments"} <= _open(decided):
-        decided = _with_head(decided, _codecs(decided))
+        decided = _with(decided, "head", _codecs(decided))
     return decided
+
+
+def _as_before(experiment: Experiment, before: Experiment) -> Experiment:
+    """Return the experiment with the choices of the run that it continues."""
+    chosen = {key: getattr(before.head, key) for key in _open(experiment)}
+    if "pairs" not in experiment.task.model_fields_set:
+        experiment = _with(experiment, "task", {"pairs": before.task.pairs})
+    if "representation" not in experiment.model_fields_set:
+        experiment = experiment.model_copy(update={"representation": before.representation})
+    return _with(experiment, "head", chosen)
+
+
+def _as_made(experiment: Experiment) -> Experiment:
+    """Return the experiment with texts read as the makers of the backbone read them."""
+    task, reads = experiment.task, "representation" in experiment.model_fields_set
+    if reads or experiment.by_likelihood or task.kind == "text":
+        return experiment
+    made = made_to_read(experiment.backbone)
+    if made is None:
+        return experiment
+    experiment = experiment.model_copy(update={"representation": made})
+    whole = not method_class(experiment.method.name).grouped and experiment.privacy.examples
+    fixed = "pairs" in task.model_fields_set or experiment.head.labels or whole
+    return experiment if fixed or not _has_pairs(task) else _with(experiment, "task", APART)
+
+
+def _has_pairs(task: TaskSection) -> bool:
+    """Return whether a task has pairs of texts with a class or a score."""
+    info = described(task)
+    if info is None:  # only the data names the labels
+        return bool(task.text_pair)
+    return info.pair and info.kind in ("classes", "score")
 
 
 def _open(experiment: Experiment) -> set[str]:
@@ -66,11 +103,11 @@ def _codecs(experiment: Experiment) -> dict[str, Any]:
     most = ROUNDS * size_up(Runtime(experiment))
     for sums, moments in CODECS:
         chosen = {"sums": sums, "moments": moments}
-        if sum(sizes(Runtime(_with_head(experiment, chosen)))) <= most:
+        if sum(sizes(Runtime(_with(experiment, "head", chosen)))) <= most:
             break
     return chosen
 
 
-def _with_head(experiment: Experiment, chosen: dict[str, Any]) -> Experiment:
-    head = experiment.head.model_copy(update=chosen)
-    return experiment.model_copy(update={"head": head}) if chosen else experiment
+def _with(experiment: Experiment, section: str, chosen: dict[str, Any]) -> Experiment:
+    values = getattr(experiment, section).model_copy(update=chosen)
+    return experiment.model_copy(update={section: values}) if chosen else experiment

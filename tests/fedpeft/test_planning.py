@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
+from fedpeft.backbones.sentences import made_to_read
 from fedpeft.experiment.config import Experiment
 from fedpeft.planning import CODECS, planned
 from fedpeft.runtime import Runtime
@@ -11,7 +15,6 @@ from fedpeft.starting import sizes
 from fedpeft.transfer import size_up
 
 CODERS = ["wire.up=float32", "wire.up=eden8", "wire.up=eden1", "method.name=lora", "method.d=16"]
-LEGACY = {"start": "random", "lr": None}
 
 
 @pytest.mark.parametrize("setting", CODERS)
@@ -48,7 +51,7 @@ def test_where_clients_send_no_sums_heads_start_at_random(setting: list[str]) ->
 def test_what_the_user_sets_is_kept() -> None:
     for settings in (["head.start=random"], ["head.start=sums", "head.moments=none"]):
         experiment = Experiment.load("", settings)
-        assert planned(experiment) == experiment
+        assert planned(experiment).head == experiment.head
 
 
 def test_a_stored_experiment_without_the_settings_keeps_its_digest() -> None:
@@ -57,3 +60,46 @@ def test_a_stored_experiment_without_the_settings_keeps_its_digest() -> None:
     assert planned(Experiment.load("", ["seed=3"]), before).digest == before.digest
     again = planned(Experiment.load("", ["seed=3"]))
     assert planned(Experiment.load("", ["seed=3"]), again) == again
+
+
+def test_minilm_reads_single_texts_as_its_makers_do() -> None:
+    pairs = planned(Experiment.load("", ["backbone=minilm", "task.name=mrpc"]))
+    assert (pairs.representation, pairs.task.pairs) == ("unit", "apart")
+    single = planned(Experiment.load("", ["backbone=minilm", "task.name=sst2"]))
+    assert (single.representation, single.task.pairs) == ("unit", "joint")
+    for setting in ("representation=mean", "backbone=roberta-base", "backbone=tiny"):
+        settings = ["backbone=minilm", "task.name=mrpc", "method.d=16", setting]
+        kept = planned(Experiment.load("", settings))
+        assert kept.task.pairs == "joint"
+        assert kept.representation in ("mean", "mask")
+    joint = planned(Experiment.load("", ["backbone=minilm", "task.name=mrpc", "task.pairs=joint"]))
+    assert (joint.representation, joint.task.pairs) == ("unit", "joint")
+
+
+@pytest.mark.parametrize(
+    ("pooling", "steps", "expected"),
+    [
+        ("mean_tokens", ["Transformer", "Pooling", "Normalize"], "unit"),
+        ("mean_tokens", ["Transformer", "Pooling"], "mean"),
+        ("cls_token", ["Transformer", "Pooling", "Normalize"], "cls"),
+        ("max_tokens", ["Transformer", "Pooling"], None),
+        ("mean_tokens", ["Transformer", "Pooling", "Dense", "Normalize"], None),
+        ("mean_tokens", ["Transformer"], None),
+    ],
+)
+def test_a_folder_says_how_it_is_read(
+    pooling: str, steps: list[str], expected: str | None, tmp_path: Path
+) -> None:
+    modules = [
+        {"idx": place, "path": f"{place}_{step}" if place else "", "type": f"x.models.{step}"}
+        for place, step in enumerate(steps)
+    ]
+    (tmp_path / "modules.json").write_text(json.dumps(modules))
+    (tmp_path / "1_Pooling").mkdir()
+    modes = {"pooling_mode_mean_tokens": False, f"pooling_mode_{pooling}": True}
+    (tmp_path / "1_Pooling" / "config.json").write_text(
+        json.dumps({"word_embedding_dimension": 8, **modes})
+    )
+    assert made_to_read(str(tmp_path)) == expected
+    (tmp_path / "modules.json").write_text("[")
+    assert made_to_read(str(tmp_path)) is None
