@@ -13,6 +13,7 @@ from clients.kept import completed, keep, kept
 from clients.masking import Masking
 from clients.memory import recall
 from clients.reference import follow, has_reference, start_head
+from clients.rules import require_sums
 from fedpeft import sums
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import is_small
@@ -133,6 +134,7 @@ class Assignment:
         if not first <= number <= rounds:
             raise ClientError(f"round {number}: expected {int(first)} to {rounds}")
         if trains and not number:
+            require_sums(data)
             return cls(message, data, 0, data.runtime.parameters.initial(experiment.seed), attempt)
         shared = _received(data, request, trains)
         start = completed(data, shared, number - 1 if trains else number)

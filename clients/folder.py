@@ -38,6 +38,7 @@ _FIELDS = {
     "roster": (str,),
     "colluders": (int,),
     "weights": (str,),
+    "sums": (bool,),
 }
 
 
@@ -80,6 +81,8 @@ class NodeSettings:
     colluders: int = 0
     #: Form in which this node holds the frozen weights; "" = that of the run.
     weights: str = ""
+    #: Whether this node sends sums of its features, from which a head can start.
+    sums: bool = True
 
     @property
     def allowed(self) -> tuple[str, ...]:

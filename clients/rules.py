@@ -33,6 +33,26 @@ def require_open(data: LocalData) -> None:
         )
 
 
+def require_sums(data: LocalData) -> None:
+    """Refuse to send sums of features, where the owner of the data does not allow it.
+
+    They have the exact number of examples of each class.
+
+    Raises:
+        Refusal: the owner allows no sums, or shows the number of examples only roughly.
+    """
+    settings = data.settings
+    if settings is None or (settings.sums and settings.examples == "exact"):
+        return
+    why = "and this node shows only about how many it has (`fedpeft node up --examples`)"
+    if not settings.sums:
+        why = "and this node sends none (`fedpeft node up --no-sums`)"
+    raise Refusal(
+        f"head.start = 'sums': sums of features tell how many examples each class has, {why}; it "
+        f"takes part from the first round on"
+    )
+
+
 def require_rules(data: LocalData) -> None:
     """Refuse an experiment that breaks a rule of the owner of the data.
 

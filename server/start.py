@@ -67,6 +67,8 @@ def _from_sums(run: Run, state: ServerState) -> ServerState:
     parts = check_replies(replies, failed, check)
     for client, reason in sorted(failed.items()):
         log.warning("start: client %d failed: %s", client, reason)
+        name = f" ({sampled[client].name})" if sampled[client].name else ""
+        run.folder.note(f"client {client}{name} sent no sums for the start: {reason}")
     require_enough(run, 0, parts, failed, len(sampled))
     vector = started_vector(run.runtime, Moments.merged([*parts.values()]))
     head = vector[vector.size - run.runtime.parameters.shared.head_size :]

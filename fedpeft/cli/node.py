@@ -44,6 +44,7 @@ def up(
     roster: options.Roster = None,
     colluders: options.Colluders = 0,
     weights: options.Weights = "",
+    sums: options.Sums = True,
     worker: options.Worker = True,
     log_json: LogJson = False,
 ) -> None:
@@ -79,6 +80,7 @@ def up(
         roster=str(roster or ""),
         colluders=colluders,
         weights=weights,
+        sums=sums,
     )
     node.up(node.Node(superlink, key, ca, state, settings, worker), log_json)
 

@@ -75,6 +75,15 @@ Roster = Annotated[
     ),
 ]
 
+Sums = Annotated[
+    bool,
+    typer.Option(
+        "--sums/--no-sums",
+        rich_help_panel=_LIMITS,
+        help="Whether to send sums of the features of each class, from which a head can start "
+        "(head.start).",
+    ),
+]
 Colluders = Annotated[
     int,
     typer.Option(

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
+import numpy as np
 import pytest
 from workers import handshake, node_context, state_folder, task_vector
 
@@ -189,3 +190,49 @@ def test_a_run_that_compact_weights_cannot_do_is_refused(
     reply = relay.app(handshake(quick(*settings)), context)
     assert reply.error.reason.startswith(f"Refusal: {expected}")
     assert "fedpeft node up --weights int8" in reply.error.reason
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        ({"sums": False}, "this node sends none"),
+        ({"examples": "rounded"}, "this node shows only about how many it has"),
+        ({"examples": 20}, "this node shows only about how many it has"),
+    ],
+)
+def test_a_node_sends_no_sums_against_its_rules_and_trains_all_the_same(
+    tmp_path: Path, quick: Quick, settings: dict[str, object], reason: str
+) -> None:
+    new_run()
+    state = state_folder(tmp_path / "state", **settings)
+    experiment, context = quick("head.start=sums"), node_context(state)
+    assert relay.app(handshake(experiment), context).has_content()
+    reply = relay.app(task_vector("train", experiment, np.zeros(0, np.float32), 0), context)
+    assert reply.error.reason.startswith("Refusal: head.start = 'sums': sums of features tell")
+    assert reason in reply.error.reason
+    start = runtime_of(experiment).parameters.initial(0)
+    assert relay.app(task_vector("train", experiment, start), context).has_content()
+
+
+def test_a_repeated_request_for_sums_gets_the_stored_reply(tmp_path: Path, quick: Quick) -> None:
+    new_run()
+    state = state_folder(tmp_path / "state")
+    experiment, context = quick("head.start=sums"), node_context(state)
+    assert relay.app(handshake(experiment), context).has_content()
+    asked = task_vector("train", experiment, np.zeros(0, np.float32), 0)
+    first = relay.app(asked, context).content[RECORD]
+    [stored] = (state / "attempts").iterdir()
+    before = stored.stat().st_mtime_ns
+    again = relay.app(task_vector("train", experiment, np.zeros(0, np.float32), 0), context)
+    assert again.content[RECORD]["v"] == first["v"]
+    assert stored.stat().st_mtime_ns == before
+
+
+def test_sums_are_sent_only_where_the_experiment_asks_for_them(
+    tmp_path: Path, quick: Quick
+) -> None:
+    new_run()
+    experiment, context = quick(), node_context(state_folder(tmp_path / "state"))
+    assert relay.app(handshake(experiment), context).has_content()
+    reply = relay.app(task_vector("train", experiment, np.zeros(0, np.float32), 0), context)
+    assert "round 0: expected 1 to 2" in reply.error.reason
