@@ -72,8 +72,15 @@ def test_clients_with_files_of_rows_give_the_bits_of_the_simulation(
         SLOPES,
         VOTES,
         ["wire.up=eden1", "wire.down=eden8", "nested.d=8"],
+        ["head.start=sums"],
+        ["head.start=sums", "wire.down=eden8", "federation.evaluation=clients"],
+        ["head.start=sums", "wire.down=delta1", "head.lr=0.001"],
+        ["head.start=sums", "head.lr=0.001", *SLOPES],
     ],
-    ids=["float32", "formats", "eden", "head", "delta", "scalars", "slopes", "votes", "nested"],
+    ids=[
+        *("float32", "formats", "eden", "head", "delta", "scalars", "slopes", "votes", "nested"),
+        *("sums", "sums-eden", "sums-delta", "sums-slopes"),
+    ],
 )
 def test_parts_of_a_public_task_give_the_bits_of_the_simulation(
     codecs: list[str],
@@ -123,6 +130,30 @@ def test_client_numbers_follow_the_order_of_registration(
     assert {node["node_id"]: node["client"] for node in clients} == numbers
     assert [node["rounds"] for node in clients] == [3, 3]
     assert read(run / "ended.json")["ok"]
+
+
+@pytest.mark.parametrize("first", [0, 1, 2])
+def test_three_nodes_start_from_sums_with_the_bits_of_the_simulation_also_after_a_failure(
+    first: int,
+    tmp_path: Path,
+    node_state: NodeState,
+    server_folder: Callable[[list[int]], Path],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The clients fail in the start, in round 1 or in round 2; then the run continues."""
+    server = server_folder([1000, 1001, 1002])
+    quick = ["backbone=tiny", "method.d=32", "task.train_limit=60", "task.eval_limit=20"]
+    engine = ["engine.cohort=1", "engine.threads=1", "federation.clients=3", "federation.rounds=3"]
+    start = ["head.start=sums", "wire.down=eden8", "federation.evaluation=clients"]
+    experiment = Experiment.load("", [*quick, *engine, *start])
+    states = [node_state(f"node{k}", partition=k) for k in range(3)]
+    with pytest.raises(RunFailed, match=f"round {first}: 0 of 3 clients succeeded"):
+        deploy(experiment, states, app=Stopping(first))
+    deploy(experiment, states, resume=True)
+    expected = simulated(experiment, tmp_path, monkeypatch)
+    result = read(server / "runs" / "trial" / "result.json")
+    assert result["digests"]["vector"] == expected["digests"]["vector"]
+    assert result["start"] == expected["start"]
 
 
 class Stopping(ClientApp):
