@@ -30,7 +30,6 @@ CODECS = (
     *(("eden4", f"eden{rate:g}") for rate in (0.2, 0.1, 0.05)),
     *((f"eden{rate}", NONE) for rate in (4, 2, 1)),
 )
-APART = {"pairs": "apart"}
 ROUNDS = 2  # the start costs at most as many bytes up as so many rounds of training
 
 
@@ -45,38 +44,40 @@ def planned(experiment: Experiment, before: Experiment | None = None) -> Experim
         UserError: see ``within_budget``; or a setting does not fit the task, or its data, which
             alone has the labels, is missing.
     """
+    left = experiment.left_open()
     if before:
-        return within_budget(_as_before(experiment, before))
-    decided = within_budget(_as_made(experiment))
-    if "start" in _open(decided) and _starts_from_sums(decided):
-        decided = _with(decided, "head", {"start": "sums"})
-    if decided.head.start == "sums" and {"sums", "moments"} <= _open(decided):
-        decided = _with(decided, "head", _codecs(decided))
+        kept = {key: value for key, value in _values(before).items() if key in left}
+        return within_budget(experiment.with_choices(kept))
+    decided = within_budget(experiment.with_choices(_reading(experiment)))
+    if "head.start" in left and _may_start_from_sums(decided):
+        decided = decided.with_choices({"head.start": "sums"})
+    if decided.head.start == "sums" and {"head.sums", "head.moments"} <= left.keys():
+        decided = decided.with_choices(_codecs(decided))
     return decided
 
 
-def _as_before(experiment: Experiment, before: Experiment) -> Experiment:
-    """Return the experiment with the choices of the run that it continues."""
-    chosen = {key: getattr(before.head, key) for key in _open(experiment)}
-    if "pairs" not in experiment.task.model_fields_set:
-        experiment = _with(experiment, "task", {"pairs": before.task.pairs})
-    if "representation" not in experiment.model_fields_set:
-        experiment = experiment.model_copy(update={"representation": before.representation})
-    return _with(experiment, "head", chosen)
+def _values(experiment: Experiment) -> dict[str, Any]:
+    task, head = experiment.task, experiment.head
+    return {
+        "representation": experiment.representation,
+        "task.pairs": task.pairs,
+        "head.start": head.start,
+        "head.sums": head.sums,
+        "head.moments": head.moments,
+    }
 
 
-def _as_made(experiment: Experiment) -> Experiment:
-    """Return the experiment with texts read as the makers of the backbone read them."""
-    task, reads = experiment.task, "representation" in experiment.model_fields_set
-    if reads or experiment.by_likelihood or task.kind == "text":
-        return experiment
+def _reading(experiment: Experiment) -> dict[str, Any]:
+    """Return how texts are read if the user leaves it open: as the makers of the backbone do."""
+    left, task = experiment.left_open(), experiment.task
+    if "representation" not in left or experiment.by_likelihood or task.kind == "text":
+        return {}
     made = made_to_read(experiment.backbone)
     if made is None:
-        return experiment
-    experiment = experiment.model_copy(update={"representation": made})
+        return {}
     whole = not method_class(experiment.method.name).grouped and experiment.privacy.examples
-    fixed = "pairs" in task.model_fields_set or experiment.head.labels or whole
-    return experiment if fixed or not _has_pairs(task) else _with(experiment, "task", APART)
+    joint = "task.pairs" not in left or experiment.head.labels or whole or not _has_pairs(task)
+    return {"representation": made, **({} if joint else {"task.pairs": "apart"})}
 
 
 def _has_pairs(task: TaskSection) -> bool:
@@ -87,12 +88,7 @@ def _has_pairs(task: TaskSection) -> bool:
     return info.pair and info.kind in ("classes", "score")
 
 
-def _open(experiment: Experiment) -> set[str]:
-    """Return the keys about the start that the user left open."""
-    return {"start", "sums", "moments"} - experiment.head.model_fields_set
-
-
-def _starts_from_sums(experiment: Experiment) -> bool:
+def _may_start_from_sums(experiment: Experiment) -> bool:
     head = experiment.head.model_copy(update={"start": "sums"})
     sections = experiment.federation, experiment.privacy, experiment.adversary
     return experiment.task.kind != "text" and not any(in_start(head, *sections))
@@ -102,12 +98,7 @@ def _codecs(experiment: Experiment) -> dict[str, Any]:
     """Return the best codecs that cost at most ``ROUNDS`` rounds; the smallest if none does."""
     most = ROUNDS * size_up(Runtime(experiment))
     for sums, moments in CODECS:
-        chosen = {"sums": sums, "moments": moments}
-        if sum(sizes(Runtime(_with(experiment, "head", chosen)))) <= most:
+        chosen = {"head.sums": sums, "head.moments": moments}
+        if sum(sizes(Runtime(experiment.with_choices(chosen)))) <= most:
             break
     return chosen
-
-
-def _with(experiment: Experiment, section: str, chosen: dict[str, Any]) -> Experiment:
-    values = getattr(experiment, section).model_copy(update=chosen)
-    return experiment.model_copy(update={section: values}) if chosen else experiment

@@ -72,6 +72,10 @@ ADDED = {"head.start": "random", "head.lr": None, "task.pairs": "joint"}
 _ONLY_WITH = {"head.sums": ("head.start", "sums"), "head.moments": ("head.start", "sums")}
 
 
+#: Settings that ``fedpeft.planning`` chooses unless the user has set them.
+CHOSEN = ("representation", "task.pairs", "head.start", "head.sums", "head.moments")
+
+
 class Experiment(Section):
     """All settings of a run.
 
@@ -180,6 +184,29 @@ class Experiment(Section):
             "federation.server_lr": SERVER_LR.get(self.federation.strategy),
         }
 
+    def left_open(self) -> dict[str, Any]:
+        """Return the values of the settings in ``CHOSEN`` that the user has not set."""
+        values: dict[str, Any] = {}
+        for path in CHOSEN:
+            *section, key = path.split(".")
+            owner = getattr(self, section[0]) if section else self
+            if key not in owner.model_fields_set:
+                values[path] = getattr(owner, key)
+        return values
+
+    def with_choices(self, values: Mapping[str, Any]) -> Experiment:
+        """Return the experiment with these values, by full key; they count as not set."""
+        fields: dict[str, Any] = dict(self)
+        for path, value in values.items():
+            *section, key = path.split(".")
+            if section:
+                old = fields[section[0]]
+                changed = {**dict(old), key: value}
+                fields[section[0]] = type(old).model_construct(old.model_fields_set, **changed)
+            else:
+                fields[key] = value
+        return type(self).model_construct(self.model_fields_set, **fields)
+
     @property
     def clients_per_round(self) -> int:
         """Number of clients asked each round, at least one."""
@@ -266,7 +293,9 @@ class Experiment(Section):
             derived: write the defaults that depend on other settings as values. Otherwise they
                 are comments, and follow when the text is edited.
         """
-        return toml_writer.write(self, comments, {} if derived else self.derived())
+        if derived:
+            return toml_writer.write(self, comments, {})
+        return toml_writer.write(self, comments, self.derived() | self.left_open())
 
 
 @lru_cache(maxsize=16)

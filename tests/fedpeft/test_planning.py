@@ -103,3 +103,22 @@ def test_a_folder_says_how_it_is_read(
     assert made_to_read(str(tmp_path)) == expected
     (tmp_path / "modules.json").write_text("[")
     assert made_to_read(str(tmp_path)) is None
+
+
+def test_choices_follow_when_a_printed_experiment_is_edited() -> None:
+    """A file of `fedpeft config` has them as comments; a run's file has them as values."""
+    chosen = planned(Experiment.load("", ["backbone=minilm", "task.name=mrpc"]))
+    printed = chosen.to_toml(comments=True, derived=False)
+    assert '# representation = "unit"' in printed and '# pairs = "apart"' in printed
+    assert '# start = "sums"' in printed and '# moments = "eden' in printed
+    edited = planned(
+        Experiment.load(printed, ["backbone=roberta-base", "federation.strategy=krum"])
+    )
+    assert (edited.representation, edited.task.pairs, edited.head.start) == (
+        "mask",
+        "joint",
+        "random",
+    )
+    stored = Experiment.load(chosen.to_toml())
+    assert stored == planned(stored) == chosen
+    assert stored.digest == chosen.digest
