@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
-from fedpeft.budget import within_budget
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.overrides import apply_override, merged
+from fedpeft.planning import planned
 from fedpeft.vectorfile import VECTOR, read_vector
 from server.runfolder import RunFolder
 from simulations.plots import curves
@@ -107,14 +107,14 @@ def settings_of(
         UserError: an unknown key, a value outside its range, a contradiction, a missing file.
     """
     if isinstance(experiment, str | Path):
-        return within_budget(Experiment.read(Path(experiment), overrides))
+        return planned(Experiment.read(Path(experiment), overrides))
     if isinstance(experiment, Experiment):
         # Without derived values: another method has another default learning rate.
-        return within_budget(Experiment.load(experiment.to_toml(derived=False), overrides))
+        return planned(Experiment.load(experiment.to_toml(derived=False), overrides))
     values = merged({}, experiment)
     for override in overrides:
         apply_override(values, override)
-    return within_budget(Experiment.of(values))
+    return planned(Experiment.of(values))
 
 
 def _read(experiment: Experiment, folder: Path, result: dict[str, Any]) -> Result:

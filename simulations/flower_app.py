@@ -17,8 +17,8 @@ from flwr.clientapp import ClientApp
 from flwr.serverapp import Grid, ServerApp
 
 from clients.app import app as client_app
-from fedpeft.budget import within_budget
 from fedpeft.experiment.config import Experiment
+from fedpeft.planning import planned
 from server.app import app as server_app
 from simulations.simulation import node_config, prepare
 from simulations.tracking import tracked
@@ -52,4 +52,4 @@ def _settings(context: Context) -> tuple[Experiment, Path]:
     """Return the experiment and the run folder of a run config."""
     config = context.run_config
     out = str(config["out"]) or f"runs/flower-{context.run_id}"
-    return within_budget(Experiment.load(str(config["experiment"]))), Path(out)
+    return planned(Experiment.load(str(config["experiment"]))), Path(out)

@@ -10,6 +10,7 @@ import typer
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.vectorfile import EXPERIMENT
 
 ExperimentFile = Annotated[
     Path | None, typer.Argument(help="Experiment file (TOML); if omitted, the default settings.")
@@ -41,25 +42,30 @@ ServerState = Annotated[Path, typer.Option("--state", help="The server's state f
 
 
 def read_experiment(
-    file: Path | None, overrides: Sequence[str] | None, say: Callable[[str], object] | None = None
+    file: Path | None,
+    overrides: Sequence[str] | None,
+    say: Callable[[str], object] | None = None,
+    folder: Path | None = None,
 ) -> Experiment:
-    """Return the experiment of a file and overrides, with the choices of ``wire.budget`` made.
+    """Return the experiment of a file and overrides, with all choices made that they leave open.
 
     Args:
         file: experiment file (TOML); None for the defaults.
         overrides: ``KEY=VALUE`` each.
         say: prints what the budget chose.
+        folder: of the run; if there is one, its choices are kept.
 
     Raises:
-        UserError: see ``Experiment.read`` and ``within_budget``.
+        UserError: see ``Experiment.read`` and ``planned``.
     """
-    experiment = Experiment.read(file, overrides or ())
-    if not experiment.wire.budget:
-        return experiment
-    from fedpeft.budget import chosen, message_bytes, within_budget
+    from fedpeft.budget import chosen, message_bytes
+    from fedpeft.planning import planned
 
-    decided = within_budget(experiment)
-    if say:
+    experiment = Experiment.read(file, overrides or ())
+    stored = folder / EXPERIMENT if folder else None
+    before = Experiment.read(stored) if stored and stored.is_file() else None
+    decided = planned(experiment, before)
+    if say and experiment.wire.budget:
         say(
             f"wire.budget = '{experiment.wire.budget}' chose {chosen(decided)}: at most "
             f"{message_bytes(decided):,} bytes up per client and round"

@@ -61,7 +61,7 @@ def simulate(
     budget = any(override.startswith("wire.budget") for override in overrides or ())
     if resume and experiment is None and out and (out / EXPERIMENT).is_file() and not budget:
         experiment = out / EXPERIMENT
-    settings = read_experiment(experiment, overrides, print)
+    settings = read_experiment(experiment, overrides, print, out)
     _run(settings, out or default_folder(settings), resume, from_round, profile, watch)
 
 

@@ -129,11 +129,9 @@ def cell_of(
 
 
 def _decided(experiment: Experiment) -> Experiment:
-    if not experiment.wire.budget:
-        return experiment
-    from fedpeft.budget import within_budget  # loads torch, which reading a study does not need
+    from fedpeft.planning import planned  # loads torch
 
-    return within_budget(experiment)
+    return planned(experiment)
 
 
 def error_in(labels: Mapping[str, str], error: UserError) -> UserError:
