@@ -13,10 +13,18 @@ from typing import Any, Literal
 from fedpeft.backbones.checkpoints import checkpoint
 from fedpeft.backbones.known import KNOWN_SHAPES
 
-_POOLINGS = {"pooling_mode_mean_tokens": "mean", "pooling_mode_cls_token": "cls"}
+#: Pooling in a folder's configuration -> representation. Newer folders have ``pooling_mode``,
+#: older ones a flag for each mode.
+_POOLINGS: dict[str, Literal["mean", "cls", "last"]] = {
+    "mean": "mean",
+    "mean_tokens": "mean",
+    "cls": "cls",
+    "cls_token": "cls",
+    "lasttoken": "last",
+}
 
 
-def made_to_read(name: str) -> Literal["mean", "unit", "cls"] | None:
+def made_to_read(name: str) -> Literal["mean", "unit", "cls", "last"] | None:
     """Return the representation that a backbone's files ask for; None if they ask for none here.
 
     Backbones of the papers have no such files, and are not looked up on the hub.
@@ -32,12 +40,11 @@ def made_to_read(name: str) -> Literal["mean", "unit", "cls"] | None:
     if "Pooling" not in kinds or kinds.keys() - {"Transformer", "Pooling", "Normalize"}:
         return None
     pooling = _read(folder / str(kinds["Pooling"].get("path", "")) / "config.json", {})
-    chosen = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value]
-    if len(chosen) != 1 or chosen[0] not in _POOLINGS:
-        return None
-    if _POOLINGS[chosen[0]] == "cls":
-        return "cls"
-    return "unit" if "Normalize" in kinds else "mean"
+    flags = [key for key, value in pooling.items() if key.startswith("pooling_mode_") and value]
+    modes = [key.removeprefix("pooling_mode_") for key in flags]
+    modes += [str(pooling["pooling_mode"])] if "pooling_mode" in pooling else []
+    representation = _POOLINGS.get(modes[0]) if len(modes) == 1 else None
+    return "unit" if representation == "mean" and "Normalize" in kinds else representation
 
 
 def _read(path: Path, missing: Any) -> Any:

@@ -14,11 +14,12 @@ from fedpeft.cli.printing import plain_console
 def export(
     run: FinishedRun,
     kind: Annotated[
-        Literal["hf", "peft", "onnx", "vector"],
+        Literal["hf", "peft", "onnx", "sentence-transformers", "vector"],
         typer.Option(
             "--format",
             help="hf: a plain transformers model | peft: a peft adapter (lora, vera, uni_lora) | "
             "onnx: a model for onnxruntime, with the task vector as an input | "
+            "sentence-transformers: the tuned encoder of texts, without the head | "
             "vector: the task vector with its description, in one file.",
         ),
     ],

@@ -1,4 +1,4 @@
-"""Export of a finished run: a transformers or ONNX model, a peft adapter, or a vector file."""
+"""Export of a finished run: a model or encoder, a peft adapter, or a vector file."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from fedpeft.files import whole_folder, write_atomic
 if TYPE_CHECKING:
     from fedpeft.trained import Trained
 
-Format = Literal["hf", "peft", "onnx", "vector"]
+Format = Literal["hf", "peft", "onnx", "sentence-transformers", "vector"]
 
 
 def default_target(run: Path, kind: Format) -> Path:
@@ -51,10 +51,17 @@ def _save_onnx(trained: Trained, folder: Path) -> None:
     save_onnx(trained, folder)
 
 
+def _save_sentences(trained: Trained, folder: Path) -> None:
+    from fedpeft.export.sentences import save_sentences
+
+    save_sentences(trained, folder)
+
+
 _FOLDERS: dict[str, Callable[[Trained, Path], None]] = {
     "hf": _save_hf,
     "peft": _save_peft,
     "onnx": _save_onnx,
+    "sentence-transformers": _save_sentences,
 }
 
 
@@ -63,9 +70,9 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
 
     Args:
         trained: the run.
-        kind: "hf", "peft" and "onnx" write a folder (``plain``, or ``language`` where output
-            embeddings are read, ``adapter``, ``onnx``), "vector" a file that ``Trained.read``
-            reads.
+        kind: "hf", "peft", "onnx" and "sentence-transformers" write a folder (``plain``, or
+            ``language`` where output embeddings are read, ``adapter``, ``onnx``, ``sentences``),
+            "vector" a file that ``Trained.read`` reads.
         out: the folder or file.
 
     Raises:

@@ -69,8 +69,14 @@ def check_family(trained: Trained, kind: str) -> None:
     if trained.model.head.apart:
         raise UserError(
             f"--format {kind} reads one sequence, and this run reads the texts of pairs apart "
-            f"(task.pairs = 'apart'); --format vector works for all"
+            f"(task.pairs = 'apart'); --format sentence-transformers writes the encoder of a text, "
+            f"--format vector all"
         )
+    check_known(trained, kind)
+
+
+def check_known(trained: Trained, kind: str) -> None:
+    """Raise UserError if the backbone's family has no export of this kind."""
     family = trained.model.method.shape.family
     if family not in EXPORTED:
         raise UserError(
@@ -97,28 +103,35 @@ def plain_model(
         realised: its head is included if transformers has a model class with this head.
         changes: tensors to add to the backbone's weights, by the weights' names.
     """
-    from transformers import (
-        AutoModel,
-        AutoModelForSequenceClassification,
-        AutoModelForTokenClassification,
-    )
+    from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
-    reads, config, backbone = trained.reads, _config(trained), trained.model.backbone.model
-    weights = {
-        name: portable(weight + changes[name] if name in changes else weight)
-        for name, weight in backbone.named_parameters()
-    }
-    if reads in OUTSIDE:
-        model = AutoModel.from_config(config, dtype=torch.float32, add_pooling_layer=False)
-    else:
-        tags = reads == "tags"
-        auto = AutoModelForTokenClassification if tags else AutoModelForSequenceClassification
-        model = auto.from_config(config, dtype=torch.float32)
-        prefix = model.base_model_prefix
-        weights = {f"{prefix}.{name}": weight for name, weight in weights.items()}
-        weights |= _head_weights(reads, prefix, *_head(realised))
-    model.load_state_dict(weights)
+    if trained.reads in OUTSIDE:
+        return encoder_of(trained, changes)
+    tags = trained.reads == "tags"
+    auto = AutoModelForTokenClassification if tags else AutoModelForSequenceClassification
+    model = auto.from_config(_config(trained), dtype=torch.float32)
+    prefix = model.base_model_prefix
+    changed = _changed(trained, changes)
+    weights = {f"{prefix}.{name}": weight for name, weight in changed.items()}
+    model.load_state_dict(weights | _head_weights(trained.reads, prefix, *_head(realised)))
     return model.eval()
+
+
+def encoder_of(trained: Trained, changes: Mapping[str, Tensor]) -> PreTrainedModel:
+    """Return a new encoder without a head, see ``plain_model``."""
+    from transformers import AutoModel
+
+    model = AutoModel.from_config(_config(trained), dtype=torch.float32, add_pooling_layer=False)
+    model.load_state_dict(_changed(trained, changes))
+    return model.eval()
+
+
+def _changed(trained: Trained, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the backbone's weights with the changes added, by name."""
+    return {
+        name: portable(weight + changes[name] if name in changes else weight)
+        for name, weight in trained.model.backbone.model.named_parameters()
+    }
 
 
 def save_surroundings(trained: Trained, realised: Realised, folder: Path) -> None:
