@@ -8,8 +8,11 @@ was the only one then.
 
 from __future__ import annotations
 
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any
 
+from fedpeft.backbones.checkpoints import is_here
 from fedpeft.backbones.sentences import made_to_read
 from fedpeft.budget import within_budget
 from fedpeft.experiment.config import Experiment
@@ -33,21 +36,21 @@ CODECS = (
 ROUNDS = 2  # the start costs at most as many bytes up as so many rounds of training
 
 
-def planned(experiment: Experiment, before: Experiment | None = None) -> Experiment:
+def planned(experiment: Experiment, kept: Mapping[str, Any] | None = None) -> Experiment:
     """Return the experiment with all choices made.
 
     Args:
         experiment: as the user wrote it.
-        before: that of a run to be continued, whose choices are kept.
+        kept: choices that were made before, by full key; None = they are made now.
 
     Raises:
         UserError: see ``within_budget``; or a setting does not fit the task, or its data, which
             alone has the labels, is missing.
     """
     left = experiment.left_open()
-    if before:
-        kept = {key: value for key, value in _values(before).items() if key in left}
-        return within_budget(experiment.with_choices(kept))
+    if kept is not None:
+        values = {key: value for key, value in kept.items() if key in left}
+        return within_budget(experiment.with_choices(values))
     decided = within_budget(experiment.with_choices(_reading(experiment)))
     if "head.start" in left and _may_start_from_sums(decided):
         decided = decided.with_choices({"head.start": "sums"})
@@ -56,15 +59,25 @@ def planned(experiment: Experiment, before: Experiment | None = None) -> Experim
     return decided
 
 
-def _values(experiment: Experiment) -> dict[str, Any]:
-    task, head = experiment.task, experiment.head
-    return {
-        "representation": experiment.representation,
+def choices_of(decided: Experiment, experiment: Experiment | None = None) -> dict[str, Any]:
+    """Return the values of settings that can be chosen, or only of those left open."""
+    task, head = decided.task, decided.head
+    values = {
+        "representation": decided.representation,
         "task.pairs": task.pairs,
         "head.start": head.start,
         "head.sums": head.sums,
         "head.moments": head.moments,
     }
+    left = values if experiment is None else experiment.left_open()
+    return {key: value for key, value in values.items() if key in left}
+
+
+def can_plan(experiment: Experiment) -> bool:
+    """Return whether this machine has what choices depend on: the backbone and the labels."""
+    task = experiment.task
+    labelled = described(task) is not None or (Path(task.path) / task.train).is_file()
+    return labelled and is_here(experiment.backbone)
 
 
 def _reading(experiment: Experiment) -> dict[str, Any]:

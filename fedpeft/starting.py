@@ -7,7 +7,9 @@ same for every partition of the examples, up to rounding and the codecs of the m
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import reduce
 
 import numpy as np
 import torch
@@ -28,48 +30,62 @@ from fedpeft.wire.codecs import bits_of, encoded_size
 NONE = "none"  # the codec of second moments that are not sent
 
 
+@dataclass(frozen=True)
+class Read:
+    """What a head reads of examples; of tagged ones, each word has a row.
+
+    Attributes:
+        features: [n, width], float32.
+        labels: classes or scores, [n].
+        counts: rows of each example.
+    """
+
+    features: np.ndarray
+    labels: np.ndarray
+    counts: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: Sequence[Read]) -> Read:
+        """Return the examples of all parts."""
+        arrays = [(part.features, part.labels, part.counts) for part in parts]
+        return cls(*(np.concatenate(each) for each in zip(*arrays, strict=True)))
+
+    def moments(self, kind: Kind, classes: int) -> Moments:
+        """Return the moments; examples have equal weights, each word 1 / words."""
+        weights = np.repeat(1 / np.maximum(self.counts, 1), self.counts)
+        if kind == "score":
+            targets = np.stack([np.ones(len(self.labels)), self.labels], axis=1)
+        else:
+            targets = np.eye(classes)[self.labels]
+        return Moments.of(self.features, targets, weights)
+
+
 def moments_of(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Moments:
     """Return the moments of what the head reads of all examples, under a task vector [P]."""
-    with phase("evaluation"), torch.inference_mode():
-        total: Moments | None = None
-        for part in _parts(model, vector, examples):
-            total = part if total is None else Moments.merged([total, part])
-    assert total is not None, "a client has examples"
-    return total
+    kind, classes = model.head.kind, model.head.classes
+    parts = (read.moments(kind, classes) for read in read_by(model, vector, examples))
+    return reduce(lambda one, other: Moments.merged([one, other]), parts)
 
 
-def _parts(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Iterator[Moments]:
-    """Yield the moments of one batch after the other."""
+def read_by(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Iterator[Read]:
+    """Yield what the head reads of all examples, at least one, a batch after the other."""
     vectors = to_device(vector, model.backbone.device, model.dtype)[None]
-    modifications = model.realise(vectors).modifications
-    examples = model.kept.attach([examples])[0]
-    size = evaluation_batch(examples.lengths, model.backbone.device)
-    for rows in batches(examples.lengths, size, None):
-        batch = model.collate([examples], [rows])
-        read, labels, weights = _rows(model, model.representations(modifications, batch), batch)
-        targets = _targets(model.head.kind, labels, model.head.classes)
-        yield Moments.of(read, targets, weights)
+    with phase("evaluation"), torch.inference_mode():
+        modifications = model.realise(vectors).modifications
+        examples = model.kept.attach([examples])[0]
+        size = evaluation_batch(examples.lengths, model.backbone.device)
+        for rows in batches(examples.lengths, size, None):
+            batch = model.collate([examples], [rows])
+            yield _rows(model, model.representations(modifications, batch), batch)
 
 
-def _rows(
-    model: TaskModel, read: torch.Tensor, batch: Batch
-) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Return features [n, width], labels [n] and weights [n] of a batch.
-
-    Each word of a tagged example is a row of weight 1 / words: examples have equal weights.
-    """
+def _rows(model: TaskModel, read: torch.Tensor, batch: Batch) -> Read:
     labels = batch.labels
     if model.head.kind != "tags":
-        return read.cpu().numpy(), labels.cpu().numpy(), np.ones(len(labels))
+        ones = np.ones(len(labels), np.int64)
+        return Read(read.cpu().numpy(), labels.cpu().numpy(), ones)
     words = labels != IGNORED
-    weights = (words / words.sum(1, keepdim=True).clamp(min=1))[words]
-    return read[words].cpu().numpy(), labels[words].cpu().numpy(), weights.cpu().double().numpy()
-
-
-def _targets(kind: Kind, labels: np.ndarray, classes: int) -> np.ndarray:
-    if kind == "score":
-        return np.stack([np.ones(len(labels)), labels], axis=1)
-    return np.eye(classes)[labels]
+    return Read(read[words].cpu().numpy(), labels[words].cpu().numpy(), words.sum(1).cpu().numpy())
 
 
 def started_vector(runtime: Runtime, moments: Moments) -> np.ndarray:

@@ -31,7 +31,7 @@ from server.checkpoints import (
 )
 from server.records import ByteLine, Measured, RoundLine, WireLine
 
-START = "start.json"  # the score before the first round, and who made it
+START = "start.json"  # the score before the first round
 ROUNDS = "rounds.jsonl"
 BYTES = "bytes.jsonl"
 PROGRESS = "progress.json"

@@ -1,8 +1,8 @@
-"""The start of a run whose head comes from sums over the clients' features.
+"""The start of a run: its score, and a head that comes from sums over the clients' features.
 
-It is round 0: the clients of the first round send the moments of their features, the server makes
-the head of them in closed form, and the checkpoint of round 0 holds the result. A run that
-continues never asks again.
+The start is round 0. For a head from sums, the clients of the first round send the moments of their
+features, the server makes the head of them in closed form, and the checkpoint of round 0 holds the
+result. A run that continues never asks again.
 """
 
 from __future__ import annotations
@@ -34,11 +34,12 @@ def begin(run: Run, state: ServerState) -> ServerState:
     Raises:
         RunFailed: fewer than ``federation.min_success`` clients sent valid moments.
     """
-    if run.experiment.head.start != "sums":
-        return state
-    if START not in state.memory:
+    sums = run.experiment.head.start == "sums"
+    if sums and START not in state.memory:
         state = _from_sums(run, state)
-    if not state.round and run.folder.started() is None:
+    # Without sums, clients are not asked for the score of a head that is random.
+    measures = sums or run.experiment.federation.evaluation == "server"
+    if measures and not state.round and run.folder.started() is None:
         ledger = ByteLedger()
         state.participants.refresh(ledger, 0)
         measured = measure(run, 0, state.vector, state.memory, state.participants, ledger)

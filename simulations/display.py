@@ -11,7 +11,7 @@ from rich.table import Table
 
 from fedpeft.files import read_object
 from fedpeft.readable import readable_bytes, readable_epsilon, readable_seconds
-from server.records import WAYS, RoundLine
+from server.records import WAYS, Measured, RoundLine
 from server.runfolder import PROGRESS, RunFolder
 from simulations.following import Follower
 
@@ -25,6 +25,7 @@ class Display:
         self.folder, self.rounds, self.metric, self.console = folder, rounds, metric, console
         self._lines: list[RoundLine] = []
         self._printed = len(folder.rounds())  # rounds that an earlier session printed
+        self._start = folder.started()  # printed by an earlier session, too
         self._live: Live | None = None
         self._stack = ExitStack()
 
@@ -46,6 +47,11 @@ class Display:
             self._print_new()
 
     def _print_new(self) -> None:
+        if self._start is None and (start := self.folder.started()):
+            self._start = start
+            self.console.print(
+                f"start  {self.metric} {_score(start)}", highlight=False, soft_wrap=True
+            )
         for line in self._lines[self._printed :]:
             cells = self._cells(line)
             title = "epsilon" if line.get("privacy") else "loss"
@@ -71,6 +77,9 @@ class Display:
         loss = "epsilon" if private else "train loss"
         for title in ("round", self.metric, loss, "up", "down", "time", "failed"):
             table.add_column(title, justify="right")
+        start = self.folder.started()
+        if start and len(self._lines) < _SHOWN:
+            table.add_row("start", _score(start))
         for line in self._lines[-_SHOWN:]:
             table.add_row(*self._cells(line), str(len(line["failed"]) or ""))
         outer = Table.grid()
@@ -101,11 +110,10 @@ class Display:
         loss = "-" if line["loss"] is None else f"{line['loss']:.4f}"
         sizes = [past["bytes"] for past in self._lines if past["round"] <= line["round"]]
         up, down = (sum(size[way]["message"] for size in sizes) for way in WAYS)
-        score = "-" if line["score"] is None else f"{line['score']:.4f}"
         width = len(str(self.rounds))
         return [
             f"{line['round']:>{width}}",
-            score,
+            _score(line),
             readable_epsilon(line["epsilon"]) if line.get("privacy") else loss,
             readable_bytes(up),
             readable_bytes(down),
@@ -116,3 +124,7 @@ class Display:
         recent = [line["seconds"] for line in self._lines if line["round"] <= done][-5:]
         left = (self.rounds - done) * sum(recent) / max(len(recent), 1)
         return f"{readable_seconds(left)} left" if done < self.rounds else "done"
+
+
+def _score(measured: Measured) -> str:
+    return "-" if measured["score"] is None else f"{measured['score']:.4f}"

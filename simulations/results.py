@@ -38,11 +38,12 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
     up, evaluated = (result["bytes"][key] for key in ("per_client_round_up", "evaluate"))
     rounds_text = "1 round" if result["rounds"] == 1 else f"{result['rounds']} rounds"
     lines = [
-        f"{result['metric']} {score} after {rounds_text} in "
+        f"{result['metric']} {score} after {rounds_text}{_start(result)} in "
         f"{readable_seconds(result['seconds'])}; a client sent {up['payload']:,} bytes of numbers "
         f"a round ({up['message']:,} as a message), training {_both_ways(result['bytes'])}, "
         f"handshakes {_both_ways(result['bytes']['handshake'])}"
-        + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else ""),
+        + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else "")
+        + (f", sums {_both_ways(result['bytes']['start'])}" if "start" in result["bytes"] else ""),
         *_backdoor(result["metrics"]),
         *_times(folder.rounds()),
         *_failures(folder.rounds()),
@@ -53,6 +54,12 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
     lines += [privacy_line(statement) for statement in statements if statement]
     for line in (*lines, f"results: {folder.path}"):
         console.print(line, soft_wrap=True)
+
+
+def _start(result: dict[str, Any]) -> str:
+    """Return the score before the first round as text, if it was measured."""
+    start = result.get("start") or {"score": None}  # old runs have none
+    return "" if start["score"] is None else f" from {start['score']:.4f}"
 
 
 def _backdoor(metrics: dict[str, float]) -> list[str]:

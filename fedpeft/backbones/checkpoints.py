@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpeft.backbones.families import FAMILIES, family_of
-from fedpeft.backbones.hub import hub_model
+from fedpeft.backbones.hub import hub_model, is_cached
 from fedpeft.backbones.known import KNOWN_SHAPES, shape_of_config
 from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.errors import UserError, nearest, suggestion
@@ -111,6 +111,13 @@ def checkpoint(name: str) -> Path:
             f"'minilm', 'tiny' or the folder of a downloaded checkpoint{hint}"
         )
     return folder
+
+
+def is_here(name: str) -> bool:
+    """Return whether the sizes of a backbone are known on this machine, without a download."""
+    if name == "minilm":
+        return find_spec(_MINILM_PACKAGE) is not None
+    return name in KNOWN_SHAPES or Path(name).is_dir() or is_cached(name)
 
 
 @contextmanager

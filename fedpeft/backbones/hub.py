@@ -65,6 +65,17 @@ _MODEL_FILES = ("*.json", "*.txt", "*.model")
 _WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
+def is_cached(name: str) -> bool:
+    """Return whether the hub's cache on this machine has the configuration of a checkpoint."""
+    from huggingface_hub import try_to_load_from_cache
+    from huggingface_hub.errors import HFValidationError
+
+    try:
+        return isinstance(try_to_load_from_cache(name, "config.json"), str)
+    except HFValidationError:  # no name of the hub
+        return False
+
+
 def hub_model(name: str) -> Path | None:
     """Return the local folder of a hub checkpoint; download it unless the cache has weights.
 

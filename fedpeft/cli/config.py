@@ -13,5 +13,7 @@ def config(experiment: ExperimentFile = None, overrides: Overrides = None) -> No
 
     Example: fedpeft config -s method.name=lora > experiment.toml
     """
-    settings = read_experiment(experiment, overrides, partial(print, file=sys.stderr))
+    settings = read_experiment(
+        experiment, overrides, partial(print, file=sys.stderr), elsewhere=True
+    )
     print(settings.to_toml(comments=True, derived=False), end="")

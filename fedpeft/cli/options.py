@@ -46,25 +46,35 @@ def read_experiment(
     overrides: Sequence[str] | None,
     say: Callable[[str], object] | None = None,
     folder: Path | None = None,
+    elsewhere: bool = False,
 ) -> Experiment:
     """Return the experiment of a file and overrides, with all choices made that they leave open.
 
     Args:
         file: experiment file (TOML); None for the defaults.
         overrides: ``KEY=VALUE`` each.
-        say: prints what the budget chose.
+        say: prints what the budget chose, or that choices were left.
         folder: of the run; if there is one, its choices are kept.
+        elsewhere: whether backbone and data may be on another machine; choices that depend on them
+            are then left at their first values, unless they are here.
 
     Raises:
         UserError: see ``Experiment.read`` and ``planned``.
     """
     from fedpeft.budget import chosen, message_bytes
-    from fedpeft.planning import planned
+    from fedpeft.planning import can_plan, choices_of, planned
 
     experiment = Experiment.read(file, overrides or ())
     stored = folder / EXPERIMENT if folder else None
-    before = Experiment.read(stored) if stored and stored.is_file() else None
-    decided = planned(experiment, before)
+    kept = choices_of(Experiment.read(stored)) if stored and stored.is_file() else None
+    if kept is None and elsewhere and not can_plan(experiment):
+        kept = experiment.left_open()
+        if say and "head.start" in kept:
+            say(
+                f"head.start = 'random': the backbone '{experiment.backbone}' or the labels of the "
+                f"task are not on this machine, so no start was chosen"
+            )
+    decided = planned(experiment, kept)
     if say and experiment.wire.budget:
         say(
             f"wire.budget = '{experiment.wire.budget}' chose {chosen(decided)}: at most "

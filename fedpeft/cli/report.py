@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Annotated
 
@@ -20,12 +21,20 @@ def report(
         Path | None,
         typer.Option(help="File of a report of runs; default for one run: RUN/report.html."),
     ] = None,
+    frozen: Annotated[
+        bool | None,
+        typer.Option(
+            help="Measure what the frozen backbone scores with all data in one place; default for "
+            "at most 50,000 training examples.",
+        ),
+    ] = None,
 ) -> None:
     """Write a report: one HTML page that needs no network.
 
     Of a study, it compares the cells finished so far, with PNG and SVG figures beside it. Of a run,
     it shows figures, settings, privacy, and how to repeat and use the run; of several runs, it
-    compares them. Prints the path of the page.
+    compares them. Simulations without privacy have a line with the score of the frozen backbone
+    and a regression on all data in one place. Prints the path of the page.
 
     Example: fedpeft report runs/studies/noniid-small
     """
@@ -33,18 +42,20 @@ def report(
 
     studies = [folder for folder in folders if StudyFolder.is_at(folder)]
     if not studies:
-        _report_runs(folders, out)
+        _report_runs(folders, out, frozen)
     elif len(folders) > 1:
         raise UserError(f"'{studies[0]}' is a study: it has a report of its own; name only runs")
     elif out:
         raise UserError(f"--out {out}: the report of a study is in its folder; leave it out")
     else:
-        _report_study(studies[0])
+        _report_study(studies[0], frozen)
 
 
-def _report_study(folder: Path) -> None:
+def _report_study(folder: Path, frozen: bool | None) -> None:
+    from simulations.report.content import runs_of
     from simulations.report.page import FIGURES, write_report
 
+    _measure(runs_of(folder), frozen)
     page, content = write_report(folder)
     for line in content.damaged:
         print(f"damaged, omitted: {line}; `fedpeft study run` runs it again", file=sys.stderr)
@@ -52,10 +63,21 @@ def _report_study(folder: Path) -> None:
     print(f"report: {page}, figures: {folder / FIGURES}")
 
 
-def _report_runs(folders: list[Path], out: Path | None) -> None:
-    from simulations.report.runs import write_runs_report
+def _report_runs(folders: list[Path], out: Path | None, frozen: bool | None) -> None:
+    from simulations.report.runs import require_runs, write_runs_report
 
+    require_runs(folders)
+    _measure(folders, frozen)
     page, left_out = write_runs_report(folders, out)
     for line in left_out:
         print(line, file=sys.stderr)
     print(f"report: {page}")
+
+
+def _measure(runs: Sequence[Path], frozen: bool | None) -> None:
+    """Measure the frozen backbone of the runs that do not hold its score."""
+    from simulations.frozen import MOST, measure_all
+
+    if frozen is not False:
+        most = sys.maxsize if frozen else MOST
+        measure_all(runs, most, lambda line: print(line, file=sys.stderr))

@@ -78,7 +78,7 @@ def run(
         return
     if resume and experiment is None and out:
         experiment = fetch_experiment(connection, str(name), out)
-    settings = read_experiment(experiment, overrides, print, out)
+    settings = read_experiment(experiment, overrides, print, out, elsewhere=True)
     require_deployable(settings)
     require_trackers(settings.output.track)
     out = out or (Path("runs") / name if name else default_folder(settings))

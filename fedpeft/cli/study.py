@@ -121,6 +121,7 @@ def _run(
     resume: bool,
     search_only: bool,
 ) -> None:
+    from simulations.study.choices import Choices
     from simulations.study.display import StudyDisplay
     from simulations.study.execution import run_study, searched
     from simulations.study.file import read
@@ -135,7 +136,8 @@ def _run(
     if search_only and not study.search:
         raise UserError(f"{file}: no [search]; use `fedpeft study run`")
     try:
-        plan = Plan(study, tuple(overrides))
+        choices = StudyFolder(out).choices() if StudyFolder.is_at(out) else Choices()
+        plan = Plan(study, tuple(overrides), choices)
         trials = [trial.cell for trial in plan.trials]
         cells = trials if search_only else [*trials, *plan.first_cells]
         check_cells(StudyFolder(out), cells)
@@ -145,7 +147,7 @@ def _run(
         from simulations.ray import require_ray
 
         require_ray("--on ray")
-    folder = StudyFolder.create(out, text, resume, str(file), overrides)
+    folder = StudyFolder.create(out, text, resume, str(file), overrides, plan.choices)
     console = plain_console()
     console.print(_headline(plan), soft_wrap=True)
     pool = _pool(folder, parallel)

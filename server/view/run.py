@@ -16,7 +16,7 @@ from fedpeft.experiment.overrides import leaves
 from fedpeft.files import read_object
 from fedpeft.privacy_words import privacy_words
 from fedpeft.vectorfile import EXPERIMENT
-from server.runfolder import PROGRESS, RESULT, ROUNDS, RunFolder
+from server.runfolder import PROGRESS, RESULT, ROUNDS, START, RunFolder
 from server.view.rounds import RoundsTail
 from server.view.settings import described
 from server.view.state import signature, state_of
@@ -118,6 +118,7 @@ class RunView:
             "clients": experiment.get("federation.clients"),
             "rounds": experiment.get("federation.rounds"),
             "metric": result.get("metric") or (self._rows.metrics or ["score"])[0],
+            "start": read_object(self.path / START).get("score"),
             "result": _outcome(result),
             "settings": described(settings),
             "private": private,

@@ -8,11 +8,11 @@ from typing import Literal
 
 from fedpeft.files import read_object
 from fedpeft.vectorfile import EXPERIMENT
-from server.runfolder import ENDED, PROGRESS, REFUSED, RESULT, ROUNDS, RunFolder
+from server.runfolder import ENDED, PROGRESS, REFUSED, RESULT, ROUNDS, START, RunFolder
 
 State = Literal["finished", "failed", "stopped", "running", "unfinished"]
 Signature = tuple[tuple[int, int, int], ...]
-HEAD = (EXPERIMENT, RESULT, ENDED, REFUSED)  # files that seldom change
+HEAD = (EXPERIMENT, START, RESULT, ENDED, REFUSED)  # files that seldom change
 ROWS = (ROUNDS, PROGRESS)  # files that change in every round
 
 

@@ -28,6 +28,7 @@ from fedpeft.errors import UserError
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.parts.bisection import Bisection, Runs, scores
 from simulations.benchmarks.parts.ladder import Ladder, draw, ladders_of
+from simulations.study.choices import Choices
 from simulations.study.display import StudyDisplay
 from simulations.study.execution import Pool
 from simulations.study.file import read
@@ -128,9 +129,11 @@ def main(arguments: Sequence[str] | None = None, pool: Pool | None = None) -> Re
     parser.add_argument("-s", "--set", action="append", default=[], help="key=value for all cells")
     options = parser.parse_args(arguments)
     study, text = read(options.study)
-    plan = Plan(study, tuple(options.set))
     resume = StudyFolder.is_at(options.out)
-    folder = StudyFolder.create(options.out, text, resume, str(options.study), options.set)
+    choices = StudyFolder(options.out).choices() if resume else Choices()
+    plan = Plan(study, tuple(options.set), choices)
+    given = str(options.study), options.set, choices
+    folder = StudyFolder.create(options.out, text, resume, *given)
     pool = pool or partial(run_jobs, count=options.jobs, log=folder.path / LOG)
     console = Console(markup=False, highlight=False)
     with folder.locked(), StudyDisplay(folder, console) as display:

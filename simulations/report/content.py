@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
+from pathlib import Path
 
 from fedpeft.errors import UserError
 from server.runfolder import RESULT
+from simulations.frozen import Line, lines_of
 from simulations.spread import Spread, read_spread
 from simulations.study.agreement import disagreements
 from simulations.study.cells import Cell
-from simulations.study.execution import best_so_far
+from simulations.study.execution import best_so_far, finished_of
 from simulations.study.file import SEED, StudyFile
 from simulations.study.folder import STUDY, Damaged, StudyFolder
 from simulations.study.search import Best
@@ -32,6 +34,7 @@ class Content:
     damaged: list[str] = field(default_factory=list)  # file and error
     disagreements: list[str] = field(default_factory=list)  # see ``simulations.study.agreement``
     partitions: dict[str, Spread] = field(default_factory=dict)  # title -> partition
+    frozen: dict[str, list[Line]] = field(default_factory=dict)  # cell name -> frozen backbone
     newest: str = ""  # date of the newest result
 
     @property
@@ -56,6 +59,14 @@ class Content:
         return {name: sorted(values) for name, values in digests.items()}
 
 
+def runs_of(path: Path) -> list[Path]:
+    """Return the folders of the finished cells of a study; see ``content_of`` for errors."""
+    folder = StudyFolder.open(path)
+    plan = folder.plan()
+    cells = plan.cells(best_so_far(folder, plan))
+    return [folder.run_of(cell).path for cell, _ in finished_of(folder, cells)]
+
+
 def content_of(folder: StudyFolder) -> Content:
     """Read a study's folder; list failed and damaged cells, skip unfinished ones.
 
@@ -74,6 +85,7 @@ def content_of(folder: StudyFolder) -> Content:
     for cell in cells:
         if finished := _read(folder, cell, content):
             content.finished.append((cell, finished))
+            content.frozen[cell.name] = lines_of(folder.run_of(cell).path)
     if not content.finished:
         wrong = f" ({'; '.join(content.damaged)})" if content.damaged else ""
         if content.failed:

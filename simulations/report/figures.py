@@ -39,12 +39,22 @@ _COLUMNS = 4  # of the legend of classes
 _BEYOND = 4.0  # runs without privacy are drawn at this multiple of the largest epsilon
 
 
-def draw_scores(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style]) -> list[Picture]:
-    """Draw final score against payload bytes, with the Pareto front through the best means."""
+def draw_scores(
+    folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style], levels: Mapping[str, float]
+) -> list[Picture]:
+    """Draw final score against payload bytes, with the Pareto front through the best means.
+
+    Args:
+        folder: receives the files.
+        frame: see ``summary.labelled``.
+        styles: series -> style.
+        levels: panel -> score to compare with.
+    """
     pictures = []
     for panel, name, rows in _panels(over_seeds(finals(frame))):
         drawn = Panel(panel, f"{PAYLOAD} (log)", rows["metric"].iloc[0])
         best = rows[front(rows)].sort_values(SENT)
+        drawn.level(levels.get(panel))
         drawn.axes.plot(best[SENT], best["mean"], "--", color=SOFT, linewidth=1.1, zorder=1)
         for row in rows.itertuples():
             style = styles[row.series]
@@ -56,7 +66,11 @@ def draw_scores(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style]) 
 
 
 def draw_curves(
-    folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style], x: str
+    folder: Path,
+    frame: pd.DataFrame,
+    styles: Mapping[str, Style],
+    x: str,
+    levels: Mapping[str, float],
 ) -> list[Picture]:
     """Draw the score after each evaluated round.
 
@@ -65,11 +79,13 @@ def draw_curves(
         frame: see ``summary.labelled``.
         styles: series -> style.
         x: "round", or SENT for the payload bytes sent so far.
+        levels: panel -> score to compare with.
     """
     label = "round" if x == "round" else "payload a client sent up so far (log)"
     pictures = []
     for panel, name, rows in _panels(over_seeds(frame, [*GROUP, "round"])):
         drawn = Panel(panel, label, rows["metric"].iloc[0])
+        drawn.level(levels.get(panel))
         for series, curve in rows.groupby(SERIES, sort=False):
             tips = [
                 f"{_tip(row)}\nround {row.round}, {readable_bytes(row.client_sent)} of payload"

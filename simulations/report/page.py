@@ -22,6 +22,7 @@ from simulations.report.summary import (
     REACH,
     SENT,
     finals,
+    frozen_means,
     labelled,
     over_seeds,
     round_budgets,
@@ -95,6 +96,7 @@ def write_report(path: Path) -> tuple[Path, Content]:
 def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str:
     last = finals(frame)
     targets = targets_of(_with_tasks(last), content.study.report.targets)
+    frozen = frozen_means(frame, content.frozen)
     budgets = list(content.study.report.budgets) or round_budgets(frame)
     return (
         environment(_HERE)
@@ -103,7 +105,8 @@ def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str
             content=content,
             **page_frame(TABLES),
             styles=list(styles_of(frame).values()),
-            sections=_drawn(folder, content, frame),
+            sections=_drawn(folder, content, frame, _levels(frozen)),
+            frozen=tables.frozen_table(frozen),
             targets=tables.targets_table(frame, targets),
             targets_given=content.study.report.targets,
             reach=REACH,
@@ -123,7 +126,19 @@ def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str
     )
 
 
-def _drawn(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> dict[str, Pictures]:
+def _levels(frozen: pd.DataFrame) -> dict[str, float]:
+    """Return the best score of the frozen backbone of each panel that has one backbone."""
+    panels = frozen.groupby(PANEL, sort=False)
+    return {
+        str(panel): float(rows["score"].max())
+        for panel, rows in panels
+        if rows["backbone"].nunique() == 1
+    }
+
+
+def _drawn(
+    folder: StudyFolder, content: Content, frame: pd.DataFrame, levels: dict[str, float]
+) -> dict[str, Pictures]:
     """Draw all figures; return section -> pictures."""
     styles, target = styles_of(frame), folder.path / FIGURES
     target.mkdir(exist_ok=True)
@@ -132,18 +147,20 @@ def _drawn(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> dict[s
             "scores": Pictures(
                 "Score against bytes",
                 "Last score of each series: mean over seeds; error bars show one standard "
-                "deviation. The dashed line is the Pareto front of the means.",
-                figures.draw_scores(target, frame, styles),
+                "deviation. Dashed: the Pareto front of the means. Dotted: the frozen backbone "
+                "with all data in one place.",
+                figures.draw_scores(target, frame, styles, levels),
             ),
             "rounds": Pictures(
                 "Convergence, by rounds",
-                "Mean over seeds; the band is one standard deviation.",
-                figures.draw_curves(target, frame, styles, "round"),
+                "Mean over seeds; the band is one standard deviation. Dotted: the frozen backbone "
+                "with all data in one place.",
+                figures.draw_curves(target, frame, styles, "round", levels),
             ),
             "bytes": Pictures(
                 "Convergence, by bytes",
                 "The same curves against the payload a client has sent up so far.",
-                figures.draw_curves(target, frame, styles, SENT),
+                figures.draw_curves(target, frame, styles, SENT, levels),
             ),
             "epsilon": Pictures(
                 "Score against privacy",

@@ -123,6 +123,11 @@ class Panel:
         if deviation is not None and np.isfinite(deviation).any():
             self._spread(style, np.asarray(x), np.asarray(y), np.nan_to_num(deviation))
 
+    def level(self, y: float | None) -> None:
+        """Draw a dotted line at a value, if there is one."""
+        if y is not None:
+            self.axes.axhline(y, linestyle=":", color=SOFT, linewidth=1.1, zorder=1)
+
     def _spread(self, style: Style, x: np.ndarray, y: np.ndarray, deviation: np.ndarray) -> None:
         if len(x) > 1:
             band = self.axes.fill_between(

@@ -14,7 +14,7 @@ from server.view.feed import run_data
 from server.view.run import RunView
 from server.view.state import is_run
 from simulations.report.page import PAGE
-from simulations.watch.source import partition_of
+from simulations.watch.source import more_of
 
 
 def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
@@ -30,19 +30,13 @@ def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[P
     Raises:
         UserError: a folder holds no run, there are too many, or the file cannot be written.
     """
-    for path in paths:
-        if not is_run(path):
-            within = sorted(str(each) for each in path.glob("*/") if is_run(each))
-            such = f", such as '{within[0]}'" if within else ""
-            raise UserError(f"'{path}' holds no run (experiment.toml); expected run folders{such}")
+    require_runs(paths)
     if len(paths) > MOST:
         raise UserError(f"{len(paths)} runs: a report compares at most {MOST}")
     if out is None and len(paths) > 1:
         raise UserError("--out is missing: name the file of a report of several runs")
     target = out or paths[0] / PAGE
-    views = [
-        RunView(path, name, partition_of) for path, name in zip(paths, _names(paths), strict=True)
-    ]
+    views = [RunView(path, name, more_of) for path, name in zip(paths, _names(paths), strict=True)]
     data = run_data(views)
     text = page({**data, "view": "runs", "live": False, "cursor": ""})
     try:
@@ -56,6 +50,15 @@ def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[P
         for line in (*run["head"]["problems"], *run["damaged"])
     ]
     return target, left_out
+
+
+def require_runs(paths: Sequence[Path]) -> None:
+    """Raise UserError if a folder holds no run."""
+    for path in paths:
+        if not is_run(path):
+            within = sorted(str(each) for each in path.glob("*/") if is_run(each))
+            such = f", such as '{within[0]}'" if within else ""
+            raise UserError(f"'{path}' holds no run (experiment.toml); expected run folders{such}")
 
 
 def _names(paths: Sequence[Path]) -> list[str]:

@@ -17,6 +17,8 @@ from simulations.study.file import SEED
 if TYPE_CHECKING:
     import pandas as pd
 
+    from simulations.frozen import Line
+
 PANEL, SERIES, HUE, SENT = "panel", "series", "hue", "client_sent"
 GROUP = [PANEL, SERIES]
 REACH = 0.95  # default target: this fraction of the way from the worst series to the best
@@ -83,6 +85,26 @@ def over_seeds(frame: pd.DataFrame, by: Sequence[str] = GROUP) -> pd.DataFrame:
         )
         .reset_index()
     )
+
+
+def frozen_means(frame: pd.DataFrame, lines: Mapping[str, Sequence[Line]]) -> pd.DataFrame:
+    """Return what frozen backbones score with all data in one place.
+
+    Args:
+        frame: see ``labelled``.
+        lines: cell -> its lines.
+
+    Returns:
+        One row per panel, backbone and ``name`` of a line: ``score``, the mean over cells, whose
+        seeds may choose other examples.
+    """
+    import pandas as pd
+
+    cells = frame.drop_duplicates("cell")[["cell", PANEL, "backbone", "metric"]]
+    each = [{"cell": cell, **line} for cell, found in lines.items() for line in found]
+    rows = cells.merge(pd.DataFrame(each, columns=["cell", "name", "score"]), on="cell")
+    by = [PANEL, "backbone", "name", "metric"]
+    return rows.groupby(by, sort=False)["score"].mean().reset_index()
 
 
 def front(points: pd.DataFrame) -> pd.Series:

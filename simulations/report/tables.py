@@ -84,6 +84,21 @@ def budgets_table(frame: pd.DataFrame, budgets: Sequence[float]) -> Table:
     return Table(("task", "series", *(f"≤ {readable_bytes(budget)}" for budget in budgets)), rows)
 
 
+def frozen_table(means: pd.DataFrame) -> Table:
+    """Return the scores of frozen backbones, see ``summary.frozen_means``."""
+    rows = [
+        (
+            Value(row.panel),
+            Value(row.backbone),
+            Value(row.name),
+            _number(row.score),
+            Value(row.metric),
+        )
+        for row in means.itertuples(index=False)
+    ]
+    return Table(("task", "frozen backbone", "all data in one place", "score", "metric"), rows)
+
+
 def results_table(frame: pd.DataFrame, content: Content) -> Table:
     """Return the results of all combinations of the axes except the seed."""
     axes = list(

@@ -11,6 +11,7 @@ from typing import Any
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.overrides import apply_override, leaves, merged
+from simulations.study.choices import Choices
 from simulations.study.file import CELLS, SEED, StudyFile
 
 LABEL, OVER = "label", "over"  # keys of a choice that are not settings
@@ -105,7 +106,9 @@ def cell_of(
     base: Mapping[str, Any],
     chosen: Mapping[str, Choice],
     *more: Mapping[str, Any],
+    choices: Choices,
     by: Sequence[str] = (),
+    labels: Mapping[str, str] | None = None,
 ) -> Cell:
     """Return the cell of one combination, overlaid with further settings.
 
@@ -113,25 +116,23 @@ def cell_of(
         base: settings of the study.
         chosen: the choice on each axis.
         more: nested settings.
+        choices: makes those that the settings leave open.
         by: axes for which a search chooses settings separately.
+        labels: of the cell; None = those of the choices.
 
     Raises:
-        UserError: an axis is not a setting, or settings contradict each other.
+        UserError: an axis is not a setting, settings contradict each other, or see ``planned``.
     """
-    labels = {name: label for choice in chosen.values() for name, label in choice.labels.items()}
+    if labels is None:
+        labels = {name: text for choice in chosen.values() for name, text in choice.labels.items()}
     values = dict(base)
     for settings in (*(choice.settings for choice in chosen.values()), *more):
         values = merged(values, settings)
     try:
-        return Cell(labels, _decided(Experiment.of(values)), key_of(chosen, by))
+        experiment = choices.made(Experiment.of(values))
+        return Cell({**labels}, experiment, key_of(chosen, by))
     except UserError as error:
         raise error_in(labels, error) from None
-
-
-def _decided(experiment: Experiment) -> Experiment:
-    from fedpeft.planning import planned  # loads torch
-
-    return planned(experiment)
 
 
 def error_in(labels: Mapping[str, str], error: UserError) -> UserError:

@@ -62,6 +62,7 @@ def run_study(folder: StudyFolder, plan: Plan, pool: Pool, watch: Watch) -> Outc
     """
     best, search = searched(folder, plan, pool, watch)
     cells = plan.cells(best)
+    folder.keep(plan.choices)  # the best settings may leave others open
     if others := folder.others(cells):
         watch.say(
             f"{len(others)} runs in '{folder.path}' are of an earlier form of the study: they stay "

@@ -1,9 +1,10 @@
 """The folder of a study: its file, the folders of its runs, failures, and results.
 
 ``study.toml`` is the study as it was last run, ``asked.json`` its file and the overrides of the
-command line. ``trials`` and ``cells`` hold run folders named by labels and settings, so a cell
-whose settings change is another cell. ``failed`` holds the reasons of failures, ``damaged`` holds
-runs that could not be read, and ``best.json`` is the result of the search.
+command line, ``choices.json`` what planning chose for its runs. ``trials`` and ``cells`` hold run
+folders named by labels and settings, so a cell whose settings change is another cell. ``failed``
+holds the reasons of failures, ``damaged`` holds runs that could not be read, and ``best.json`` is
+the result of the search.
 """
 
 from __future__ import annotations
@@ -17,17 +18,19 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedpeft.errors import UserError
-from fedpeft.files import write_atomic, write_json
+from fedpeft.files import read_object, write_atomic, write_json
 from fedpeft.hosting.locks import locked
 from fedpeft.vectorfile import EXPERIMENT
 from server.runfolder import RESULT, RunFolder
 from simulations.study.cells import Cell
+from simulations.study.choices import Choices
 from simulations.study.file import parse
 from simulations.study.plan import Plan
 from simulations.study.search import Best, Key
 from simulations.study.table import Finished, rows_of
 
 STUDY, ASKED, LOCK = "study.toml", "asked.json", "study.lock"
+CHOICES = "choices.json"
 BEST = "best.json"
 LOG = "workers.log"  # output of the processes that run the cells
 State = Literal["finished", "running", "unfinished", "failed", "waiting"]
@@ -53,7 +56,13 @@ class StudyFolder:
 
     @classmethod
     def create(
-        cls, path: Path, text: str, resume: bool, file: str = STUDY, overrides: Sequence[str] = ()
+        cls,
+        path: Path,
+        text: str,
+        resume: bool,
+        file: str = STUDY,
+        overrides: Sequence[str] = (),
+        choices: Choices | None = None,
     ) -> StudyFolder:
         """Create the folder of a study, or open it to resume.
 
@@ -63,6 +72,7 @@ class StudyFolder:
             resume: whether the folder must already hold the study.
             file: path of the study file.
             overrides: key=value of the command line; when resuming, empty keeps the old ones.
+            choices: of the study's plan, see ``choices``.
 
         Raises:
             UserError: the folder holds other files, holds a study without ``resume``, holds none
@@ -74,7 +84,8 @@ class StudyFolder:
         if there and not resume:
             raise UserError(f"'{path}' holds a study; add --resume or choose another --out")
         # A kill while the folder was created may leave these files.
-        leftovers = {LOCK, ASKED, f".{ASKED}.tmp", f".{STUDY}.tmp"}
+        files = (CHOICES, ASKED, STUDY)
+        leftovers = {LOCK, CHOICES, ASKED, *(f".{name}.tmp" for name in files)}
         used = path.is_dir() and {entry.name for entry in path.iterdir()} - leftovers
         if not there and (used or (path.exists() and not path.is_dir())):
             raise UserError(f"'{path}' is not empty and holds no study; choose another --out")
@@ -82,6 +93,8 @@ class StudyFolder:
         try:
             path.mkdir(parents=True, exist_ok=True)
             with folder.locked():
+                if choices:
+                    folder.keep(choices)
                 if overrides or not there:
                     write_json(path / ASKED, {"file": file, "set": [*overrides]})
                 write_atomic(path / STUDY, text)
@@ -111,9 +124,27 @@ class StudyFolder:
         """
         try:
             study = parse((self.path / STUDY).read_text(encoding="utf-8"))
-            return Plan(study, tuple(self.asked()["set"]))
+            return Plan(study, tuple(self.asked()["set"]), self.choices())
         except (UserError, UnicodeDecodeError) as error:
             raise UserError(f"{self.path / STUDY}: {error}") from None
+
+    def choices(self) -> Choices:
+        """Return the choices of a study that was run; one of an earlier version has none.
+
+        Raises:
+            UserError: choices.json is damaged.
+        """
+        path = self.path / CHOICES
+        if not path.exists():
+            return Choices(chooses=False)
+        if known := read_object(path):
+            return Choices(known)
+        raise UserError(f"'{path}' is damaged; choose another --out")
+
+    def keep(self, choices: Choices) -> None:
+        """Store the choices of the study's plan."""
+        if choices.chooses and choices.known != read_object(self.path / CHOICES):
+            write_json(self.path / CHOICES, choices.known)
 
     def command(self) -> str:
         """Return the command that started the study."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from functools import cached_property
 from typing import Any
 
@@ -19,6 +19,7 @@ from simulations.study.cells import (
     key_of,
     require_different,
 )
+from simulations.study.choices import Choices
 from simulations.study.file import StudyFile
 from simulations.study.search import Best, Key, Trial, axes_by, trials_of
 
@@ -34,6 +35,7 @@ class Plan:
 
     study: StudyFile
     overrides: tuple[str, ...] = ()  # key=value of the command line, over the base
+    choices: Choices = field(default_factory=Choices, compare=False)
 
     def __post_init__(self) -> None:
         require_different([trial.cell for trial in self.trials])
@@ -104,7 +106,8 @@ class Plan:
     def trials(self) -> tuple[Trial, ...]:
         """The trials of the search; none without a search."""
         search = self.study.search
-        return trials_of(search, base_of(self.study, self.overrides), self.axes) if search else ()
+        base = base_of(self.study, self.overrides)
+        return trials_of(search, base, self.axes, self.choices) if search else ()
 
     @cached_property
     def by(self) -> tuple[str, ...]:
@@ -125,7 +128,7 @@ class Plan:
             settings: dict[str, Any] = {}
             for path, value in best[key].values.items() if key in best else ():
                 set_key(settings, path, value)
-            cells.append(cell_of(base, chosen, settings, by=self.by))
+            cells.append(cell_of(base, chosen, settings, choices=self.choices, by=self.by))
         return cells
 
     @cached_property

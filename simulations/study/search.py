@@ -19,6 +19,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.overrides import leaves, set_key
 from fedpeft.randomness import generator
 from simulations.study.cells import Axis, Cell, Choice, cell_of, combinations
+from simulations.study.choices import Choices
 from simulations.study.file import SEED, SearchSection
 
 Key = tuple[str, ...]  # the labels on the axes that settings are chosen for
@@ -63,7 +64,7 @@ def axes_by(search: SearchSection, axes: Sequence[Axis]) -> tuple[str, ...]:
 
 
 def trials_of(
-    search: SearchSection, base: Mapping[str, Any], axes: Sequence[Axis]
+    search: SearchSection, base: Mapping[str, Any], axes: Sequence[Axis], choices: Choices
 ) -> tuple[Trial, ...]:
     """Return all trials of a search, in running order.
 
@@ -84,7 +85,7 @@ def trials_of(
             tried |= dict(_over(choice.over))
         if tried:
             trials += [
-                _trial(search, base, by, fixed | chosen, values, tried)
+                _trial(search, base, by, fixed | chosen, values, tried, choices)
                 for values in _points(search, tried)
             ]
     if not trials:
@@ -130,16 +131,18 @@ def _trial(
     chosen: Mapping[str, Choice],
     values: dict[str, Any],
     tried: Mapping[str, Any],
+    choices: Choices,
 ) -> Trial:
     settings: dict[str, Any] = {"output": {"eval_every": _ONLY_LAST}}
     for path, value in values.items():
         set_key(settings, path, value)
     fixed = {"seed": search.seed, "task": {"validation": search.validation}}  # override search.set
-    cell = cell_of(base, chosen, settings, search.set, fixed, by=by)
     tried_values = " ".join(f"{path.rpartition('.')[2]}={value}" for path, value in values.items())
     labels = {axis: chosen[axis].label for axis in by} | {"trial": tried_values}
     edges = tuple(path for path, grid in tried.items() if _at_an_end(values[path], grid))
-    return Trial(cell.key, values, edges, Cell(labels, cell.experiment, cell.key))
+    more = settings, search.set, fixed
+    cell = cell_of(base, chosen, *more, choices=choices, by=by, labels=labels)
+    return Trial(cell.key, values, edges, cell)
 
 
 def _points(search: SearchSection, over: Mapping[str, Any]) -> Iterator[dict[str, Any]]:

@@ -11,6 +11,7 @@ from fedpeft.page.app import Feed
 from server.view.feed import RunsFeed
 from server.view.run import RunView
 from server.view.state import is_run
+from simulations.frozen import lines_of
 from simulations.spread import drawn, read_spread
 from simulations.watch.listing import Listing
 from simulations.watch.study import StudyView
@@ -69,7 +70,7 @@ class Folders:
         with self._lock:
             if name not in self._runs:
                 _forget(self._runs)
-                self._runs[name] = RunView(path, name, partition_of)
+                self._runs[name] = RunView(path, name, more_of)
             return self._runs[name]
 
     def _run_path(self, name: str) -> Path:
@@ -87,10 +88,13 @@ class Folders:
         raise KeyError(name)
 
 
-def partition_of(path: Path) -> dict[str, Any]:
-    """Return the partition of a run for its page: ``{"partition": ...}``, see ``spread.drawn``."""
+def more_of(path: Path) -> dict[str, Any]:
+    """Return what the page of a simulation shows beside the run.
+
+    ``partition``: see ``spread.drawn``; ``frozen``: see ``frozen.lines_of``.
+    """
     spread = read_spread(path)
-    return {"partition": drawn(spread) if spread else None}
+    return {"partition": drawn(spread) if spread else None, "frozen": lines_of(path)}
 
 
 class _List:

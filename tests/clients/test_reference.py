@@ -174,7 +174,7 @@ def test_slopes_lead_to_the_servers_vector_and_hostile_ones_change_nothing(
     assert train(experiment, context, 3, b"".join(slopes), after(*slopes)).has_content()
     assert named(experiment, context) == after(*slopes)
     data = recall(context, label(experiment.digest, ""))
-    assert follow(data, 3, b"", after(*slopes)).tobytes() == vector.tobytes()
+    assert follow(data, 3, b"", after(*slopes), None).tobytes() == vector.tobytes()
 
 
 def test_two_runs_of_one_experiment_have_two_references(

@@ -92,7 +92,7 @@ def test_the_choice_is_explicit_and_survives_writing() -> None:
     assert (again.wire.budget, again.wire.up) == ("", "eden1")
     assert again == experiment and again.digest == experiment.digest
     assert within_budget(again) is again
-    assert settings_of({"wire": {"budget": "400 B"}}) == experiment
+    assert settings_of({"wire.budget": "400 B", "head.start": "random"}).wire == experiment.wire
 
 
 def test_settings_that_do_not_depend_on_the_budget_stay() -> None:

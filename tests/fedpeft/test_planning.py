@@ -9,7 +9,7 @@ import pytest
 
 from fedpeft.backbones.sentences import made_to_read
 from fedpeft.experiment.config import Experiment
-from fedpeft.planning import CODECS, planned
+from fedpeft.planning import CODECS, choices_of, planned
 from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
 from fedpeft.transfer import size_up
@@ -57,9 +57,9 @@ def test_what_the_user_sets_is_kept() -> None:
 def test_a_stored_experiment_without_the_settings_keeps_its_digest() -> None:
     before = Experiment.load("", ["seed=3"])
     assert before.head.start == "random"
-    assert planned(Experiment.load("", ["seed=3"]), before).digest == before.digest
+    assert planned(Experiment.load("", ["seed=3"]), choices_of(before)).digest == before.digest
     again = planned(Experiment.load("", ["seed=3"]))
-    assert planned(Experiment.load("", ["seed=3"]), again) == again
+    assert planned(Experiment.load("", ["seed=3"]), choices_of(again)) == again
 
 
 def test_minilm_reads_single_texts_as_its_makers_do() -> None:

@@ -15,6 +15,7 @@ import pytest
 import fedpeft
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.planning import planned
 from fedpeft.vectorfile import vector_digest
 
 Quick = Callable[..., Experiment]
@@ -48,26 +49,27 @@ def test_a_result_has_the_content_of_the_run_files(quick: Quick, tmp_path: Path)
 
 
 def test_an_experiment_is_also_a_file_or_a_tree(quick: Quick, tmp_path: Path) -> None:
+    whole = planned(quick())
     file = tmp_path / "own.toml"
-    file.write_text(quick().to_toml())
-    tree = quick().model_dump()
+    file.write_text(whole.to_toml())
+    tree = whole.model_dump()
     dotted = {
         f"{section}.{key}": value
         for section, values in tree.items()
         if isinstance(values, dict)
         for key, value in values.items()
-    } | {"backbone": "tiny", "seed": 0}
-    made = {"file": file, "text": str(file), "tree": tree, "dotted": dotted, "object": quick()}
+    } | {key: tree[key] for key in ("backbone", "representation", "seed")}
+    made = {"file": file, "text": str(file), "tree": tree, "dotted": dotted, "object": whole}
     found = {
         name: fedpeft.simulate(each, tmp_path / name, ["federation.rounds=1", "seed=3"])
         for name, each in made.items()
     }
     assert {result.experiment.digest for result in found.values()} == {
-        quick("federation.rounds=1", "seed=3").digest
+        planned(quick("federation.rounds=1", "seed=3")).digest
     }
     vectors = [result.vector for result in found.values()]
     assert all(np.array_equal(vector, vectors[0]) for vector in vectors)
-    assert tree == quick().model_dump()  # what was given stays as it was
+    assert tree == whole.model_dump()  # what was given stays as it was
 
 
 def test_another_method_uses_the_defaults_of_that_method(quick: Quick, tmp_path: Path) -> None:

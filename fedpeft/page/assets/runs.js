@@ -99,7 +99,8 @@ function runsView(main, data) {
   function drawFacts() {
     const of = factsOf(first), { head } = first;
     const entries = [
-      [head.metric, scoreText(of.score), known(of.best) ? `best ${scoreText(of.best)}` : ""],
+      [head.metric, scoreText(of.score), [known(of.best) ? `best ${scoreText(of.best)}` : "", known(head.start) ? `from ${scoreText(head.start)} before training` : ""].filter(Boolean).join(", ")],
+      ...(head.frozen ?? []).map(({ name, score }) => ["frozen backbone", scoreText(score), `${name}, all data in one place`]),
       head.private ? ["epsilon", first.columns.round.length ? epsilonText(of.epsilon) : NONE, "spent so far, of one run"]
         : ["training loss", scoreText(of.loss), "mean of the last round"],
       ["sent up", bytesText(of.up), "messages of training, all clients"],

@@ -19,7 +19,7 @@ from server.remote.submit import Status
 from server.runfolder import RunFolder
 
 Command = Callable[..., tuple[int, str, str]]
-OVERRIDES = ["backbone=tiny", "output.plots=false"]
+OVERRIDES = ["backbone=tiny", "method.d=8", "output.plots=false"]
 SETTINGS = [part for override in OVERRIDES for part in ("-s", override)]
 RUNNING, STOPPED = Status("running"), Status("finished", "stopped")
 

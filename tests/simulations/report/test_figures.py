@@ -40,7 +40,7 @@ def _look() -> Iterator[None]:
 
 def test_the_score_figure_has_one_mark_per_series(table: Make, tmp_path: Path) -> None:
     frame = labelled(table(TWO, {"b": 5}))
-    (picture,) = figures.draw_scores(tmp_path, frame, styles_of(frame))
+    (picture,) = figures.draw_scores(tmp_path, frame, styles_of(frame), {})
     assert picture.name == "score-bytes-t"
     assert {path.name for path in tmp_path.iterdir()} == {"score-bytes-t.png", "score-bytes-t.svg"}
     text = "accuracy 0.7500 ± 0.0707 (2 seeds)"
@@ -53,7 +53,7 @@ def test_the_score_figure_has_one_mark_per_series(table: Make, tmp_path: Path) -
 @pytest.mark.parametrize("x", ["round", SENT])
 def test_curves_have_one_mark_per_round(table: Make, tmp_path: Path, x: str) -> None:
     frame = labelled(table(TWO))
-    (picture,) = figures.draw_curves(tmp_path, frame, styles_of(frame), x)
+    (picture,) = figures.draw_curves(tmp_path, frame, styles_of(frame), x, {})
     assert [series for series, _ in marks(picture.svg)] == ["0"] * 3 + ["1"] * 3
     assert marks(picture.svg)[1][1].endswith(
         "accuracy 0.6000 ± 0.0000 (2 seeds)\nround 2, 200 B of payload"
@@ -62,7 +62,7 @@ def test_curves_have_one_mark_per_round(table: Make, tmp_path: Path, x: str) -> 
 
 def test_a_long_curve_has_few_marks_and_the_last_one(table: Make, tmp_path: Path) -> None:
     frame = labelled(table([("T", "a", 0, [0.5] * 205)]))
-    (picture,) = figures.draw_curves(tmp_path, frame, styles_of(frame), "round")
+    (picture,) = figures.draw_curves(tmp_path, frame, styles_of(frame), "round", {})
     tips = [tip for _, tip in marks(picture.svg)]
     assert 15 < len(tips) < 25
     assert "round 1," in tips[0] and "round 205," in tips[-1]
@@ -101,7 +101,7 @@ def test_partitions_of_few_and_of_many_clients(tmp_path: Path) -> None:
 def test_labels_of_any_kind_are_text(table: Make, tmp_path: Path) -> None:
     labels = ["$\\frac{", "<script>", "标签", "x" * 300]
     frame = labelled(table([(label, label, 0, [0.5]) for label in labels]))
-    pictures = figures.draw_scores(tmp_path, frame, styles_of(frame))
+    pictures = figures.draw_scores(tmp_path, frame, styles_of(frame), {})
     assert len({picture.name for picture in pictures}) == 4
     assert "<script>" not in "".join(picture.svg for picture in pictures)
     assert all(
@@ -124,7 +124,7 @@ def test_the_same_panel_gives_the_same_bytes(table: Make, tmp_path: Path) -> Non
     frame = labelled(table(TWO))
     for name in ("one", "two"):
         (tmp_path / name).mkdir()
-        figures.draw_scores(tmp_path / name, frame, styles_of(frame))
+        figures.draw_scores(tmp_path / name, frame, styles_of(frame), {})
     for path in (tmp_path / "one").iterdir():
         assert path.read_bytes() == (tmp_path / "two" / path.name).read_bytes()
 

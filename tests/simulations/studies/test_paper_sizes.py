@@ -13,6 +13,7 @@ from fedpeft.methods import build_method
 from fedpeft.parameters import layout_of
 from fedpeft.tasks import described
 from simulations.study.cells import base_of, cell_of, combinations
+from simulations.study.choices import Choices
 from simulations.study.file import StudyFile
 from simulations.study.plan import Plan
 
@@ -26,7 +27,7 @@ def experiments(study: StudyFile) -> Iterator[Experiment]:
     """Every cell of three or nine classes, a search's values left out."""
     base = base_of(study, ())
     for chosen in combinations(Plan(study).axes):
-        found = cell_of(base, chosen).experiment
+        found = cell_of(base, chosen, choices=Choices(chooses=False)).experiment
         if found.task.name in ("mnli", "conll2003"):
             yield found
 

@@ -8,6 +8,7 @@ import pytest
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.planning import planned
 from simulations.study.cells import Cell
 from simulations.study.file import parse
 from simulations.study.plan import Plan
@@ -35,9 +36,8 @@ def test_a_cell_is_the_experiment_that_its_settings_alone_would_be() -> None:
         '[axes]\nkind = [{ label = "L", method.name = "lora", method.rank = 3, seed = 2 }]'
     )
     # Another method, so what was set for the base's is no setting of it.
-    alone = Experiment.load(
-        "", ["backbone=tiny", "method.name=lora", "method.rank=3", "seed=2", "engine.threads=1"]
-    )
+    settings = ["backbone=tiny", "method.name=lora", "method.rank=3", "seed=2", "engine.threads=1"]
+    alone = planned(Experiment.load("", settings))
     assert cell.experiment == alone
     assert cell.labels == {"kind": "L"}
     assert cell.name == f"l-{alone.digest[:8]}"

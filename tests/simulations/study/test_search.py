@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from fedpeft.errors import UserError
@@ -109,7 +111,11 @@ def test_equal_settings_chosen_by_a_search_give_separate_runs() -> None:
         ),
     ],
 )
-def test_searches_that_are_wrong_or_have_no_effect_are_refused(text: str, said: str) -> None:
+def test_searches_that_are_wrong_or_have_no_effect_are_refused(
+    text: str, said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("a.csv").write_text("text,label\n" + 20 * "good,1\nbad,0\n")
     with pytest.raises(UserError) as caught:
         Plan(parse(text))
     assert str(caught.value).startswith(said)
@@ -166,10 +172,10 @@ def test_axes_outside_search_by_stay_at_their_first_choice() -> None:
         ("over.seed = [1, 2]", "search.over.seed: the search sets it; see search.seed"),
         ("over.seed = [1]\nset.task.validation = 0.0", "search.set.task.validation: the search se"),
         ("local.lr = [1.0]", "unknown key 'search.local'; settings to try stand below over"),
-        ("over.local.rate = [1]", "cell with seed '3', method 'A': unknown key 'local.rate'"),
+        ("over.local.rate = [1]", "cell with method 'A', trial 'rate=1': unknown key"),
         (
             "over.local.lr = [0.1]\nset.local.steps = 'x'",
-            "cell with seed '3', method 'A': local.steps",
+            "cell with method 'A', trial 'lr=0.1': local.steps",
         ),
     ],
 )

@@ -26,7 +26,8 @@ WRONG = {
     "ray": '[engine]\nkind = "ray"',
     "malicious": "[adversary]\nfraction = 0.5",
     "devices": "[devices]\nstep_seconds = 1.0",
-    "long": f'[task]\nname = "custom"\ntrain = "{"t" * 65_000}"\nlabels = ["a", "b"]',
+    "long": f'head.start = "random"\ntask.name = "custom"\ntask.train = "{"t" * 65_000}"\n'
+    'task.labels = ["a", "b"]',
 }
 
 

@@ -1,0 +1,117 @@
+"""The scores of ``simulations.frozen``: scikit-learn on what the frozen backbone reads."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
+from fedpeft.planning import planned
+from fedpeft.runtime import Runtime
+from fedpeft.starting import Read, read_by
+from fedpeft.tasks import metrics
+from simulations.frozen import Line
+
+_INVERSE_PENALTIES = np.logspace(-3, 0, 7)  # C of logistic regression, tried by cross-validation
+_PENALTIES = np.logspace(-2, 5, 29)  # of ridge regression, tried by leave-one-out
+_TUNED = 10_000  # rows that choose C
+_FOLDS = 3
+
+
+def scores(experiment: Experiment, most: int) -> list[Line]:
+    """Return the lines of an experiment's task and backbone; see ``measure`` for errors."""
+    runtime = Runtime(_head_only(experiment))
+    if len(runtime.task.train) > most:
+        raise UserError(
+            f"{len(runtime.task.train):,} training examples, more than {most:,} are read only with "
+            f"--frozen"
+        )
+    kind, pairs = runtime.info.kind, runtime.experiment.task.pairs == "apart"
+    train, dev = _features(runtime, "train"), _features(runtime, "dev")
+    name = "ridge regression" if kind == "score" else "logistic regression"
+    lines = [_line(name, runtime, train, dev)]
+    if pairs:
+        lines.append(_line(f"{name} on the cosine", runtime, _cosine(train), _cosine(dev)))
+    return lines
+
+
+def _head_only(experiment: Experiment) -> Experiment:
+    engine = experiment.engine.model_dump(include={"device", "dtype", "threads", "weights"})
+    task = experiment.task.model_dump(exclude={"pairs"}, exclude_unset=True)
+    values = {"backbone": experiment.backbone, "seed": experiment.seed, "task": task}
+    return planned(Experiment.of({**values, "engine": engine, "method": {"name": "linear"}}))
+
+
+def _features(runtime: Runtime, split: str) -> Read:
+    """Return what the head reads of the training or evaluation examples, with their labels."""
+    examples = runtime.train if split == "train" else runtime.dev
+    vector = runtime.parameters.initial_shared(runtime.experiment.seed)
+    return Read.joined([*read_by(runtime.model, vector, examples)])
+
+
+def _cosine(read: Read) -> Read:
+    """Return pairs read as the cosine of their texts alone, see ``fedpeft.heads.base.joined``."""
+    half = read.features.shape[1] // 2
+    return Read(read.features[:, :half].mean(1, keepdims=True), read.labels, read.counts)
+
+
+def _line(name: str, runtime: Runtime, train: Read, dev: Read) -> Line:
+    info, one = runtime.info, len(np.unique(train.labels)) == 1
+    if info.kind == "score":
+        outputs = _ridge().fit(train.features, train.labels).predict(dev.features)[:, None]
+    else:  # a regression needs two classes
+        found = np.full(len(dev.labels), train.labels[0]) if one else _predicted(train, dev)
+        outputs = np.eye(info.classes)[found]
+    if info.kind == "tags":
+        sums = metrics.tag_statistics(outputs, dev.labels, dev.counts, info.labels)
+    else:
+        sums = metrics.statistics(outputs, dev.labels, info.kind)
+    more = metrics.unsummable_scores(info.kind, outputs, dev.labels)
+    score = (metrics.scores(sums, info.kind) | more)[info.metric]
+    assert score is not None, "all outputs are here"
+    return {"name": name, "score": float(score)}
+
+
+def _ridge() -> Any:
+    from sklearn.linear_model import RidgeCV
+    from sklearn.pipeline import make_pipeline
+    from sklearn.preprocessing import StandardScaler
+
+    return make_pipeline(StandardScaler(), RidgeCV(_PENALTIES))
+
+
+def _predicted(train: Read, dev: Read) -> np.ndarray:
+    """Return the classes that logistic regression predicts."""
+    from sklearn.preprocessing import StandardScaler
+
+    scaler = StandardScaler().fit(train.features)
+    features, some = scaler.transform(train.features), _some(len(train.labels))
+    best = _best_of(features[some], train.labels[some]) * len(some) / len(features)
+    model = _logistic(best)  # C weighs the sum of all losses
+    return model.fit(features, train.labels).predict(scaler.transform(dev.features))
+
+
+def _some(count: int) -> np.ndarray:
+    return np.random.default_rng(0).permutation(count)[:_TUNED]
+
+
+def _best_of(features: np.ndarray, labels: np.ndarray) -> float:
+    """Return the C with the most right predictions of rows that were held out."""
+    from sklearn.model_selection import KFold
+
+    right = np.zeros(len(_INVERSE_PENALTIES))
+    for fitted, held_out in KFold(min(_FOLDS, len(labels))).split(features):
+        if len(np.unique(labels[fitted])) == 1:
+            continue
+        for at, inverse in enumerate(_INVERSE_PENALTIES):
+            model = _logistic(inverse).fit(features[fitted], labels[fitted])
+            right[at] += (model.predict(features[held_out]) == labels[held_out]).sum()
+    return float(_INVERSE_PENALTIES[right.argmax()])
+
+
+def _logistic(inverse_penalty: float) -> Any:
+    from sklearn.linear_model import LogisticRegression
+
+    return LogisticRegression(C=inverse_penalty, max_iter=200, tol=1e-3)
