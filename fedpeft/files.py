@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+import fcntl
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from typing import Any
+from typing import Any, BinaryIO
 
 PRIVATE, PUBLIC, PROGRAM = 0o600, 0o644, 0o700
 
 
 def write_atomic(path: Path, data: bytes | str, mode: int | None = None) -> None:
     """Write ``data`` under a temporary name, fsync it, and rename it to ``path``.
+
+    Processes that write to ``path`` at the same time wait for each other.
 
     Args:
         path: the file.
@@ -24,14 +27,33 @@ def write_atomic(path: Path, data: bytes | str, mode: int | None = None) -> None
     if isinstance(data, str):
         data = data.encode()
     temporary = path.with_name(f".{path.name}.tmp")
-    with open(temporary, "wb") as file:
+    with _alone(temporary) as file:
         if mode is not None:
             os.fchmod(file.fileno(), mode)
         file.write(data)
         file.flush()
         os.fsync(file.fileno())
-    os.replace(temporary, path)
+        os.replace(temporary, path)
     sync(path.parent)
+
+
+@contextmanager
+def _alone(path: Path) -> Iterator[BinaryIO]:
+    """Open a temporary file, empty, while no other process has it; a crash may have left it."""
+    while True:
+        with open(path, "ab") as file:
+            fcntl.flock(file, fcntl.LOCK_EX)  # until the file is closed
+            if _is_at(path, file):  # otherwise the process that had it has renamed it
+                file.truncate(0)
+                yield file
+                return
+
+
+def _is_at(path: Path, file: BinaryIO) -> bool:
+    try:
+        return os.path.samestat(path.stat(), os.fstat(file.fileno()))
+    except FileNotFoundError:
+        return False
 
 
 def write_together(files: Mapping[Path, tuple[bytes, int]], replace: bool = False) -> None:

@@ -10,14 +10,15 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import pandas as pd
 
+from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.overrides import apply_override, merged
 from fedpeft.planning import planned
 from fedpeft.vectorfile import VECTOR, read_vector
 from server.runfolder import RunFolder
 from simulations.plots import curves
-from simulations.results import default_folder
-from simulations.simulation import complete, quiet
+from simulations.simulation import prepare, quiet
+from simulations.simulation import simulate as run_prepared
 from simulations.study.cells import Cell
 from simulations.study.table import Finished, table_of
 
@@ -91,10 +92,12 @@ def simulate(
         RunFailed: too few clients succeeded in a round; the run can be resumed.
     """
     settings = settings_of(experiment, overrides)
-    folder = Path(out) if out is not None else _unused(default_folder(settings))
-    RunFolder.check(folder, settings, resume)
+    if resume and out is None:
+        raise UserError("resume=True needs out, the folder of the run to continue")
     with quiet():
-        result = complete(settings, folder)
+        folder, _ = prepare(settings, None if out is None else Path(out), resume)
+        with folder.locked():
+            result = run_prepared(folder, settings)
     return _read(settings, folder, result)
 
 
@@ -117,20 +120,10 @@ def settings_of(
     return planned(Experiment.of(values))
 
 
-def _read(experiment: Experiment, folder: Path, result: dict[str, Any]) -> Result:
-    run = RunFolder(folder)
+def _read(experiment: Experiment, run: RunFolder, result: dict[str, Any]) -> Result:
     lines = run.rounds()
     rounds = table_of([(Cell({}, experiment), Finished(result, lines))])
     rounds = rounds.drop(columns="cell").assign(seconds=[line["seconds"] for line in lines])
     sizes = pd.json_normalize(run.sent(), sep="_")
-    vector, _ = read_vector(folder / VECTOR)
-    return Result(experiment, folder, result, rounds, sizes, vector)
-
-
-def _unused(folder: Path) -> Path:
-    """Return the folder, with a number appended if it exists."""
-    unused, number = folder, 1
-    while unused.exists():
-        number += 1
-        unused = folder.with_name(f"{folder.name}-{number}")
-    return unused
+    vector, _ = read_vector(run.path / VECTOR)
+    return Result(experiment, run.path, result, rounds, sizes, vector)

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from contextlib import suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy_words import privacy_line
 from fedpeft.readable import readable_bytes, readable_seconds
@@ -19,10 +21,25 @@ if TYPE_CHECKING:
 _SHOWN = 3  # failed clients that are printed
 
 
-def default_folder(experiment: Experiment) -> Path:
-    """Return ``runs/TASK-METHOD-TIME``."""
-    name = f"{experiment.task.name.replace('/', '-')}-{experiment.method.name}"
-    return Path("runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+def new_folder(experiment: Experiment) -> Path:
+    """Create and return ``runs/TASK-METHOD-TIME``, with a number appended if it exists.
+
+    Raises:
+        UserError: it cannot be created.
+    """
+    task, method = experiment.task.name.replace("/", "-"), experiment.method.name
+    first = folder = Path("runs") / f"{task}-{method}-{datetime.now():%Y%m%d-%H%M%S}"
+    number = 1
+    try:
+        folder.parent.mkdir(exist_ok=True)
+        while True:
+            with suppress(FileExistsError):
+                folder.mkdir()
+                return folder
+            number += 1
+            folder = first.with_name(f"{first.name}-{number}")
+    except OSError as error:
+        raise UserError(f"'{folder}' cannot be created ({error.strerror}); set --out") from None
 
 
 def print_result(console: Console, result: dict[str, Any], folder: RunFolder, rounds: int) -> None:

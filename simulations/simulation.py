@@ -27,19 +27,28 @@ from simulations.cohorts import cohort_size
 from simulations.grid import NodeConfig, NodeConfigs
 from simulations.local import run_local
 from simulations.ray import actors_of, require_ray, run_ray
+from simulations.results import new_folder
 from simulations.spread import PARTITION
 from simulations.tracking import require_trackers, tracked
 
 COHORT = "cohort"  # key of identity.json: clients trained in one batch
 
 
-def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[RunFolder, Runtime]:
+def prepare(
+    experiment: Experiment, out: Path | None, resume: bool = False
+) -> tuple[RunFolder, Runtime]:
     """Load and check everything a run needs, then make its folder with the partition.
+
+    Args:
+        experiment: the run's.
+        out: its folder; None = a new one, see ``new_folder``.
+        resume: whether to continue the run in ``out``.
 
     Raises:
         UserError: something would stop the run later; nothing is written.
     """
-    RunFolder.check(out, experiment, resume)
+    if out:
+        RunFolder.check(out, experiment, resume)
     require_devices(experiment)
     if experiment.engine.kind == "ray":
         require_ray("engine.kind = 'ray'")
@@ -50,13 +59,13 @@ def prepare(experiment: Experiment, out: Path, resume: bool = False) -> tuple[Ru
     if experiment.adversary.attack == "backdoor":
         target_of(experiment, runtime.task.info)
     _check_privacy(experiment, {*rows.sizes.tolist()})
-    folder = RunFolder.create(out, experiment, resume)
+    folder = RunFolder.create(out or new_folder(experiment), experiment, resume)
     digests = {"data": runtime.data_digest, "partition": rows.digest}
     # A resumed run keeps its cohort size: its bits depend on it.
     cohort = folder.pinned().get(COHORT) or str(cohort_of(runtime))
     folder.pin({**runtime.identity, **digests, COHORT: cohort})
-    if not (out / PARTITION).exists():
-        save(out / PARTITION, rows, experiment.partition.kind, runtime.task)
+    if not (folder.path / PARTITION).exists():
+        save(folder.path / PARTITION, rows, experiment.partition.kind, runtime.task)
     return folder, runtime
 
 

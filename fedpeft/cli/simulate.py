@@ -52,7 +52,6 @@ def simulate(
     Example: fedpeft simulate -s backbone=minilm -s method.d=512 --out runs/first
     """
     from fedpeft.vectorfile import EXPERIMENT
-    from simulations.results import default_folder
 
     check_from_round(from_round, resume)
     if resume and out is None:
@@ -62,12 +61,12 @@ def simulate(
     if resume and experiment is None and out and (out / EXPERIMENT).is_file() and not budget:
         experiment = out / EXPERIMENT
     settings = read_experiment(experiment, overrides, print, out)
-    _run(settings, out or default_folder(settings), resume, from_round, profile, watch)
+    _run(settings, out, resume, from_round, profile, watch)
 
 
 def _run(
     experiment: Experiment,
-    out: Path,
+    out: Path | None,
     resume: bool,
     from_round: int | None,
     profile: bool,
@@ -84,12 +83,12 @@ def _run(
             require_local(experiment)
         folder, runtime = simulation.prepare(experiment, out, resume)
     _introduce(console, experiment, runtime)
-    with folder.locked(), simulation.quiet(), _telling(out):
+    with folder.locked(), simulation.quiet(), _telling(folder.path):
         if from_round is not None:
             folder.rewind(from_round)
         folder.checkpoint()  # drops later lines before the display starts
         with (
-            _page(out, console) if watch else nullcontext(),
+            _page(folder.path, console) if watch else nullcontext(),
             Display(folder, experiment.federation.rounds, runtime.task.info.metric, console),
             profiled(folder.path) if profile else nullcontext() as seconds,
         ):

@@ -4,11 +4,21 @@ from __future__ import annotations
 
 import os
 import stat
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import pytest
 
-from fedpeft.files import PRIVATE, PROGRAM, PUBLIC, keep_newest, read_object, write_together
+from fedpeft.files import (
+    PRIVATE,
+    PROGRAM,
+    PUBLIC,
+    keep_newest,
+    read_object,
+    write_atomic,
+    write_together,
+)
 
 
 def rights(path: Path) -> int:
@@ -81,6 +91,22 @@ def test_leftovers_of_a_crash_are_replaced(tmp_path: Path) -> None:
     left.chmod(0o666)
     write_together({tmp_path / "key": (b"new", PRIVATE)})
     assert rights(tmp_path / "key") == PRIVATE and [*tmp_path.iterdir()] == [tmp_path / "key"]
+
+
+def test_writers_of_one_file_do_not_disturb_each_other(tmp_path: Path) -> None:
+    contents = [f"{number}" * 100_000 for number in range(8)]
+    with ThreadPoolExecutor(8) as threads:
+        for _ in range(5):
+            [*threads.map(partial(write_atomic, tmp_path / "file"), contents)]
+            assert (tmp_path / "file").read_text() in contents
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
+
+
+def test_a_temporary_file_of_a_crash_is_written_again(tmp_path: Path) -> None:
+    (tmp_path / ".file.tmp").write_text("half a file, longer than the whole")
+    write_atomic(tmp_path / "file", "whole")
+    assert (tmp_path / "file").read_text() == "whole"
+    assert [*tmp_path.iterdir()] == [tmp_path / "file"]
 
 
 def test_the_newest_files_are_kept(tmp_path: Path) -> None:

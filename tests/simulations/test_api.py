@@ -17,6 +17,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.planning import planned
 from fedpeft.vectorfile import vector_digest
+from simulations.results import new_folder
 
 Quick = Callable[..., Experiment]
 
@@ -88,6 +89,8 @@ def test_a_finished_run_is_read_again(quick: Quick, tmp_path: Path) -> None:
         fedpeft.simulate(quick(), tmp_path / "run")
     with pytest.raises(UserError, match="nothing to resume"):
         fedpeft.simulate(quick(), tmp_path / "none", resume=True)
+    with pytest.raises(UserError, match="resume=True needs out"):
+        fedpeft.simulate(quick(), resume=True)
 
 
 def test_without_a_folder_every_run_gets_a_new_one(
@@ -98,6 +101,40 @@ def test_without_a_folder_every_run_gets_a_new_one(
     assert len(set(folders)) == 3
     assert all(folder.parent == Path("runs") for folder in folders)
     assert all(folder.name.startswith("synthetic-sentiment-slash-") for folder in folders)
+
+
+def test_processes_that_start_at_once_get_different_folders(
+    quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code = (
+        "from simulations.results import new_folder, Experiment\n"
+        "experiment = Experiment.load()\n"
+        "input()\n"
+        "for _ in range(20): print(new_folder(experiment))"
+    )
+    command = [sys.executable, "-c", code]
+    pipes = {"stdin": subprocess.PIPE, "stdout": subprocess.PIPE, "text": True}
+    with subprocess.Popen(command, **pipes) as one, subprocess.Popen(command, **pipes) as other:
+        for process in (one, other):
+            process.stdin.write("\n")
+            process.stdin.flush()
+        folders = [*one.stdout.read().split(), *other.stdout.read().split()]
+    assert len(folders) == len({*folders}) == 40
+    assert {Path(folder).name for folder in folders} == {
+        each.name for each in Path("runs").iterdir()
+    }
+
+
+def test_a_folder_that_cannot_be_created_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("runs").symlink_to("nowhere")
+    with pytest.raises(
+        UserError, match=r"^'runs/.*' cannot be created \(File exists\); set --out$"
+    ):
+        new_folder(Experiment.load())
 
 
 def test_a_private_result_has_its_privacy_statement(quick: Quick, tmp_path: Path) -> None:
