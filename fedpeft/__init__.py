@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from fedpeft.version import __version__
-
 if TYPE_CHECKING:
     from fedpeft.experiment.config import Experiment
+    from fedpeft.version import __version__
     from simulations.api import simulate
 
 __all__ = ["Experiment", "__version__", "simulate"]
@@ -26,4 +25,8 @@ def __getattr__(name: str) -> Any:
         from simulations.api import simulate
 
         return simulate
+    if name == "__version__":
+        from fedpeft.version import __version__
+
+        return __version__
     raise AttributeError(f"module 'fedpeft' has no attribute '{name}'")
