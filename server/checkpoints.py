@@ -117,7 +117,16 @@ def read_checkpoint(path: Path) -> tuple[Checkpoint, str]:
         vector = arrays.pop("vector")
         return Checkpoint(meta["round"], vector, arrays, meta["seconds"]), meta["experiment"]
     except (SafetensorError, KeyError, TypeError, ValueError) as error:
-        raise UserError(f"'{path}' is damaged ({error}); start again in another --out") from None
+        raise UserError(f"'{path}' is damaged ({error}); {_way_out(path)}") from None
+
+
+def _way_out(damaged: Path) -> str:
+    """Return what to do without a checkpoint: continue from the one before, if that is whole."""
+    if damaged.name == CHECKPOINT:
+        with suppress(UserError, OSError):
+            number = read_checkpoint(damaged.with_name(PREVIOUS))[0].round
+            return f"--resume --from-round {number} continues after round {number}"
+    return "start again in another --out"
 
 
 def rewind(folder: Path, number: int) -> None:

@@ -234,9 +234,21 @@ def test_a_damaged_checkpoint_is_an_error_and_stays_as_it_is(folder: RunFolder, 
     path = folder.path / CHECKPOINT
     path.write_bytes(path.read_bytes()[:keep])
     before = contents(folder.path)
-    with pytest.raises(UserError, match=r"checkpoint.safetensors' is damaged .* another --out"):
+    with pytest.raises(UserError, match=r"checkpoint.safetensors' is damaged .*--from-round 1 "):
         folder.checkpoint()
     assert contents(folder.path) == before
+    folder.rewind(1)
+    assert [line["round"] for line in folder.rounds()] == [1]
+
+
+def test_without_a_whole_checkpoint_a_run_starts_again_elsewhere(folder: RunFolder) -> None:
+    (folder.path / CHECKPOINT).write_bytes(b"half a fi")
+    (folder.path / PREVIOUS).write_bytes(b"half a fi")
+    with pytest.raises(UserError, match=r"is damaged .*; start again in another --out$"):
+        folder.checkpoint()
+    (folder.path / PREVIOUS).unlink()
+    with pytest.raises(UserError, match=r"is damaged .*; start again in another --out$"):
+        folder.checkpoint()
 
 
 @pytest.mark.parametrize(
