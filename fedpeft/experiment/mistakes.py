@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import Any, cast
 
 from pydantic_core import ErrorDetails
 
 from fedpeft.errors import nearest, plain_message
 from fedpeft.methods.settings import Section
+
+_SHOWN = 3  # keys of a section
 
 
 def explain(error: ErrorDetails, root: type[Section]) -> str:
@@ -19,7 +21,8 @@ def explain(error: ErrorDetails, root: type[Section]) -> str:
     if error["type"] == "extra_forbidden":
         return f"unknown key '{key}'{nearest(key, _keys_beside(error['loc'], root))}"
     if error["type"] in ("model_type", "model_attributes_type"):
-        return f"{key} = {value!r}: is a section; set its keys, such as {key}.name=..."
+        keys = ", ".join(_keys_beside((*error["loc"], ""), root)[:_SHOWN])
+        return f"{key} = {value!r}: is a section; set a key of it, such as {keys}"
     expected = plain_message(error["msg"])
     if error["type"] == "literal_error":
         options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]
@@ -31,6 +34,6 @@ def _keys_beside(location: tuple[int | str, ...], root: type[Section]) -> list[s
     """Return the full names of the valid keys in the section of an unknown key."""
     section = root
     for part in location[:-1]:
-        section = type(section.model_fields[str(part)].default)
+        section = cast(type[Section], section.model_fields[str(part)].annotation)
     prefix = "".join(f"{part}." for part in location[:-1])
     return [prefix + key for key in section.model_fields]

@@ -118,7 +118,15 @@ def test_differing_keys_give_both_values() -> None:
         ("federation.min_success=11", "federation.min_success = 11: only 10 clients"),
         ("local", "expected key=value"),
         ("seed.x=1", "unknown key 'seed.x'|seed"),
-        ("task=5", "task = 5: is a section"),
+        (
+            "task=5",
+            "task = 5: is a section; set a key of it, such as task.name, task.path, task.tra",
+        ),
+        (
+            "federation=3",
+            "federation = 3: is a section; set a key of it, such as federation.clients,",
+        ),
+        ("method=lora", "method = 'lora': is a section; set a key of it, such as method.name"),
         ("method.name=3", "method.name = '3': unknown method"),
         ("backbone=", "backbone = ''"),
         ("task.train=x.tsv", "is for task.name=custom"),
