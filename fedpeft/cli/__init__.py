@@ -29,6 +29,7 @@ from fedpeft.cli import (
 from fedpeft.errors import Interrupted, RunFailed, UserError
 from fedpeft.version import __version__
 
+_HINT = " Did you mean"
 _INTERRUPTED = 130  # the shell's code for Ctrl-C
 app = typer.Typer(
     name="fedpeft",
@@ -85,6 +86,7 @@ def main(arguments: list[str] | None = None) -> None:
         _end(f"error: {error}", 2)
     except click.UsageError as error:
         reason = " ".join(error.format_message().split())  # choices are on separate lines
+        reason = _HINT.join(reason.split(_HINT)[:2])  # typer and click append one each
         if not reason:  # no arguments: the help was printed
             sys.exit(2)
         where = f"; see {error.ctx.command_path} --help" if error.ctx else ""

@@ -107,6 +107,8 @@ def test_a_run_continues_from_the_round_before_the_last_to_the_same_bits(
         (["simulate", "-s", "task.name=sst2", "-s", "task.path=/nowhere"], "/nowhere"),
         (["simulate", "-s", "task.max_length=600"], "task.max_length = 600"),
         (["simulate", "--nonsense"], "--nonsense"),
+        (["simulat"], "error: No such command 'simulat'. Did you mean 'simulate'?; see "),
+        (["keys", "nod"], "error: No such command 'nod'. Did you mean 'node'?; see "),
         (["methods", "-s", "method.nonsense=1"], "no method has this setting"),
         (["methods", "--backbone", "./nowhere"], "no such folder"),
     ],
