@@ -42,6 +42,7 @@ LOCK = "run.lock"
 #: Of a deployment: {"run": Flower's id, "ok": bool, "reason": str}; "stopped": true if stopped,
 #: "mistake": true if the user's input was wrong.
 ENDED = "ended.json"
+_PLURAL = ("data", "labels")  # names of digests
 
 
 @dataclass(frozen=True)
@@ -133,9 +134,10 @@ class RunFolder:
         kept = self.pinned()
         differing = [key for key in identity if kept.get(key, identity[key]) != identity[key]]
         if differing:
+            others = (f"{'other' if k in _PLURAL else 'another'} {k}" for k in differing)
             raise UserError(
-                f"'{self.path}' was begun with another {', '.join(differing)}; continuing would "
-                f"mix two runs: choose another --out"
+                f"'{self.path}' was begun with {', '.join(others)}; continuing would mix two runs: "
+                f"choose another --out"
             )
         if identity.keys() - kept.keys():
             write_json(self.path / IDENTITY, {**kept, **identity})

@@ -288,6 +288,9 @@ def test_a_run_begun_with_another_backbone_is_not_continued(folder: RunFolder) -
     folder.pin({"backbone": "a", "version": "1"})
     with pytest.raises(UserError, match="begun with another backbone"):
         folder.pin({"backbone": "b", "version": "1"})
+    folder.pin({"data": "c"})
+    with pytest.raises(UserError, match="begun with other data, another backbone; continuing"):
+        folder.pin({"data": "d", "backbone": "b"})
 
 
 def test_progress_is_valid_json_and_not_written_for_every_reply(folder: RunFolder) -> None:

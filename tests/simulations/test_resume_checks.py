@@ -41,7 +41,7 @@ def test_changed_data_is_not_mixed_with_the_old(
     path.write_text("\n".join(lines) + "\n")
     forget_runtimes()  # as in another process: they have the old data in memory
     partition_of.cache_clear()
-    with pytest.raises(UserError, match=f"begun with another {named}"):
+    with pytest.raises(UserError, match=f"begun with other {named}"):
         prepare(Experiment.read(folder.path / "experiment.toml"), folder.path, resume=True)
     assert (folder.path / "partition.json").read_bytes() == before
 
