@@ -99,9 +99,27 @@ def _load_text(info: TaskInfo, section: TaskSection, seed: int, owner_column: st
 
 
 def _files(section: TaskSection) -> tuple[Path, Path]:
-    """Return the files of the training and the evaluation examples, which may be the same."""
-    train = Path(section.path) / section.train
-    return train, Path(section.path) / section.dev if section.dev else train
+    """Return the files of the training and the evaluation examples, which may be the same.
+
+    Raises:
+        UserError: one of them is no file.
+    """
+    train = _file(section, "train")
+    return train, _file(section, "dev") if section.dev else train
+
+
+def _file(section: TaskSection, key: str) -> Path:
+    name = getattr(section, key)
+    path = Path(section.path) / name
+    if path.is_file():
+        return path
+    if path.is_dir():
+        raise UserError(f"task.{key} = '{name}': is a folder; expected a file (.tsv, .csv, ...)")
+    base = (
+        f"task.path = '{section.path}'" if section.path else f"the current folder, '{Path.cwd()}'"
+    )
+    where = "" if Path(name).is_absolute() else f"; the path is relative to {base}"
+    raise UserError(f"task.{key} = '{name}': no such file{where}")
 
 
 def _info(info: TaskInfo, section: TaskSection, labels: tuple[str, ...]) -> TaskInfo:

@@ -72,8 +72,26 @@ def test_training_file_that_cannot_be_learned_is_refused(tmp_path, train, expect
 def test_missing_training_file_setting_is_refused(tmp_path):
     with pytest.raises(UserError, match=r"task.train is empty: task 'custom' needs a file"):
         load_task(TaskSection(name="custom"))
-    with pytest.raises(UserError, match=r"a.csv: no such file"):
-        load_task(TaskSection(name="custom", train="a.csv"))
+
+
+def test_what_is_no_file_is_refused_with_its_setting(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "folder").mkdir()
+    (tmp_path / "all.csv").write_text("text,label\na,x\nb,y\n")
+    below = f"; the path is relative to the current folder, '{tmp_path}'"
+    for keys, expected in (
+        ({"train": "a.csv"}, f"task.train = 'a.csv': no such file{below}"),
+        ({"train": "all.csv", "dev": "a.csv"}, f"task.dev = 'a.csv': no such file{below}"),
+        ({"train": "/none/a.csv"}, "task.train = '/none/a.csv': no such file"),
+        (
+            {"train": "all.csv", "path": "folder"},
+            "task.train = 'all.csv': no such file; the path is relative to task.path = 'folder'",
+        ),
+        ({"train": "folder"}, "task.train = 'folder': is a folder; expected a file (.tsv, .csv, "),
+    ):
+        with pytest.raises(UserError) as caught:
+            load_task(TaskSection(name="custom", **keys))
+        assert str(caught.value).startswith(expected)
 
 
 def one_file(folder, rows, seed=0, **keys):

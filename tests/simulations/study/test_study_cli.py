@@ -103,7 +103,7 @@ def test_an_interrupted_study_says_so_and_leaves_no_process(tmp_path: Path) -> N
         ('base.task.path = "none"\n[axes]\ntask.name = ["conll2003"]', "no file for task"),
         (
             'base.task = { name = "custom", train = "none.csv" }\n[axes]\nseed = [0]',
-            "cell with seed '0': none.csv: no such file",
+            "cell with seed '0': task.train = 'none.csv': no such file; the path is relative to",
         ),
         (
             'base.task.name = "synthetic/similarity"\n[axes]\npartition.kind = ["dirichlet"]',
