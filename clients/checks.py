@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import contextlib
 import json
+import re
 import socket
 import ssl
 import subprocess
@@ -189,7 +190,13 @@ def _task(settings: NodeSettings) -> Task:
     try:
         return load_task(files_of(settings))
     except UserError as error:
-        raise UserError(str(error).replace("task.path = ", "--data ", 1)) from None
+        text = str(error).replace("task.path = ", "--data ", 1)
+        raise UserError(re.sub(r"\(task\.(\w+) = '...'", _option, text)) from None
+
+
+def _option(setting: re.Match[str]) -> str:
+    """Return the option that stands for a setting."""
+    return f"(--{setting[1].replace('_', '-')}"
 
 
 def _check_delta(settings: NodeSettings, count: int) -> None:

@@ -57,7 +57,8 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
         )
     if section.kind == "text":
         return _load_text(info, section, seed, owner_column)
-    columns = Columns(section.text, section.label, section.text_pair, owner_column)
+    named = _settings(section, owner_column, "text", "label", "text_pair")
+    columns = Columns(section.text, section.label, section.text_pair, owner_column, named)
     if section.kind == "tags" and section.text_pair:
         raise UserError(
             f"task.text_pair = '{columns.text_pair}': tags have one text, not two; leave it out"
@@ -83,7 +84,8 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
 def _load_text(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
     """Load texts and the texts to write for them."""
     train, dev = _files(section)
-    columns = Columns(section.source, section.target, owner=owner_column)
+    named = _settings(section, owner_column, "source", "target")
+    columns = Columns(section.source, section.target, owner=owner_column, settings=named)
     table = read_table(train, columns.names)
     check_columns(table, train, columns)
     kept, held_out = (
@@ -96,6 +98,12 @@ def _load_text(info: TaskInfo, section: TaskSection, seed: int, owner_column: st
         to_text_examples(kept, train, columns),
         to_text_examples(held_out, dev, replace(columns, owner="")),
     )
+
+
+def _settings(section: TaskSection, owner_column: str, *keys: str) -> dict[str, str]:
+    """Return the setting that names each column."""
+    named = {getattr(section, key): f"task.{key}" for key in keys}
+    return {owner_column: "partition.column"} | named
 
 
 def _files(section: TaskSection) -> tuple[Path, Path]:

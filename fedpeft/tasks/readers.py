@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -25,12 +25,21 @@ EXTENSIONS = tuple(READERS)
 
 @dataclass(frozen=True)
 class Columns:
-    """Names of the columns to read; "" = no such column."""
+    """Names of the columns to read; "" = no such column.
+
+    Attributes:
+        text: column of the texts.
+        label: column of the labels.
+        text_pair: column of the second texts.
+        owner: column of the owners.
+        settings: the setting that names each column, if one does.
+    """
 
     text: str
     label: str
     text_pair: str = ""
     owner: str = ""
+    settings: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def names(self) -> list[str]:
@@ -125,7 +134,9 @@ def check_columns(table: Table, path: Path, columns: Columns) -> None:
     present = [shorten(name) for name in table.names]
     for name in columns.names:
         if name not in table.names:
-            raise UserError(f"{path}: no column '{name}'{nearest(name, present)}")
+            setting = columns.settings.get(name)
+            other = f" ({setting} = '...' names another column)" if setting else ""
+            raise UserError(f"{path}: no column '{name}'{nearest(name, present)}{other}")
 
 
 def first_present(table: Table, candidates: Sequence[tuple[str, str]]) -> tuple[str, str] | None:

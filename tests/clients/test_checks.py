@@ -248,7 +248,7 @@ def test_data_must_exist_and_be_read_as_described(tmp_path: Path) -> None:
             check_data(table(missing))
     with pytest.raises(UserError, match=r"row 1: label = '1' is none of the labels; valid: a, b"):
         check_data(table(mine, labels=("a", "b")))
-    with pytest.raises(UserError, match="no column 'mood'"):
+    with pytest.raises(UserError, match=r"no column 'mood'; .*\(--label names another column\)$"):
         check_data(table(mine, label="mood"))
     mine.write_text("text,label\na secret text,1,2\n")
     with pytest.raises(UserError) as refused:

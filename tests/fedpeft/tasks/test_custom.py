@@ -60,13 +60,23 @@ def test_dev_label_missing_in_train_is_refused(tmp_path):
     ("train", "expected"),
     [
         ("text,label\na,x\nb,x\n", "train.csv: column 'label' has one label; expected two or more"),
-        ("text,lable\na,x\n", "train.csv: no column 'label'; did you mean 'lable'"),
+        (
+            "text,lable\na,x\n",
+            r"train.csv: no column 'label'; did you mean 'lable'\? "
+            r"\(task.label = '...' names another column\)$",
+        ),
+        ("review,label\na,x\n", r"valid: label, review \(task.text = '...' names another column"),
         ("text,label\na,x\nb,\n", "train.csv row 2: column 'label' is empty"),
     ],
 )
 def test_training_file_that_cannot_be_learned_is_refused(tmp_path, train, expected):
     with pytest.raises(UserError, match=expected):
         custom(tmp_path, train)
+
+
+def test_a_missing_column_of_owners_names_its_setting(tmp_path):
+    with pytest.raises(UserError, match=r"no column 'who'; .* \(partition.column = '...' names an"):
+        custom(tmp_path, "text,label\na,x\nb,y\n", owner="who")
 
 
 def test_missing_training_file_setting_is_refused(tmp_path):
