@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 
 _CLOSE = 0.75  # difflib's ratio: one changed letter of four; below, words are only alike
 
@@ -21,6 +22,15 @@ class RunFailed(Exception):
 
 class Interrupted(Exception):
     """A command interrupted by Ctrl-C; the text says how to continue: exit code 130."""
+
+
+@contextmanager
+def telling(how: str) -> Iterator[None]:
+    """Say how to continue when the block is interrupted by Ctrl-C."""
+    try:
+        yield
+    except KeyboardInterrupt:
+        raise Interrupted(how) from None
 
 
 def suggestion(value: str, options: Iterable[str]) -> str:

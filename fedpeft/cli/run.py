@@ -27,7 +27,7 @@ from fedpeft.cli.submitted import (
     statuses,
     submitted,
 )
-from fedpeft.errors import Interrupted, UserError
+from fedpeft.errors import Interrupted, UserError, telling
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.robust import unset
 from fedpeft.files import write_json
@@ -142,7 +142,9 @@ def _run(
     result = json.loads((out / RESULT).read_text(encoding="utf-8"))
     print_result(console, result, folder, federation.rounds)
     if experiment.output.plots:
-        draw_curves(folder, experiment, result["metric"])
+        how = f"the run is complete; the same command with '--out {out} --resume' draws its plots"
+        with telling(how):
+            draw_curves(folder, experiment, result["metric"])
 
 
 def _require_finished(connection: Connection, run_id: str) -> None:

@@ -18,7 +18,7 @@ from fedpeft.cli.options import (
     read_experiment,
 )
 from fedpeft.cli.printing import headline, plain_console
-from fedpeft.errors import Interrupted, UserError
+from fedpeft.errors import UserError, telling
 from fedpeft.experiment.adversary import too_many
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.robust import unset
@@ -83,7 +83,8 @@ def _run(
             require_local(experiment)
         folder, runtime = simulation.prepare(experiment, out, resume)
     _introduce(console, experiment, runtime)
-    with folder.locked(), simulation.quiet(), _telling(folder.path):
+    again = f"fedpeft simulate --out {folder.path} --resume"
+    with folder.locked(), simulation.quiet(), telling(f"{again} continues the run"):
         if from_round is not None:
             folder.rewind(from_round)
         folder.checkpoint()  # drops later lines before the display starts
@@ -93,11 +94,12 @@ def _run(
             profiled(folder.path) if profile else nullcontext() as seconds,
         ):
             result = simulation.simulate(folder, experiment)
-    if experiment.output.plots:
-        plots.draw_run(folder, runtime)
     print_result(console, result, folder, experiment.federation.rounds)
     if seconds:
         _print_profile(console, seconds)
+    if experiment.output.plots:
+        with telling(f"the run is complete; {again} draws its plots"):
+            plots.draw_run(folder, runtime)
 
 
 def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> None:
@@ -162,15 +164,6 @@ def _page(out: Path, console: Console) -> Iterator[None]:
             console.print(f"page: {address}", soft_wrap=True)
             open_page(address)
         yield
-
-
-@contextmanager
-def _telling(out: Path) -> Iterator[None]:
-    """Say how to continue the run in ``out`` when it is interrupted."""
-    try:
-        yield
-    except KeyboardInterrupt:
-        raise Interrupted(f"fedpeft simulate --out {out} --resume continues the run") from None
 
 
 def _print_profile(console: Console, seconds: dict[str, float]) -> None:
