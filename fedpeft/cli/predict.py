@@ -112,14 +112,16 @@ def _check_out(out: Path) -> None:
         raise UserError(f"--out {out}: unknown file type; valid: {', '.join(_FORMATS)}")
     if out.exists():
         raise UserError(f"--out {out}: the file exists already; choose another")
-    if not out.parent.is_dir():
-        raise UserError(f"--out {out}: no folder '{out.parent}'; create it first")
+    above = next(folder for folder in out.parents if folder.exists())  # missing ones are created
+    if not above.is_dir():
+        raise UserError(f"--out {out}: cannot be written ('{above}' is a file)")
 
 
 def _write(out: Path, predictions: Sequence[Prediction], labels: Sequence[str]) -> None:
     lines, tabs = out.suffix == ".jsonl", out.suffix == ".tsv"
     content = as_lines(predictions) if lines else as_table(predictions, labels, tabs)
     try:
+        out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, content)
     except OSError as error:
         raise UserError(f"--out {out}: cannot be written ({error.strerror})") from None

@@ -73,8 +73,9 @@ def test_scores_and_tags_are_predicted(fedpeft, texts: Path, tmp_path: Path) -> 
     assert code == 0 and [len(argument) for argument in tags] == [
         len(text.split()) for text in TEXTS
     ]
-    fedpeft("predict", run, texts, "--out", tmp_path / "tags.jsonl")
-    lines = [json.loads(line) for line in (tmp_path / "tags.jsonl").read_text().splitlines()]
+    out = tmp_path / "new" / "deep" / "tags.jsonl"
+    fedpeft("predict", run, texts, "--out", out)
+    lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["prediction"] for line in lines] == tags
     for line in lines:
         assert len(line["probabilities"]) == len(line["prediction"])
@@ -148,7 +149,10 @@ def mistakes() -> list[tuple[list[str], str]]:
         (["predict", "RUN", "in.tsv", "--text-pair", "b"], "--text-pair b: task"),
         (["predict", "RUN", "in.tsv", "--out", "a.xlsx"], "--out a.xlsx: unknown file type"),
         (["predict", "RUN", "in.tsv", "--out", "in.tsv"], "--out in.tsv: the file exists already"),
-        (["predict", "RUN", "in.tsv", "--out", "a/b.tsv"], "--out a/b.tsv: no folder 'a'"),
+        (
+            ["predict", "RUN", "in.tsv", "--out", "in.tsv/a/b.tsv"],
+            "--out in.tsv/a/b.tsv: cannot be written ('in.tsv' is a file)",
+        ),
         (["predict", "in.tsv", "in.tsv"], "'in.tsv' is not a fedpeft vector"),
         (["export", "RUN"], "--format"),
         (["export", "RUN", "--format", "onnx"], "onnx"),
