@@ -11,7 +11,15 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any, BinaryIO
 
+from fedpeft.errors import UserError
+
 PRIVATE, PUBLIC, PROGRAM = 0o600, 0o644, 0o700
+
+
+def check_folder(out: Path) -> None:
+    """Raise UserError if ``--out``, a folder, is the path of something else."""
+    if out.exists() and not out.is_dir():
+        raise UserError(f"--out '{out}': is a file; expected a folder")
 
 
 def write_atomic(path: Path, data: bytes | str, mode: int | None = None) -> None:

@@ -19,7 +19,7 @@ import numpy as np
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
-from fedpeft.files import append_lines, write_atomic, write_json
+from fedpeft.files import append_lines, check_folder, write_atomic, write_json
 from fedpeft.hosting.locks import is_held, locked
 from fedpeft.vectorfile import EXPERIMENT, RESULT, VECTOR, vector_bytes
 from server.checkpoints import (
@@ -92,6 +92,7 @@ class RunFolder:
             UserError: the folder holds another run or other files, or nothing to resume.
         """
         assert not experiment.wire.budget, "within_budget chooses before a run begins"
+        check_folder(path)
         if not (path / EXPERIMENT).is_file():
             if resume:
                 raise UserError(
@@ -100,7 +101,7 @@ class RunFolder:
                 )
             # A crash during the creation of the folder may leave a temporary file.
             left = {f".{EXPERIMENT}.tmp"}
-            if path.exists() and (not path.is_dir() or {f.name for f in path.iterdir()} - left):
+            if path.is_dir() and {file.name for file in path.iterdir()} - left:
                 raise UserError(f"'{path}' is not empty and holds no run; choose another --out")
             return
         differing = differing_keys(Experiment.read(path / EXPERIMENT), experiment)

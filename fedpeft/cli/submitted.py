@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
-from fedpeft.files import parse_object, read_object
+from fedpeft.files import check_folder, parse_object, read_object
 
 if TYPE_CHECKING:
     from server.remote.connection import Connection
@@ -123,7 +123,8 @@ def fetch_experiment(connection: Connection, name: str, out: Path) -> Path:
     from server.remote.mirror import Mirror
 
     if not (out / EXPERIMENT).is_file():
-        if out.exists() and (not out.is_dir() or any(out.iterdir())):
+        check_folder(out)
+        if out.exists() and any(out.iterdir()):
             raise UserError(f"'{out}' is not empty and contains no run; choose another --out")
         if name not in _runs_at(connection):
             raise UserError(

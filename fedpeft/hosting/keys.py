@@ -19,7 +19,7 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
 from fedpeft.errors import UserError
-from fedpeft.files import PRIVATE, PUBLIC, write_together
+from fedpeft.files import PRIVATE, PUBLIC, check_folder, write_together
 
 CA_CERTIFICATE, CA_KEY = "ca.crt", "ca.key"
 SERVER_CERTIFICATE, SERVER_KEY = "server.crt", "server.key"
@@ -220,6 +220,8 @@ def _pem(item: ec.EllipticCurvePrivateKey | x509.Certificate) -> bytes:
 
 def _write(files: Mapping[Path, tuple[bytes, int]], force: bool, then: str) -> None:
     """Write keys; ``then`` is what the user has to do after replacing existing ones."""
+    for path in files:
+        check_folder(path.parent)
     try:
         write_together(files, replace=force)
     except FileExistsError as error:

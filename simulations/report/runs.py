@@ -36,6 +36,8 @@ def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[P
     if out is None and len(paths) > 1:
         raise UserError("--out is missing: name the file of a report of several runs")
     target = out or paths[0] / PAGE
+    if target.is_dir():
+        raise UserError(f"--out {target}: is a folder; expected a file")
     views = [RunView(path, name, more_of) for path, name in zip(paths, _names(paths), strict=True)]
     data = run_data(views)
     text = page({**data, "view": "runs", "live": False, "cursor": ""})

@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from fedpeft.errors import UserError
-from fedpeft.files import read_object, write_atomic, write_json
+from fedpeft.files import check_folder, read_object, write_atomic, write_json
 from fedpeft.hosting.locks import locked
 from fedpeft.vectorfile import EXPERIMENT
 from server.runfolder import RESULT, RunFolder
@@ -78,6 +78,7 @@ class StudyFolder:
             UserError: the folder holds other files, holds a study without ``resume``, holds none
                 with ``resume``, or cannot be written.
         """
+        check_folder(path)
         there = cls.is_at(path)
         if resume and not there:
             raise UserError(f"nothing to resume in '{path}': it holds no {STUDY}")
@@ -87,7 +88,7 @@ class StudyFolder:
         files = (CHOICES, ASKED, STUDY)
         leftovers = {LOCK, CHOICES, ASKED, *(f".{name}.tmp" for name in files)}
         used = path.is_dir() and {entry.name for entry in path.iterdir()} - leftovers
-        if not there and (used or (path.exists() and not path.is_dir())):
+        if used and not there:
             raise UserError(f"'{path}' is not empty and holds no study; choose another --out")
         folder = cls(path)
         try:

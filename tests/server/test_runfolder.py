@@ -95,8 +95,9 @@ def test_foreign_files_are_refused_and_kept(quick: Quick, tmp_path: Path) -> Non
         RunFolder.create(tmp_path, quick())
     with pytest.raises(UserError, match=r"nothing to resume in .*: it holds no experiment.toml"):
         RunFolder.create(tmp_path, quick(), resume=True)
-    with pytest.raises(UserError, match="is not empty and holds no run"):
-        RunFolder.create(tmp_path / "thesis.tex", quick())
+    for resume in (False, True):
+        with pytest.raises(UserError, match=r"^--out '.*thesis.tex': is a file; expected a folder"):
+            RunFolder.create(tmp_path / "thesis.tex", quick(), resume)
     assert contents(tmp_path) == before
 
 

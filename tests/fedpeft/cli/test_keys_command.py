@@ -82,6 +82,10 @@ def test_mistakes_end_with_code_2_and_one_line(fedpeft, tmp_path: Path) -> None:
         code, printed, errors = fedpeft("keys", *command, "--out", tmp_path / "keys")
         assert (code, printed, errors.count("\n")) == (2, "", 1), command
     assert not (tmp_path / "keys").exists()
+    (tmp_path / "file").touch()
+    code, printed, errors = fedpeft("keys", "init", "--out", tmp_path / "file")
+    expected = f"error: --out '{tmp_path / 'file'}': is a file; expected a folder\n"
+    assert (code, printed, errors) == (2, "", expected)
 
 
 def test_the_command_line_starts_without_cryptography() -> None:

@@ -69,6 +69,7 @@ def test_a_damaged_line_is_named_and_left_out(
         (["study", "run"], [], "is a study"),
         (["study"], ["--out", "x.html"], "the report of a study is in its folder"),
         (["run"], ["--out", "run/result.json/x.html"], "cannot be written"),
+        (["run"], ["--out", "."], "--out .: is a folder; expected a file"),
     ],
 )
 def test_wrong_arguments_are_errors_in_a_line(

@@ -140,6 +140,10 @@ def test_a_missing_search_section_and_a_folder_without_a_study_are_refused(
         (["status", str(tmp_path)], "holds no study (study.toml)"),
         (["run", str(tmp_path / "none.toml")], "no study file"),
         (["run", str(tmp_path / "s.toml"), "--out", str(tmp_path)], "is not empty and holds no"),
+        (
+            ["run", str(tmp_path / "s.toml"), "--out", str(tmp_path / "s.toml")],
+            "s.toml': is a file; expected a folder",
+        ),
     ]:
         with pytest.raises(SystemExit) as ended:
             main(["study", *command])
