@@ -9,13 +9,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import lru_cache
 from math import ceil
 from pathlib import Path
 from typing import Any, Self
 
-from pydantic import Field, SerializeAsAny, ValidationError, field_validator, model_validator
+from pydantic import (
+    BaseModel,
+    Field,
+    SerializeAsAny,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
 
 from fedpeft.backbones.known import default_representation
 from fedpeft.errors import UserError
@@ -73,7 +80,10 @@ _ONLY_WITH = {"head.sums": ("head.start", "sums"), "head.moments": ("head.start"
 
 
 #: Settings that ``fedpeft.planning`` chooses unless the user has set them.
-CHOSEN = ("representation", "task.pairs", "head.start", "head.sums", "head.moments")
+CHOSEN = (
+    *("representation", "task.pairs", "method.init"),
+    *("head.lr", "head.start", "head.sums", "head.moments"),
+)
 
 
 class Experiment(Section):
@@ -184,15 +194,25 @@ class Experiment(Section):
             "federation.server_lr": SERVER_LR.get(self.federation.strategy),
         }
 
+    def choices(self) -> dict[str, Any]:
+        """Return the values of the settings in ``CHOSEN``, as far as the method has them."""
+        return {path: getattr(owner, key) for path, owner, key in self._chosen()}
+
     def left_open(self) -> dict[str, Any]:
         """Return the values of the settings in ``CHOSEN`` that the user has not set."""
-        values: dict[str, Any] = {}
+        return {
+            path: getattr(owner, key)
+            for path, owner, key in self._chosen()
+            if key not in owner.model_fields_set
+        }
+
+    def _chosen(self) -> Iterator[tuple[str, BaseModel, str]]:
+        """Yield each setting in ``CHOSEN``: its full key, its section, and its key there."""
         for path in CHOSEN:
-            *section, key = path.split(".")
-            owner = getattr(self, section[0]) if section else self
-            if key not in owner.model_fields_set:
-                values[path] = getattr(owner, key)
-        return values
+            section, _, key = path.rpartition(".")
+            owner = getattr(self, section) if section else self
+            if key in type(owner).model_fields:
+                yield path, owner, key
 
     def with_choices(self, values: Mapping[str, Any]) -> Experiment:
         """Return the experiment with these values, by full key; they count as not set."""

@@ -9,7 +9,7 @@ import pytest
 
 from fedpeft.backbones.sentences import made_to_read
 from fedpeft.experiment.config import Experiment
-from fedpeft.planning import CODECS, choices_of, planned
+from fedpeft.planning import CODECS, HEAD_LR, choices_of, planned
 from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
 from fedpeft.transfer import size_up
@@ -51,7 +51,7 @@ def test_where_clients_send_no_sums_heads_start_at_random(setting: list[str]) ->
 def test_what_the_user_sets_is_kept() -> None:
     for settings in (["head.start=random"], ["head.start=sums", "head.moments=none"]):
         experiment = Experiment.load("", settings)
-        assert planned(experiment).head == experiment.head
+        assert planned(experiment).head.model_copy(update={"lr": None}) == experiment.head
 
 
 def test_a_stored_experiment_without_the_settings_keeps_its_digest() -> None:
@@ -122,3 +122,29 @@ def test_choices_follow_when_a_printed_experiment_is_edited() -> None:
     stored = Experiment.load(chosen.to_toml())
     assert stored == planned(stored) == chosen
     assert stored.digest == chosen.digest
+
+
+def test_a_head_from_sums_moves_at_its_own_rate_and_from_the_backbone_as_it_is() -> None:
+    slash = planned(Experiment.load("", []))
+    assert (slash.head.lr, slash.method.init) == (HEAD_LR, "zeros")  # type: ignore[attr-defined]
+    lora = planned(Experiment.load("", ["method.name=lora"]))
+    assert (lora.head.lr, lora.local.lr) == (HEAD_LR, 1e-3)
+    linear = planned(Experiment.load("", ["method.name=linear"]))
+    assert linear.head.lr == HEAD_LR
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        ["head.start=random"],
+        ["privacy.unit=example", "privacy.epsilon=3"],
+        ["method.init=normal", "head.lr=0.1"],
+        ["local.optimizer=sgd", "local.lr=0.5", "method.init=normal"],
+        ["method.name=linear", "local.lr=0.5"],
+    ],
+)
+def test_rates_and_initial_values_of_the_user_are_kept(settings: list[str]) -> None:
+    before = Experiment.load("", settings)
+    after = planned(before)
+    assert after.method == before.method
+    assert (after.head.lr, after.local) == (before.head.lr, before.local)
