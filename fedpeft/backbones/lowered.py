@@ -28,8 +28,9 @@ def lowered(backbone: Backbone, dtype: torch.dtype) -> PreTrainedModel:
     model = backbone.model
     shared = [*model.parameters(), *model.buffers(), model.config]
     copied = deepcopy(model, {id(item): item for item in shared})
-    for module in copied.modules():
-        if isinstance(module, nn.Linear | Conv1D):
-            for name, weight in module.named_parameters(recurse=False):
-                setattr(module, name, nn.Parameter(weight.to(dtype), requires_grad=False))
+    with torch.inference_mode(False):  # an evaluation may be the first to ask, and training follows
+        for module in copied.modules():
+            if isinstance(module, nn.Linear | Conv1D):
+                for name, weight in module.named_parameters(recurse=False):
+                    setattr(module, name, nn.Parameter(weight.to(dtype), requires_grad=False))
     return copied

@@ -30,6 +30,18 @@ def test_only_linear_layers_are_converted_and_the_rest_is_shared() -> None:
         assert not weight.requires_grad
 
 
+def test_an_evaluation_that_comes_first_leaves_weights_that_training_can_use() -> None:
+    single = load_backbone("tiny", "cpu", "float32")
+    lowered.cache_clear()
+    built = build_model(single, "slash", d="max")
+    model = task_model(single, built.method, built.head, autocast="bfloat16")
+    vectors, batch = random_vectors(built, 1, 0.1).float(), batch_of(single, 1, 4)
+    with torch.inference_mode():
+        model.outputs(model.realise(vectors), batch)
+    gradients, _ = model.gradients(vectors, batch)
+    assert torch.isfinite(gradients).all() and gradients.abs().sum() > 0
+
+
 def test_results_equal_those_of_autocast_to_the_bit() -> None:
     single = load_backbone("tiny", "cpu", "float32")
     exact = build_model(single, "slash", d="max")
