@@ -9,9 +9,13 @@ from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.methods.base import Method
+from fedpeft.readable import readable_bytes
 from fedpeft.tasks import TaskInfo
 from fedpeft.tasks.prompts import PAIR
 from fedpeft.tasks.text_metrics import require_tools
+from fedpeft.wire.codecs import encoded_size
+
+_MOST_SUMS = 1 << 30  # bytes; Flower's messages hold twice as much
 
 
 def check_fitting(
@@ -31,6 +35,7 @@ def check_fitting(
     _check_family(experiment, shape, method, info)
     _check_mask(experiment, method, info)
     _check_pairs(experiment, method, info)
+    _check_sums(experiment, shape)
     _check_lengths(experiment, shape, method, info)
 
 
@@ -53,6 +58,20 @@ def _check_pairs(experiment: Experiment, method: Method[Any], info: TaskInfo) ->
         raise UserError(
             f"{here}: gradients of single examples of all weights are those of single texts; use "
             f"another method than '{experiment.method.name}', or 'joint'"
+        )
+
+
+def _check_sums(experiment: Experiment, shape: BackboneShape) -> None:
+    """Raise UserError if the second moments of a client do not fit into a message."""
+    head = experiment.head
+    if head.start != "sums" or head.moments == "none":
+        return
+    width = shape.width * (1 + (experiment.task.pairs == "apart"))
+    if (size := encoded_size(width * (width + 1) // 2, head.moments)) > _MOST_SUMS:
+        raise UserError(
+            f"head.moments = '{head.moments}': a client would send {readable_bytes(size)} of "
+            f"second moments, expected at most {readable_bytes(_MOST_SUMS)}: use a codec of fewer "
+            f"bits, such as 'eden1', or 'none'"
         )
 
 

@@ -70,9 +70,9 @@ def moments_of(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Momen
 def read_by(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Iterator[Read]:
     """Yield what the head reads of all examples, at least one, a batch after the other."""
     vectors = to_device(vector, model.backbone.device, model.dtype)[None]
-    with phase("evaluation"), torch.inference_mode():
+    examples = model.kept.attach([examples])[0]
+    with phase("evaluation"), torch.no_grad():
         modifications = model.realise(vectors).modifications
-        examples = model.kept.attach([examples])[0]
         size = evaluation_batch(examples.lengths, model.backbone.device)
         for rows in batches(examples.lengths, size, None):
             batch = model.collate([examples], [rows])
@@ -126,6 +126,9 @@ def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
         raise ValueError("the moments have impossible counts")
     code = data[facts : facts + totals]
     sums = _decode(runtime, client, code, targets * width, head.sums).reshape(targets, width)
+    # Errors of the sums act like more variance of the features around them.
+    variance = _error(head.sums) * float(np.square(sums).sum()) / width
+    energy += variance * width
     if head.moments == NONE:
         return Moments(rows, gram, sums, energy)
     code, count = data[facts + totals :], width * (width + 1) // 2
@@ -134,7 +137,7 @@ def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
     scatter[np.triu_indices(width)] = numbers
     scatter += np.triu(scatter, 1).T
     noise = _error(head.moments) * float(np.square(numbers).mean())
-    return Moments(rows, gram, sums, energy, scatter, noise)
+    return Moments(rows, gram, sums, energy, scatter + variance * np.eye(width), noise)
 
 
 def sizes(runtime: Runtime) -> tuple[int, int, int]:

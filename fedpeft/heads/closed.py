@@ -153,8 +153,9 @@ def best_ridge(
     missed = variance - (squares * (values + 2 * ridges) / np.square(values + ridges)).sum(1)
     fixed = 1 + (free is not None)
     left = 1 - (fixed + (values / (values + ridges)).sum(1)) / moments.rows
-    errors = np.where((left > 0) & (missed > 0), missed / np.square(left), np.inf)
-    return float(ridges[errors.argmin(), 0]) if np.isfinite(errors).any() else float(ridges[-1, 0])
+    known = (left > 0) & (missed > 0)
+    errors = np.divide(missed, np.square(left), out=np.full_like(missed, np.inf), where=known)
+    return float(ridges[errors.argmin(), 0]) if known.any() else float(ridges[-1, 0])
 
 
 def _scale(share: np.ndarray, logits: np.ndarray) -> float:

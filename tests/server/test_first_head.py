@@ -1,0 +1,235 @@
+"""Heads that start from sums over the clients' features, in whole runs."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from flwr.app import Message
+from messaging import changed
+from safetensors.numpy import load_file
+from torch.nn import LayerNorm, Parameter
+
+from fedpeft.backbones.known import KNOWN_SHAPES
+from fedpeft.errors import RunFailed, UserError
+from fedpeft.experiment.config import Experiment
+from fedpeft.fitting import check_fitting
+from fedpeft.heads.closed import closed_form
+from fedpeft.methods import build_method
+from fedpeft.runtime import runtime_of
+from fedpeft.starting import moments_of
+from fedpeft.tasks import described
+from fedpeft.training import evaluate
+from server.checkpoints import START
+from server.runfolder import RunFolder
+
+Quick = Callable[..., Experiment]
+Federate = Callable[..., RunFolder]
+SUMS = ["head.start=sums", "method.init=zeros", "task.train_limit=120"]
+EXACT = [*SUMS, "head.sums=float64", "head.moments=float64", "engine.dtype=float64"]
+ONCE = ["federation.rounds=1"]
+TASKS = {
+    "classes": ["task.name=synthetic/sentiment"],
+    "tags": ["task.name=synthetic/entities"],
+    "score": ["task.name=synthetic/similarity"],
+}
+
+
+def head_of(folder: RunFolder) -> np.ndarray:
+    return load_file(folder.path / "checkpoint.safetensors")[START]
+
+
+def pooled_head(experiment: Experiment) -> np.ndarray:
+    """Return the head of all training examples in one place."""
+    runtime = runtime_of(experiment)
+    parameters = runtime.parameters
+    moments = moments_of(runtime.model, parameters.initial(experiment.seed), runtime.train)
+    head = parameters.head.nearest(closed_form(runtime.info.kind, moments))
+    return np.concatenate([head[name].reshape(-1) for name in parameters.head.parameters()])
+
+
+@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize(
+    "clients",
+    [
+        ["federation.clients=1"],
+        ["federation.clients=4", "partition.kind=quantity", "engine.cohort=1"],
+        ["federation.clients=7", "engine.cohort=4"],
+    ],
+    ids=["one", "uneven", "cohort"],
+)
+def test_the_start_is_that_of_all_examples_in_one_place(
+    quick: Quick, federate: Federate, kind: str, clients: list[str]
+) -> None:
+    experiment = quick(*EXACT, *ONCE, *TASKS[kind], *clients)
+    got, expected = head_of(federate(experiment)), pooled_head(experiment)
+    np.testing.assert_allclose(got, expected, rtol=1e-7, atol=1e-9)
+
+
+def test_the_start_of_one_exchange_counts_its_bytes_and_its_score(
+    quick: Quick, federate: Federate
+) -> None:
+    folder = federate(quick(*SUMS, "head.sums=eden8", "head.moments=eden1"))
+    result = json.loads((folder.path / "result.json").read_text())
+    lines = [line for line in folder.sent() if line["kind"] == "start"]
+    assert [(line["round"], line["client"]) for line in lines] == [(0, 0), (0, 1), (0, 2)]
+    facts, totals, moments = 4 * (2 + 2), 4 + 2 * 32, 4 + 32 * 33 // 2 // 8
+    assert {line["up"]["payload"] for line in lines} == {facts + totals + moments}
+    sent = result["bytes"]["start"]
+    assert sent["up"]["payload"] == 3 * (facts + totals + moments)
+    assert sent["down"]["payload"] == 0
+    assert result["bytes"]["evaluate"]["up"]["message"] == 0
+    assert result["start"]["evaluated"] == 40
+    assert result["start"]["score"] is not None
+    assert [line["round"] for line in folder.rounds()] == [1, 2]
+
+
+@pytest.mark.parametrize(
+    "down",
+    [
+        ["wire.down=eden4"],
+        ["wire.down=delta1"],
+        ["wire.down=eden8", "nested.d=8"],
+        [
+            *("wire.down=scalars", "wire.up=scalars", "local.perturbations=2", "local.steps=1"),
+            *("local.optimizer=sgd", "local.max_grad_norm=0"),
+        ],
+    ],
+    ids=["eden", "delta", "nested", "scalars"],
+)
+def test_each_client_gets_the_start_once_and_evaluates_what_the_server_has(
+    quick: Quick, federate: Federate, down: list[str]
+) -> None:
+    """Client 0 is asked in some rounds only; the score at clients needs exact vectors there."""
+    common = [*SUMS, *down, "federation.rounds=4", "federation.fraction=0.67"]
+    common += ["task.eval_limit=400"]
+    at_clients = federate(quick(*common, "federation.evaluation=clients"), out="clients")
+    at_server = federate(quick(*common), out="server")
+    scores = [[line["score"] for line in folder.rounds()] for folder in (at_clients, at_server)]
+    assert scores[0] == pytest.approx(scores[1], abs=0.02)  # eden rounds
+    head = 4 * (2 * 32 + 2)
+    extra = [
+        line["down"]["message"] - line["down"]["payload"]
+        for line in at_clients.sent()
+        if line["kind"] in ("train", "evaluate")
+    ]
+    assert sum(size > head for size in extra) == 3  # once for each client
+
+
+def test_the_start_is_not_asked_again_after_an_interruption(
+    quick: Quick, federate: Federate
+) -> None:
+    experiment = quick(*SUMS, "wire.down=eden4", "federation.evaluation=clients")
+    whole = federate(experiment, out="whole")
+
+    def interrupt(reply: Message) -> Message:
+        raise KeyboardInterrupt
+
+    for number, kind in ((0, "train"), (0, "evaluate"), (1, "train"), (2, "train")):
+        out = f"{kind}{number}"
+        with pytest.raises(KeyboardInterrupt):
+            federate(experiment, interrupt, kind, 1, rounds=[number], out=out)
+        resumed = federate(experiment, resume=True, out=out)
+        vectors = [(f.path / "vector.safetensors").read_bytes() for f in (whole, resumed)]
+        assert vectors[0] == vectors[1], out
+        asked = [line for line in resumed.sent() if line["kind"] == "start" and "up" in line]
+        assert len(asked) == 3, out
+        results = [json.loads((f.path / "result.json").read_text()) for f in (whole, resumed)]
+        assert results[0]["start"] == results[1]["start"], out
+
+
+@pytest.mark.parametrize("bad", [0, 1, 2])
+def test_invalid_moments_are_refused_by_name_and_the_others_count(
+    quick: Quick, federate: Federate, bad: int
+) -> None:
+    """Too few bytes; a NaN; more examples of a class than there are rows."""
+
+    def spoil(reply: Message) -> Message:
+        sent = bytes(reply.content["m"]["v"])
+        numbers = np.frombuffer(sent[:16], "<f4").copy()
+        numbers[[1, 1, 2][bad]] = [0, np.nan, numbers[0] + 1][bad]
+        changes = [sent[:-1], numbers.tobytes() + sent[16:], numbers.tobytes() + sent[16:]]
+        return changed(reply, v=changes[bad])
+
+    experiment = quick(*SUMS, *ONCE)
+    folder = federate(experiment, spoil, client=1, rounds=[0])
+    others = federate(quick(*SUMS, *ONCE), out="whole")
+    assert not np.array_equal(head_of(folder), head_of(others))
+    with pytest.raises(RunFailed, match="round 0: 2 of 3 clients succeeded"):
+        strict = quick(*SUMS, *ONCE, "federation.min_success=3")
+        federate(strict, spoil, client=1, rounds=[0], out="strict")
+
+
+def test_the_score_of_a_random_start_is_that_of_the_initial_vector(
+    quick: Quick, federate: Federate
+) -> None:
+    experiment = quick(*ONCE, "head.start=random")
+    folder = federate(experiment)
+    runtime = runtime_of(experiment)
+    initial = evaluate(runtime.model, runtime.parameters.initial_shared(0), runtime.dev)
+    started = folder.started()
+    assert started is not None and started["score"] is not None
+    correct = np.trace(initial.statistics.reshape(runtime.info.classes, -1))
+    assert started["score"] == correct / len(runtime.dev.labels)
+    assert not [line for line in folder.sent() if not line["round"]]
+
+
+def test_clients_are_not_asked_for_the_score_of_a_random_start(
+    quick: Quick, federate: Federate
+) -> None:
+    folder = federate(quick(*ONCE, "head.start=random", "federation.evaluation=clients"))
+    assert folder.started() is None
+    asked = {line["round"] for line in folder.sent()}
+    assert asked == {1}
+
+
+@pytest.mark.parametrize("kind", TASKS)
+@pytest.mark.parametrize("limit", [1, 2])
+def test_one_or_two_examples_give_a_start(
+    quick: Quick, federate: Federate, kind: str, limit: int
+) -> None:
+    few = [*TASKS[kind], f"task.train_limit={limit}", "federation.clients=1", "method.init=zeros"]
+    folder = federate(quick("head.start=sums", *few, *ONCE))
+    started = folder.started()
+    assert started is not None and started["score"] is not None
+    assert np.isfinite(head_of(folder)).all()
+
+
+def test_texts_that_are_all_the_same_give_the_shares_of_the_classes(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    file = tmp_path / "same.csv"
+    file.write_text("text,label\n" + "same,a\nsame,b\nsame,b\n" * 8)
+    data = ["task.name=custom", f"task.train={file}", f"task.dev={file}"]
+    folder = federate(quick("head.start=sums", "method.init=zeros", *data, *ONCE))
+    started = folder.started()
+    assert started is not None and started["score"] == pytest.approx(2 / 3)
+    entropy = -(np.log(2 / 3) * 2 + np.log(1 / 3)) / 3
+    assert started["eval_loss"] == pytest.approx(entropy, abs=1e-3)
+
+
+def test_features_that_are_not_finite_are_refused(
+    quick: Quick, federate: Federate, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    experiment = quick("head.start=sums", *ONCE)
+    backbone = runtime_of(experiment).backbone.model
+    norm = next(module for module in backbone.modules() if isinstance(module, LayerNorm))
+    monkeypatch.setattr(norm, "bias", Parameter(torch.full_like(norm.bias, torch.nan)))
+    with pytest.raises(RunFailed, match=r"round 0: 0 of 3 clients succeeded.* NaN or infinite"):
+        federate(experiment)
+
+
+def test_second_moments_that_are_too_large_for_a_message_are_refused() -> None:
+    settings = ["backbone=roberta-base", "method.name=linear", "head.start=sums"]
+    experiment = Experiment.load("", [*settings, "head.moments=float64"])
+    wide = replace(KNOWN_SHAPES["roberta-base"], width=20_000)
+    method = build_method(experiment.method, wide, 0)
+    info = described(experiment.task)
+    assert info is not None
+    with pytest.raises(UserError, match=r"a client would send 1\.60 GB of second moments"):
+        check_fitting(experiment, wide, method, info)
