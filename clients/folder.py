@@ -85,6 +85,11 @@ class NodeSettings:
     sums: bool = True
 
     @property
+    def sends_sums(self) -> bool:
+        """Whether it sends sums of its features; they tell how many examples each class has."""
+        return self.sums and self.examples == "exact"
+
+    @property
     def allowed(self) -> tuple[str, ...]:
         """The backbones that an experiment may name."""
         return self.allow or INCLUDED

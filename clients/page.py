@@ -54,10 +54,11 @@ class NodePages:
     def _read(self) -> dict[str, Any]:
         described, problems = describe_node(self._folder.path), []
         privacy: list[dict[str, Any]] | None = []
-        title = "Node"
+        title, sums = "Node", None
         try:
             settings = NodeSettings.read(self._folder.path)
             title = f"Node {Path(settings.key).name}".strip()
+            sums = settings.sends_sums
             privacy, problem = self._budget.latest(settings)
             problems += [problem] if problem else []
         except UserError as error:
@@ -70,6 +71,7 @@ class NodePages:
             "node": {
                 **{name: described[name] for name in ("up", "since", "tunnel")},
                 "version": __version__,
+                "sums": sums,
                 "total": {**_sums(lines), "since": str(lines[0]["time"]) if lines else ""},
             },
             "children": children,
@@ -129,7 +131,7 @@ def _sums(lines: Sequence[Line]) -> dict[str, int]:
     trained = {
         (line["run"], line["round"])
         for line in lines
-        if line["kind"] == "train" and "error" not in line
+        if line["kind"] == "train" and line["round"] and "error" not in line
     }
     sums = {way: sum(line[way] for line in lines) for way in ("up", "down", "payload")}
     return {"messages": len(lines), "rounds": len(trained), **sums}

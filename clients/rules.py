@@ -42,7 +42,7 @@ def require_sums(data: LocalData) -> None:
         Refusal: the owner allows no sums, or shows the number of examples only roughly.
     """
     settings = data.settings
-    if settings is None or (settings.sums and settings.examples == "exact"):
+    if settings is None or settings.sends_sums:
         return
     why = "and this node shows only about how many it has (`fedpeft node up --examples`)"
     if not settings.sums:

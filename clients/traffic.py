@@ -52,7 +52,9 @@ def record(
         UserError: it is too large, and another process moves it at this moment.
     """
     request = (message.content.get(RECORD) if message.has_content() else None) or {}
-    number, label = request.get("r"), request.get("x")
+    # A number 0 is not sent: the start of a run.
+    first = 0 if message.metadata.message_type in ("train", "evaluate") else None
+    number, label = request.get("r", first), request.get("x")
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "run": str(message.metadata.run_id),

@@ -70,6 +70,20 @@ def test_a_repeated_request_gets_the_stored_reply_and_no_charge(
     assert charges(state) == 1
 
 
+def test_sums_for_the_start_are_sent_again_from_the_stored_reply(state: Path, quick: Quick) -> None:
+    """The owner has forbidden them since: what has left may be repeated, and nothing else."""
+    experiment = quick("head.start=sums")
+    context = node_context(state)
+    assert client.app(handshake(experiment), context).has_content()
+    vector = runtime_of(experiment).parameters.initial(0)
+    request = task_vector("train", experiment, vector, 0)
+    first = trained(request, context)
+    state_folder(state, sums=False)
+    assert trained(request, context) == first
+    other = client.app(task_vector("train", experiment, vector + 1, 0), context)
+    assert other.has_error() and "--no-sums" in other.error.reason
+
+
 def test_another_round_or_vector_is_another_training(
     state: Path, experiment: Experiment, start: np.ndarray, context: Context
 ) -> None:

@@ -98,10 +98,19 @@ def test_the_owner_sees_what_left_and_what_is_left(
         assert "handshake" in shown and "examples = 20" in shown
         assert "vector 328 B, loss = 0." in shown and "synthetic/sentiment, slash" in shown
         assert "the node does not run" in shown
+        assert "sums of featuresrefused" in shown  # it shows the number of examples only roughly
         browser.execute_script("window.here = true")
         state_folder(state)  # without the limit, which this experiment's privacy does not meet
         send(state, quick(), 2)
         until(browser, "document.querySelectorAll('#messages ~ div tbody tr').length === 3")
+        sums = quick("head.start=sums")
+        relay.app(handshake(sums), node_context(state))
+        send(state, sums, 0)
+        until(browser, "document.querySelectorAll('#messages ~ div tbody tr').length === 5")
+        first = browser.find_element("css selector", "#messages ~ div tbody tr").text
+        assert " sums 0 " in first and "vector" in first
+        shown = browser.execute_script(f"return {main}")
+        assert "rounds trained2" in shown and "sums of featuressent" in shown
         assert browser.execute_script("return window.here")
 
 

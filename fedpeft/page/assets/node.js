@@ -34,9 +34,12 @@ function contentText(message) {
   return [...bytes, ...numbers].join(", ") || "an empty reply";
 }
 
+// Round 0 of training asks for sums, from which a head starts.
+const kindText = ({ kind, round }) => (kind === "train" && round === 0 ? "sums" : kind.replace("query.", ""));
+
 function messagesTable(messages) {
   const columns = [{ title: "time" }, { title: "message" }, ...["round", "sent", "received"].map((title) => ({ title, number: true })), { title: "what left this site" }, { title: "run" }];
-  const rows = messages.map((message) => [momentCell(message.time), message.kind.replace("query.", ""), numberCell(message.round, countText),
+  const rows = messages.map((message) => [momentCell(message.time), kindText(message), numberCell(message.round, countText),
     numberCell(message.up, bytesText), numberCell(message.down, bytesText), contentText(message), message.run]);
   return table(columns, rows, "messages");
 }
@@ -70,6 +73,7 @@ function nodeView(main, first) {
         ["sent in all", bytesText(node.total.up), `${countText(node.total.messages)} messages`],
         ["received in all", bytesText(node.total.down), "from the server"],
         ["rounds trained", countText(node.total.rounds), "requests answered with an update"],
+        ["sums of features", known(node.sums) ? (node.sums ? "sent" : "refused") : NONE, node.sums ? "if a run asks for them; fedpeft node up --no-sums refuses" : "no head of a run starts from this site's texts"],
         ["version", node.version, "fedpeft"],
       ]));
       about.textContent = node.total.since ? `Recorded since ${momentText(node.total.since)}; the record has a limited size, so the oldest messages are dropped. A message is recorded before it is sent, so the record includes messages that never arrived.` : "";
