@@ -13,13 +13,13 @@ from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
-from fedpeft.files import append_lines, check_folder, write_atomic, write_json
+from fedpeft.files import append_lines, check_folder, read_object, write_atomic, write_json
 from fedpeft.hosting.locks import is_held, locked
 from fedpeft.vectorfile import EXPERIMENT, RESULT, VECTOR, vector_bytes
 from server.checkpoints import (
@@ -200,8 +200,8 @@ class RunFolder:
 
     def started(self) -> Measured | None:
         """Return the score before the first round; None if it was not measured."""
-        path = self.path / START
-        return json.loads(path.read_text(encoding="utf-8")) if path.exists() else None
+        found = read_object(self.path / START)  # a deployment copies it from a server
+        return cast(Measured, found) if "score" in found else None
 
     def finish(self, result: dict[str, Any], vector: np.ndarray, about: dict[str, Any]) -> None:
         """Write the final task vector with its description ``about``, and the result."""

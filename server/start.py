@@ -37,11 +37,12 @@ def begin(run: Run, state: ServerState) -> ServerState:
     sums = run.experiment.head.start == "sums"
     if sums and START not in state.memory:
         state = _from_sums(run, state)
-    # Without sums, clients are not asked for the score of a head that is random.
-    measures = sums or run.experiment.federation.evaluation == "server"
-    if measures and not state.round and run.folder.started() is None:
+    # Clients are not asked for the score of a head that is random.
+    asks = run.experiment.federation.evaluation == "clients"
+    if (sums or not asks) and not state.round and run.folder.started() is None:
         ledger = ByteLedger()
-        state.participants.refresh(ledger, 0)
+        if asks:
+            state.participants.refresh(ledger, 0)
         measured = measure(run, 0, state.vector, state.memory, state.participants, ledger)
         run.folder.save_bytes(ledger.lines(0))
         run.folder.save_start_score(measured)

@@ -1,27 +1,74 @@
-"""The scores of ``simulations.frozen``: scikit-learn on what the frozen backbone reads."""
+"""Measure the lines of ``simulations.frozen``: scikit-learn on what the backbone reads."""
 
 from __future__ import annotations
 
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.files import write_json
 from fedpeft.planning import planned
 from fedpeft.runtime import Runtime
 from fedpeft.starting import Read, read_by
 from fedpeft.tasks import metrics
-from simulations.frozen import Line
+from fedpeft.vectorfile import EXPERIMENT
+from server.runfolder import RunFolder
+from simulations.frozen import FILE, Line
+from simulations.spread import PARTITION
 
+MOST = 50_000  # training examples that are read unless the user asks for more
 _INVERSE_PENALTIES = np.logspace(-3, 0, 7)  # C of logistic regression, tried by cross-validation
 _PENALTIES = np.logspace(-2, 5, 29)  # of ridge regression, tried by leave-one-out
 _TUNED = 10_000  # rows that choose C
 _FOLDS = 3
 
 
+def measure(runs: Sequence[Path], most: int, say: Callable[[str], None]) -> None:
+    """Write the lines of simulations without privacy to their folders, where they are missing.
+
+    Runs of equal data and backbones are measured once.
+
+    Args:
+        runs: their folders.
+        most: training examples that are read.
+        say: is told what begins, and what cannot be measured.
+    """
+    found: dict[str, list[Line] | None] = {}
+    for run in filter(_lacks_lines, runs):
+        pinned = RunFolder(run).pinned()
+        same = "".join(pinned.get(key, f"{run} ") for key in ("data", "backbone"))
+        if same not in found:
+            say(f"{run}: measuring the frozen backbone")
+            found[same] = _scores_or_none(run, most, say)
+        if (lines := found[same]) is not None:
+            write_json(run / FILE, {"lines": lines})
+
+
+def _lacks_lines(run: Path) -> bool:
+    if (run / FILE).exists() or not (run / PARTITION).exists():  # a deployment has no partition
+        return False
+    experiment = Experiment.read(run / EXPERIMENT)
+    return experiment.task.kind != "text" and experiment.privacy.unit == "none"
+
+
+def _scores_or_none(run: Path, most: int, say: Callable[[str], None]) -> list[Line] | None:
+    try:
+        return scores(Experiment.read(run / EXPERIMENT), most)
+    except UserError as error:
+        say(f"{run}: the frozen backbone is not measured: {error}")
+        return None
+
+
 def scores(experiment: Experiment, most: int) -> list[Line]:
-    """Return the lines of an experiment's task and backbone; see ``measure`` for errors."""
+    """Return the lines of an experiment's task and backbone.
+
+    Raises:
+        UserError: data or backbone is missing, or there are more than ``most`` training examples.
+    """
     runtime = Runtime(_head_only(experiment))
     if len(runtime.task.train) > most:
         raise UserError(

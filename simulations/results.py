@@ -76,7 +76,7 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
 def _start(result: dict[str, Any]) -> str:
     """Return the score before the first round as text, if it was measured."""
     start = result.get("start") or {"score": None}  # old runs have none
-    return "" if start["score"] is None else f" from {start['score']:.4f}"
+    return "" if start["score"] is None else f" ({start['score']:.4f} before the first)"
 
 
 def _backdoor(metrics: dict[str, float]) -> list[str]:

@@ -219,7 +219,8 @@ def tasks() -> str:
 _FILES = {
     "experiment.toml": "Every setting, complete. Written first and never changed.",
     "rounds.jsonl": "One line per round: clients, failures, loss, score, seconds, bytes, epsilon.",
-    "bytes.jsonl": "One line per round, client and kind of message.",
+    "start.json": "The score before the first round.",
+    "bytes.jsonl": "One line per round, client and kind of message; round 0 is the start.",
     "result.json": "The outcome: score, sizes, total bytes, epsilon, digests, versions.",
     "vector.safetensors": "The trained task vector. Its metadata says how to use it.",
     "partition.json": "The training examples of each client, with a digest (up to 10,000 clients).",
@@ -228,6 +229,7 @@ _FILES = {
     "identity.json": "What must be the same when the run is resumed.",
     "progress.json": "What the display reads.",
     "run.lock": "Held by the process that runs in this folder.",
+    "frozen.json": "The scores of the frozen backbone, written by `fedpeft report`.",
     "plots/": "Score and loss against rounds and bytes; the partition.",
     "report.html": "With `fedpeft report RUN`: the page of the run in one file.",
     "privacy/": "Simulation with privacy: the ledger of each client.",

@@ -76,8 +76,8 @@ def _report_runs(folders: list[Path], out: Path | None, frozen: bool | None) -> 
 
 def _measure(runs: Sequence[Path], frozen: bool | None) -> None:
     """Measure the frozen backbone of the runs that do not hold its score."""
-    from simulations.frozen import MOST, measure_all
+    from simulations.frozen_scores import MOST, measure
 
     if frozen is not False:
         most = sys.maxsize if frozen else MOST
-        measure_all(runs, most, lambda line: print(line, file=sys.stderr))
+        measure(runs, most, lambda line: print(line, file=sys.stderr))

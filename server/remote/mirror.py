@@ -31,12 +31,13 @@ from server.runfolder import (
     RESULT,
     ROSTER,
     ROUNDS,
+    START,
 )
 
 DIGEST = "X-SHA256"  # header of a file: SHA-256 of the whole file
 IN_USE = "X-In-Use"  # header of a run's list of files: "yes" while a process uses its folder
 _GROWING = (ROUNDS, BYTES, REFUSED)
-_LIVE = (PROGRESS, ENDED)  # small files, replaced while a run continues
+_LIVE = (PROGRESS, START, ENDED)  # small files, replaced while a run continues
 _LARGE = (*_GROWING, CHECKPOINT, PREVIOUS, VECTOR)
 _COPIED = (*_LARGE, *_LIVE, EXPERIMENT, IDENTITY, RESULT, STARTED, ROSTER)
 _SMALL = 1 << 20  # maximum bytes of a listing or of any other file

@@ -25,6 +25,7 @@ from simulations.report.summary import (
     front,
     joined,
     over_seeds,
+    with_starts,
 )
 from simulations.spread import Spread
 
@@ -82,8 +83,11 @@ def draw_curves(
         levels: panel -> score to compare with.
     """
     label = "round" if x == "round" else "payload a client sent up so far (log)"
+    frame = with_starts(frame)
     pictures = []
-    for panel, name, rows in _panels(over_seeds(frame, [*GROUP, "round"])):
+    for panel, name, rows in _panels(
+        over_seeds(frame if x == "round" else frame[frame[x] > 0], [*GROUP, "round"])
+    ):
         drawn = Panel(panel, label, rows["metric"].iloc[0])
         drawn.level(levels.get(panel))
         for series, curve in rows.groupby(SERIES, sort=False):

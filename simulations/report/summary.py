@@ -2,8 +2,8 @@
 
 ``labelled`` adds the columns that the other functions group by: ``panel``, the task; ``series``,
 the labels on all other axes except the seed, such as "SLaSh 256"; ``hue``, the part of it that
-sets the color; and ``client_sent``, the payload bytes that a client sent up so far in training,
-mean over all clients of the federation.
+sets the color; and ``client_sent``, the payload bytes that a client sent up so far, those of the
+start included, mean over all clients of the federation.
 """
 
 from __future__ import annotations
@@ -41,7 +41,8 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
     frame[SERIES] = joined(frame, axes)
     method = [name for name in axes if name in (f"{_AXIS}method", f"{_AXIS}method.name")]
     frame[HUE] = joined(frame, method or axes)
-    frame[SENT] = frame["sent_up_payload"] / frame["clients"]
+    start = frame.get("start_up_payload", 0)  # tables of an old version have none
+    frame[SENT] = (frame["sent_up_payload"] + start) / frame["clients"]
     return frame
 
 
@@ -55,6 +56,18 @@ def joined(frame: pd.DataFrame, axes: Sequence[str]) -> pd.Series:
     if not axes:
         return frame["method"]
     return frame[list(axes)].agg(" · ".join, axis=1)
+
+
+def with_starts(frame: pd.DataFrame) -> pd.DataFrame:
+    """Return the rows and, for each cell whose start was scored, one of round 0 before them."""
+    import pandas as pd
+
+    if "start_score" not in frame:  # a table of an old version
+        return frame
+    first = frame[frame["start_score"].notna()].drop_duplicates("cell")
+    sent = first["start_up_payload"] / first["clients"]
+    starts = first.assign(round=0, score=first["start_score"], **{SENT: sent})
+    return pd.concat([starts, frame], ignore_index=True)
 
 
 def finals(frame: pd.DataFrame) -> pd.DataFrame:

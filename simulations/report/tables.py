@@ -112,6 +112,7 @@ def results_table(frame: pd.DataFrame, content: Content) -> Table:
     columns = (
         *axes,
         "score, mean ± sd",
+        "score of the start",
         "metric",
         "seeds",
         "examples scored",
@@ -119,6 +120,7 @@ def results_table(frame: pd.DataFrame, content: Content) -> Table:
         "P of the head",
         "payload up per client and round",
         "message up per client and round",
+        "sums up per client, before the first round",
         "messages up + down, all clients and rounds",
         "lr",
         "chosen by the search",
@@ -131,6 +133,7 @@ def results_table(frame: pd.DataFrame, content: Content) -> Table:
             (
                 *(Value(row[f"axis.{axis}"]) for axis in axes),
                 _score(group, seeds=False),
+                _number(row.get("start_score")),
                 Value(row["metric"]),
                 _number(group.n, "d"),
                 _number(row["evaluated"], ",d"),
@@ -138,6 +141,7 @@ def results_table(frame: pd.DataFrame, content: Content) -> Table:
                 _number(row["head_size"], ",d"),
                 _size(up["payload"]),
                 _size(up["message"]),
+                _size(row.get("start_up_payload", 0) / row["clients"]),
                 _size(row["sent_up_message"] + row["sent_down_message"]),
                 _number(row["lr"], "g"),
                 Value(_chosen(row["cell"], content)),

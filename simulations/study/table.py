@@ -59,6 +59,8 @@ COLUMNS = {
     "down_payload": "bytes of encoded vectors to all clients",
     "down_message": "the same as whole messages",
     "client_up_payload": "bytes of numbers that one client sends in a round",
+    "start_score": "score before the first round; empty where it was not evaluated",
+    "start_up_payload": "bytes of sums from all clients before the first round",
     "sent_up_payload": "up_payload of all rounds so far",
     "sent_up_message": "up_message of all rounds so far",
     "sent_down_payload": "down_payload of all rounds so far",
@@ -68,6 +70,7 @@ COLUMNS = {
 
 _MAY_BE_EMPTY = (
     "alpha", "target_epsilon", "loss", "score", "eval_loss", "evaluated", "epsilon", "virtual",
+    "start_score",
 )  # fmt: skip
 
 
@@ -140,10 +143,13 @@ def rows_of(cell: Cell, finished: Finished) -> list[dict[str, Any]]:
     If a run ended early because its privacy was spent, only result.json has its last score.
     """
     result = finished.result
-    fixed = {f"axis.{name}": label for name, label in cell.labels.items()}
+    fixed: dict[str, Any] = {f"axis.{name}": label for name, label in cell.labels.items()}
     fixed |= {"cell": cell.name, **_settings(cell.experiment)}
     fixed |= {key: result[key] for key in ("vector_size", "head_size", "metric")}
     fixed["client_up_payload"] = result["bytes"]["per_client_round_up"]["payload"]
+    fixed["start_score"] = (result.get("start") or {}).get("score")  # old runs have none
+    begun = result["bytes"].get("start")
+    fixed["start_up_payload"] = begun["up"]["payload"] if begun else 0
     rows = []
     for row in measured(finished.rounds):
         last = {"last": row["round"] == result["rounds"], "vector": None}

@@ -72,6 +72,7 @@ class RunRow:
 
 
 def _finished(result: dict[str, Any]) -> Row:
+    sent = [result["bytes"], *filter(None, [result["bytes"].get("start")])]
     return {
         **{key: result[key] for key in ("task", "method", "backbone", "metric", "score")},
         "round": result["rounds"],
@@ -79,7 +80,7 @@ def _finished(result: dict[str, Any]) -> Row:
         "clients": result["clients"],
         "epsilon": result["epsilon"],
         "private": bool(result.get("privacy")),
-        "sent": result["bytes"]["up"]["payload"] / result["clients"],
+        "sent": sum(kind["up"]["payload"] for kind in sent) / result["clients"],
     }
 
 

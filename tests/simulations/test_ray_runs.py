@@ -74,7 +74,7 @@ def join(started: None, monkeypatch: pytest.MonkeyPatch) -> None:
     [
         (1, ("federation.evaluation=clients", *PRIVATE)),
         pytest.param(2, (*EDEN, "nested.d=4"), marks=pytest.mark.long),
-        pytest.param(2, DELTA, marks=pytest.mark.long),
+        pytest.param(2, (*DELTA, "head.start=sums"), marks=pytest.mark.long),
         pytest.param(1, SLOPES, marks=pytest.mark.long),
         pytest.param(2, VOTES, marks=pytest.mark.long),
         pytest.param(2, SUMS, marks=pytest.mark.long),

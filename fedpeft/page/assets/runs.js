@@ -105,6 +105,7 @@ function runsView(main, data) {
         : ["training loss", scoreText(of.loss), "mean of the last round"],
       ["sent up", bytesText(of.up), "messages of training, all clients"],
       ["sent down", bytesText(of.down), "messages of training, all clients"],
+      ...(head.result?.bytes.start ? [["sums sent up", bytesText(head.result.bytes.start.up.message), "before the first round, all clients"]] : []),
       ["a client sent", known(of.sent) ? bytesText(of.sent) : NONE, "numbers, each round"],
       ["trained numbers", known(of.size) ? countText(of.size) : NONE, known(of.head) ? `${countText(of.head)} of them the head` : ""],
       ["clients", known(head.clients) ? countText(head.clients) : NONE, `${countText(of.failed)} failures, ${countText(of.late)} late replies`],

@@ -20,6 +20,7 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
 from server.checkpoints import Checkpoint
 from server.host.folder import ServerFolder
+from server.records import Measured
 from server.remote import mirror as mirror_module
 from server.remote.connection import Connection
 from server.remote.mirror import DIGEST, Lost, Mirror, runs_at
@@ -108,6 +109,10 @@ def test_small_files_are_replaced_and_removed(mirror: Mirror, there: RunFolder) 
         there.report("train", 1, done * 4, 4)
         mirror.update()
         assert json.loads((mirror.folder / "progress.json").read_text())["done"] == done * 4
+    scored: Measured = {"score": 0.5, "eval_loss": 0.7, "metrics": {}, "evaluated": 8}
+    there.save_start_score(scored)
+    mirror.update()
+    assert RunFolder(mirror.folder).started() == scored
     (there.path / "ended.json").write_text('{"ok": false, "reason": "x"}')
     mirror.update()
     assert same(mirror, there, "ended.json")

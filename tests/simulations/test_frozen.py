@@ -1,0 +1,137 @@
+"""What a frozen backbone scores with all data in one place, against scikit-learn by hand."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from scipy.stats import pearsonr
+from seqeval.metrics import f1_score
+from sklearn.linear_model import LogisticRegression, RidgeCV
+from sklearn.metrics import accuracy_score
+from sklearn.model_selection import GridSearchCV, KFold
+from sklearn.pipeline import make_pipeline
+from sklearn.preprocessing import StandardScaler
+
+from fedpeft.cli import main
+from fedpeft.experiment.config import Experiment
+from fedpeft.runtime import Runtime, runtime_of
+from server.runfolder import RunFolder
+from simulations.frozen import lines_of
+from simulations.frozen_scores import scores
+
+Quick = Callable[..., Experiment]
+Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
+MANY = 50_000
+LIMITS = ("task.train_limit=150", "task.eval_limit=80")
+
+
+def alone(runtime: Runtime, split: str) -> tuple[np.ndarray, np.ndarray]:
+    """Return representations and labels, one text at a time through the backbone as it is."""
+    data = runtime.train if split == "train" else runtime.dev
+    batches = (runtime.model.collate([data], [np.array([row])]) for row in range(len(data.lengths)))
+    rows = [runtime.model.representations([], batch)[0].detach().numpy() for batch in batches]
+    if runtime.info.kind != "tags":
+        return np.stack(rows), data.labels
+    return np.concatenate(rows), data.labels
+
+
+def test_classes_have_logistic_regression(quick: Quick) -> None:
+    experiment = quick("backbone=minilm", "representation=unit", *LIMITS)
+    runtime = runtime_of(experiment)
+    (x, y), (new, labels) = alone(runtime, "train"), alone(runtime, "dev")
+    order = np.random.default_rng(0).permutation(len(y))
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, tol=1e-6))
+    choices = {"logisticregression__C": np.logspace(-3, 0, 7)}
+    search = GridSearchCV(model, choices, cv=KFold(3)).fit(x[order], y[order])
+    (line,) = scores(experiment, MANY)
+    assert line["name"] == "logistic regression"
+    assert line["score"] == pytest.approx(accuracy_score(labels, search.predict(new)), abs=0.02)
+    assert line["score"] > 0.8
+
+
+def test_scores_have_ridge_regression(quick: Quick) -> None:
+    experiment = quick("task.name=synthetic/similarity", *LIMITS)
+    (x, y), (new, labels) = (alone(runtime_of(experiment), split) for split in ("train", "dev"))
+    model = make_pipeline(StandardScaler(), RidgeCV(np.logspace(-2, 5, 29))).fit(x, y)
+    (line,) = scores(experiment, MANY)
+    assert line["name"] == "ridge regression"
+    assert line["score"] == pytest.approx(pearsonr(model.predict(new), labels)[0], abs=1e-5)
+
+
+def test_tags_are_those_of_every_word(quick: Quick) -> None:
+    experiment = quick("task.name=synthetic/entities", *LIMITS)
+    runtime = runtime_of(experiment)
+    (x, y), (new, labels) = alone(runtime, "train"), alone(runtime, "dev")
+    words, tagged = y >= 0, labels >= 0
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, C=1.0))
+    found = model.fit(x[words], y[words]).predict(new[tagged])
+    names, counts = np.array(runtime.info.labels), np.add.reduceat(tagged, runtime.dev.offsets[:-1])
+    cuts = np.cumsum(counts)[:-1]
+    gold, predicted = (
+        [text.tolist() for text in np.split(names[each], cuts)] for each in (labels[tagged], found)
+    )
+    (line,) = scores(experiment, MANY)
+    assert line["name"] == "logistic regression"
+    assert line["score"] == pytest.approx(f1_score(gold, predicted), abs=0.1)
+
+
+def test_pairs_have_their_cosine_too(quick: Quick) -> None:
+    settings = ("backbone=minilm", "task.name=synthetic/similarity")
+    limits = ("task.train_limit=60", "task.eval_limit=40")
+    experiment = quick(*settings, *limits)
+    lines = scores(experiment, MANY)
+    assert [line["name"] for line in lines] == [
+        "ridge regression",
+        "ridge regression on the cosine",
+    ]
+    apart = quick(*settings, *limits, "representation=unit", "task.pairs=apart")
+    read, labels = alone(runtime_of(apart), "dev")
+    cosines = read[:, :384].mean(1)
+    assert lines[1]["score"] == pytest.approx(abs(pearsonr(cosines, labels)[0]), abs=1e-5)
+
+
+def test_one_class_is_predicted(quick: Quick, tmp_path: Path) -> None:
+    file = tmp_path / "one.csv"
+    file.write_text("text,label\n" + "good,a\n" * 5)
+    custom = ("task.name=custom", f"task.train={file}", f"task.dev={file}", "task.labels=a,b")
+    (line,) = scores(quick(*custom), MANY)
+    assert line["score"] == 1.0
+
+
+def test_a_report_measures_once_and_shows_the_lines(
+    quick: Quick, run: Run, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = run(quick("federation.rounds=1", *LIMITS))
+    main(["report", str(folder.path), "--no-frozen"])
+    assert not lines_of(folder.path) and not capsys.readouterr().err
+    main(["report", str(folder.path)])
+    assert capsys.readouterr().err == f"{folder.path}: measuring the frozen backbone\n"
+    (line,) = lines_of(folder.path)
+    page = (folder.path / "report.html").read_text()
+    assert json.dumps(line["score"]) in page and '"name": "logistic regression"' in page
+    main(["report", str(folder.path)])
+    assert not capsys.readouterr().err
+
+
+def test_private_runs_have_no_line(quick: Quick, run: Run) -> None:
+    private = ("privacy.unit=example", "privacy.noise_multiplier=1", "federation.rounds=1")
+    folder, _ = run(quick(*private, *LIMITS))
+    main(["report", str(folder.path)])
+    assert not lines_of(folder.path)
+
+
+def test_what_cannot_be_measured_is_said(
+    quick: Quick, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("text,label\n" + "good,a\nbad,b\n" * 20)
+    folder, _ = run(quick("task.name=custom", f"task.train={file}", "federation.rounds=1"))
+    file.unlink()
+    main(["report", str(folder.path)])
+    assert "the frozen backbone is not measured: " in capsys.readouterr().err
+    assert (folder.path / "report.html").exists()
