@@ -219,7 +219,9 @@ def test_features_that_are_not_finite_are_refused(
     experiment = quick("head.start=sums", *ONCE)
     backbone = runtime_of(experiment).backbone.model
     norm = next(module for module in backbone.modules() if isinstance(module, LayerNorm))
-    monkeypatch.setattr(norm, "bias", Parameter(torch.full_like(norm.bias, torch.nan)))
+    # Other tests share the backbone; an attribute of a module cannot be put back.
+    spoilt = Parameter(torch.full_like(norm.bias, torch.nan))
+    monkeypatch.setitem(norm._parameters, "bias", spoilt)
     with pytest.raises(RunFailed, match=r"round 0: 0 of 3 clients succeeded.* NaN or infinite"):
         federate(experiment)
 
