@@ -13,7 +13,7 @@ from fedpeft.readable import readable_bytes
 from fedpeft.tasks import TaskInfo
 from fedpeft.tasks.prompts import PAIR
 from fedpeft.tasks.text_metrics import require_tools
-from fedpeft.wire.codecs import encoded_size
+from fedpeft.wire.scatter import directions, scatter_size
 
 _MOST_SUMS = 1 << 30  # bytes; Flower's messages hold twice as much
 
@@ -62,16 +62,20 @@ def _check_pairs(experiment: Experiment, method: Method[Any], info: TaskInfo) ->
 
 
 def _check_sums(experiment: Experiment, shape: BackboneShape) -> None:
-    """Raise UserError if the second moments of a client do not fit into a message."""
-    head = experiment.head
-    if head.start != "sums" or head.moments == "none":
+    """Raise UserError if second moments have too few numbers or do not fit into a message."""
+    head, width = experiment.head, shape.width * (1 + (experiment.task.pairs == "apart"))
+    if head.start != "sums":
         return
-    width = shape.width * (1 + (experiment.task.pairs == "apart"))
-    if (size := encoded_size(width * (width + 1) // 2, head.moments)) > _MOST_SUMS:
+    if directions(head.moments) > width:
+        raise UserError(
+            f"head.moments = '{head.moments}': the head reads {width} numbers; expected at most "
+            f"pca{width}"
+        )
+    if (size := scatter_size(width, head.moments)) > _MOST_SUMS:
         raise UserError(
             f"head.moments = '{head.moments}': a client would send {readable_bytes(size)} of "
-            f"second moments, expected at most {readable_bytes(_MOST_SUMS)}: use a codec of fewer "
-            f"bits, such as 'eden1', or 'none'"
+            f"second moments, expected at most {readable_bytes(_MOST_SUMS)}: use fewer bits or "
+            f"directions, such as 'pca32', or 'none'"
         )
 
 

@@ -20,17 +20,17 @@ from fedpeft.experiment.contradictions import in_start
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.methods import default_lr, method_class
 from fedpeft.runtime import Runtime
-from fedpeft.starting import NONE, sizes
+from fedpeft.starting import sizes
 from fedpeft.tasks import described
 from fedpeft.transfer import size_up
+from fedpeft.wire.scatter import NONE, directions
 
-#: Codecs of class sums and of second moments, best first. On MiniLM, EDEN lost nothing at 8 bits,
-#: at one bit up to 1.8 points and at 0.2 bits up to 4.4 (six classes; otherwise 1.7). Projections
-#: of the features to fewer coordinates lose more in as many bytes.
+#: Codecs of class sums and of second moments, best first; see ``fedpeft.wire.scatter``.
 CODECS = (
     ("float32", "float32"),
-    *(("eden8", f"eden{rate:g}") for rate in (8, 4, 2, 1, 0.5, 0.2)),
-    *(("eden4", f"eden{rate:g}") for rate in (0.2, 0.1, 0.05)),
+    ("eden8", "eden8"),
+    *(("eden8", f"pca{count}") for count in (256, 192, 128, 96, 64, 48, 32, 24, 16, 8)),
+    *(("eden4", f"pca{count}") for count in (16, 8, 4)),
     *((f"eden{rate}", NONE) for rate in (4, 2, 1)),
 )
 #: Of a head that starts from sums. On MiniLM, rates of 0.001 to 0.003 gained or kept its score on
@@ -121,8 +121,10 @@ def _gentle(experiment: Experiment) -> dict[str, Any]:
 
 def _codecs(experiment: Experiment) -> dict[str, Any]:
     """Return the best codecs that cost at most ``ROUNDS`` rounds; the smallest if none does."""
-    most = ROUNDS * size_up(Runtime(experiment))
+    most, width = ROUNDS * size_up(Runtime(experiment)), Runtime(experiment).parameters.head.width
     for sums, moments in CODECS:
+        if directions(moments) > width // 2:
+            continue  # no fewer bytes than the moments themselves in as many bits
         chosen = {"head.sums": sums, "head.moments": moments}
         if sum(sizes(Runtime(experiment.with_choices(chosen)))) <= most:
             break

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from functools import reduce
+from functools import partial, reduce
 
 import numpy as np
 import torch
@@ -26,8 +26,7 @@ from fedpeft.runtime import Runtime
 from fedpeft.tasks.base import Kind
 from fedpeft.wire import eden, formats
 from fedpeft.wire.codecs import bits_of, encoded_size
-
-NONE = "none"  # the codec of second moments that are not sent
+from fedpeft.wire.scatter import NONE, decode_scatter, encode_scatter, scatter_size
 
 
 @dataclass(frozen=True)
@@ -104,8 +103,7 @@ def encode_moments(runtime: Runtime, client: int, moments: Moments) -> bytes:
     if head.moments == NONE:
         return code
     assert moments.scatter is not None
-    upper = moments.scatter[np.triu_indices(len(moments.scatter))]
-    return code + _encode(runtime, client, upper, head.moments)
+    return code + encode_scatter(moments.scatter, head.moments, partial(_draw, runtime, client))
 
 
 def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
@@ -114,9 +112,9 @@ def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
     Raises:
         ValueError: wrong length, a number that is not finite, or counts that are impossible.
     """
-    head, (facts, totals, upper) = runtime.experiment.head, sizes(runtime)
-    if len(data) != facts + totals + upper:
-        raise ValueError(f"moments have {len(data)} bytes, expected {facts + totals + upper}")
+    head, (facts, totals, second) = runtime.experiment.head, sizes(runtime)
+    if len(data) != facts + totals + second:
+        raise ValueError(f"moments have {len(data)} bytes, expected {facts + totals + second}")
     places, width = _places(runtime), runtime.parameters.head.width
     targets = places[0][-1] + 1
     numbers = formats.decode(data[:facts], _format(head.sums), 2 + len(places[0]), "float64")
@@ -128,16 +126,12 @@ def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
     sums = _decode(runtime, client, code, targets * width, head.sums).reshape(targets, width)
     # Errors of the sums act like more variance of the features around them.
     variance = _error(head.sums) * float(np.square(sums).sum()) / width
-    energy += variance * width
+    total = energy + variance * width
     if head.moments == NONE:
-        return Moments(rows, gram, sums, energy)
-    code, count = data[facts + totals :], width * (width + 1) // 2
-    numbers = _decode(runtime, client, code, count, head.moments)
-    scatter = np.zeros((width, width))
-    scatter[np.triu_indices(width)] = numbers
-    scatter += np.triu(scatter, 1).T
-    noise = _error(head.moments) * float(np.square(numbers).mean())
-    return Moments(rows, gram, sums, energy, scatter + variance * np.eye(width), noise)
+        return Moments(rows, gram, sums, total)
+    code, draw = data[facts + totals :], partial(_draw, runtime, client)
+    scatter, noise = decode_scatter(code, width, head.moments, energy, draw)
+    return Moments(rows, gram, sums, total, scatter + variance * np.eye(width), noise)
 
 
 def sizes(runtime: Runtime) -> tuple[int, int, int]:
@@ -145,8 +139,7 @@ def sizes(runtime: Runtime) -> tuple[int, int, int]:
     head, width, places = runtime.experiment.head, runtime.parameters.head.width, _places(runtime)
     facts = (2 + len(places[0])) * formats.FORMATS[_format(head.sums)]
     totals = encoded_size((places[0][-1] + 1) * width, head.sums)
-    second = width * (width + 1) // 2
-    return facts, totals, 0 if head.moments == NONE else encoded_size(second, head.moments)
+    return facts, totals, scatter_size(width, head.moments)
 
 
 def _format(sums: str) -> str:
@@ -164,18 +157,18 @@ def _places(runtime: Runtime) -> tuple[np.ndarray, ...]:
 def _encode(runtime: Runtime, client: int, numbers: np.ndarray, codec: str) -> bytes:
     if codec in formats.FORMATS:
         return formats.encode(numbers, codec)
-    return eden.encode(numbers, bits_of(codec), _draw(runtime, client, len(numbers)))
+    return eden.encode(numbers, bits_of(codec), _draw(runtime, client, str(len(numbers))))
 
 
 def _decode(runtime: Runtime, client: int, code: bytes, count: int, codec: str) -> np.ndarray:
     if codec in formats.FORMATS:
         return formats.decode(code, codec, count, "float64")
-    numbers = eden.decode(code, count, bits_of(codec), _draw(runtime, client, count))
+    numbers = eden.decode(code, count, bits_of(codec), _draw(runtime, client, str(count)))
     return formats.finite(numbers, "float64")
 
 
-def _draw(runtime: Runtime, client: int, count: int) -> np.random.Generator:
-    return generator(runtime.experiment.seed, f"start-{count}", 0, client)
+def _draw(runtime: Runtime, client: int, purpose: str) -> np.random.Generator:
+    return generator(runtime.experiment.seed, f"start-{purpose}", 0, client)
 
 
 def _error(codec: str) -> float:

@@ -39,7 +39,6 @@ def describe_result(
     """
     experiment, layout, rounds = runtime.experiment, runtime.parameters.shared, folder.rounds()
     replies = [line["up"] for line in folder.sent() if line["kind"] == "train" and "up" in line]
-    begun = bytes_of(line for line in folder.sent() if not line["round"])
     updates = [up for up in replies if up["payload"]]  # an error reply has none
     # Clients that hold only a prefix of z send less.
     payload = round(np.mean([up["payload"] for up in updates] or [size_up(runtime)]))
@@ -47,7 +46,7 @@ def describe_result(
     if (codec := codec_of_head(runtime)) != experiment.wire.up:
         head = encoded_size(layout.head_size, codec)
     sizes: ResultBytes = {
-        **total_bytes([begun, *(line["bytes"] for line in rounds), after]),
+        **total_bytes([bytes_of(folder.begun()), *(line["bytes"] for line in rounds), after]),
         "per_client_round_up": {
             "payload": payload,
             "message": round(np.mean([up["message"] for up in updates] or [0])),

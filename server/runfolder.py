@@ -12,6 +12,7 @@ import time
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
+from itertools import takewhile
 from pathlib import Path
 from typing import Any, cast
 
@@ -189,6 +190,15 @@ class RunFolder:
     def sent(self) -> list[ByteLine]:
         """Return the lines of bytes.jsonl about messages."""
         return [line for line in _whole_lines(self.path / BYTES) if line.get("kind") != "wire"]
+
+    def begun(self) -> list[ByteLine]:
+        """Return the lines of bytes.jsonl about the start, round 0: the first ones."""
+        path = self.path / BYTES
+        if not path.exists():
+            return []
+        with path.open(encoding="utf-8") as file:
+            whole = (json.loads(line) for line in file if line.endswith("\n"))
+            return list(takewhile(lambda line: not line["round"], whole))
 
     def rounds(self) -> list[RoundLine]:
         """Return the lines of rounds.jsonl without an incomplete last line."""

@@ -102,8 +102,8 @@ class Experiment(Section):
     representation: Representation | None = Field(
         None,
         description="what the head reads: mask | cls | mean | unit (the mean, scaled to the length "
-        "sqrt(width)) | last (the last token); default: mean for minilm, last for known decoders, "
-        "otherwise mask; for tags it reads every word",
+        "sqrt(width)) | last (the last token); default: as a sentence encoder's files say (minilm: "
+        "unit), last for known decoders, otherwise mask; for tags it reads every word",
     )
     task: TaskSection = TaskSection()
     method: SerializeAsAny[MethodSettings] = Field(

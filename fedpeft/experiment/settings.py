@@ -9,6 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from fedpeft.experiment.sizes import size_in_bytes
 from fedpeft.methods.settings import MOST, Section, listed
 from fedpeft.wire.codecs import check_codec, check_down, check_up
+from fedpeft.wire.scatter import check_scatter
 
 Representation = Literal["mask", "cls", "mean", "unit", "last"]
 
@@ -20,7 +21,7 @@ Weights = Literal["float32", "bfloat16", "int8", "int4"]
 Up = Annotated[str, AfterValidator(check_up)]
 HeadCodec = Annotated[str, AfterValidator(lambda name: name and check_codec(name, "eden"))]
 Sums = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden"))]
-Moments = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden", others=["none"]))]
+Moments = Annotated[str, AfterValidator(check_scatter)]
 Down = Annotated[str, AfterValidator(check_down)]
 
 
@@ -188,9 +189,9 @@ class HeadSection(Section):
         "eden0.02 ... eden8",
     )
     moments: Moments = Field(
-        "eden1",
-        description="start = 'sums': their second moments: none | a number format | eden0.02 ... "
-        "eden8",
+        "pca32",
+        description="start = 'sums': second moments around them: none | a number format | eden0.02 "
+        "... eden8 | pcaK (their K principal directions)",
     )
 
 

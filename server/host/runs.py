@@ -11,9 +11,9 @@ from typing import Any
 
 from fedpeft.errors import UserError
 from fedpeft.vectorfile import EXPERIMENT
-from server.byte_ledger import total_bytes
+from server.byte_ledger import bytes_of, total_bytes
 from server.deployed import ENDED, RUNS
-from server.records import WAYS, RoundLine, kinds_of, of_kind
+from server.records import WAYS, ByteLine, RoundLine, kinds_of, of_kind
 from server.runfolder import RESULT, ROSTER, ROUNDS, RunFolder
 
 #: Files from which ``read_run`` reads.
@@ -73,7 +73,7 @@ def read_run(folder: Path) -> Run:
         last = lines[-1] if lines else None
         scores = [line["score"] for line in lines if line["score"] is not None]
         score = scores[-1] if scores else None
-        sent, reason = _sent(lines), str(ended["reason"])
+        sent, reason = _sent(RunFolder(folder).begun(), lines), str(ended["reason"])
         state = _state(folder, ended)
         return Run(folder.name, state, reason, changed, rounds, last, score, sent, nodes)
     except (OSError, ValueError, KeyError, TypeError, UserError):
@@ -102,8 +102,8 @@ def sent_by_client(folder: Path) -> dict[int, dict[str, int]]:
     return totals
 
 
-def _sent(lines: Sequence[RoundLine]) -> dict[str, dict[str, int]]:
-    total = total_bytes(line["bytes"] for line in lines)
+def _sent(begun: Sequence[ByteLine], lines: Sequence[RoundLine]) -> dict[str, dict[str, int]]:
+    total = total_bytes([bytes_of(begun), *(line["bytes"] for line in lines)])
     return {
         kind: {way: of_kind(total, kind)[way]["message"] for way in WAYS}
         for kind in kinds_of(total)

@@ -80,6 +80,7 @@ def experiment_of(backbone: str, folder: Path, options: Namespace) -> list[str]:
     return [
         f"backbone={folder / 'backbone'}",
         "representation=mean",
+        "head.start=random",  # as with the others
         f"method.d={slash_d(backbone)}",
         f"task.train_limit={options.clients * options.examples}",
         "task.eval_limit=16",

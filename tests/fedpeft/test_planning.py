@@ -110,7 +110,7 @@ def test_choices_follow_when_a_printed_experiment_is_edited() -> None:
     chosen = planned(Experiment.load("", ["backbone=minilm", "task.name=mrpc"]))
     printed = chosen.to_toml(comments=True, derived=False)
     assert '# representation = "unit"' in printed and '# pairs = "apart"' in printed
-    assert '# start = "sums"' in printed and '# moments = "eden' in printed
+    assert '# start = "sums"' in printed and '# moments = "pca' in printed
     edited = planned(
         Experiment.load(printed, ["backbone=roberta-base", "federation.strategy=krum"])
     )

@@ -26,6 +26,7 @@ from fedpeft.starting import moments_of
 from fedpeft.tasks import described
 from fedpeft.training import evaluate
 from server.checkpoints import START
+from server.host.runs import read_run
 from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
@@ -87,6 +88,10 @@ def test_the_start_of_one_exchange_counts_its_bytes_and_its_score(
     assert result["start"]["evaluated"] == 40
     assert result["start"]["score"] is not None
     assert [line["round"] for line in folder.rounds()] == [1, 2]
+    shown = read_run(folder.path).sent
+    assert shown["start"] == {way: sent[way]["message"] for way in ("up", "down")}
+    handshakes = result["bytes"]["handshake"]["down"]["message"]
+    assert shown["handshake"]["down"] == handshakes > 0
 
 
 @pytest.mark.parametrize(
@@ -233,5 +238,8 @@ def test_second_moments_that_are_too_large_for_a_message_are_refused() -> None:
     method = build_method(experiment.method, wide, 0)
     info = described(experiment.task)
     assert info is not None
+    few = Experiment.load("", [*settings, "head.moments=pca800"])
+    with pytest.raises(UserError, match="the head reads 768 numbers; expected at most pca768"):
+        check_fitting(few, KNOWN_SHAPES["roberta-base"], method, info)
     with pytest.raises(UserError, match=r"a client would send 1\.60 GB of second moments"):
         check_fitting(experiment, wide, method, info)

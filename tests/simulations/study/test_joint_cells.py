@@ -18,6 +18,7 @@ from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
 from simulations.study.cell_process import Job, Outcome, next_jobs, run_job, run_together
 from simulations.study.cells import Cell
+from simulations.study.choices import Choices
 from simulations.study.execution import run_study
 from simulations.study.file import parse
 from simulations.study.folder import StudyFolder
@@ -182,8 +183,9 @@ def test_joint_search_and_run_have_the_table_of_separate_runs(tmp_path: Path) ->
     text = study_of("slash", axes + search).replace("method.d = 16\n[axes]", "[axes]")
     file, out = tmp_path / "study.toml", tmp_path / "out"
     file.write_text(text)
-    alone = StudyFolder.create(tmp_path / "alone", text, False)
-    run_study(alone, alone.plan(), here, Watched())
+    plan = Plan(parse(text), (), Choices())
+    alone = StudyFolder.create(tmp_path / "alone", text, False, choices=plan.choices)
+    run_study(alone, plan, here, Watched())
     for command in (["search"], ["run", "--resume"]):
         main(["study", *command, str(file), "--out", str(out), "--joint", "2"])
     best = [json.loads((folder / "best.json").read_text()) for folder in (out, alone.path)]

@@ -70,7 +70,8 @@ def test_output_of_a_library_is_not_a_reply_and_a_traceback_is_kept(tmp_path: Pa
     bad.write_bytes(b"\0" * 100)
     text = BASE + (
         '[axes]\ntask = [{ label = "bad", task.name = "custom", task.train = "FILE", '
-        'method.name = "linear" }, { label = "good", method.name = "bitfit" }]'
+        'task.labels = ["a", "b"], method.name = "linear" }, { label = "good", '
+        'method.name = "bitfit" }]'
     ).replace("FILE", str(bad))
     done = [outcome for _, outcome in run_jobs(jobs_of(text, tmp_path), print, 2, tmp_path / "log")]
     reasons = {outcome.name.partition("-")[0]: outcome.reason for outcome in done}
