@@ -88,7 +88,7 @@ def test_the_start_of_one_exchange_counts_its_bytes_and_its_score(
     assert result["start"]["evaluated"] == 40
     assert result["start"]["score"] is not None
     assert [line["round"] for line in folder.rounds()] == [1, 2]
-    shown = read_run(folder.path).sent
+    shown = read_run(folder.path).bytes
     assert shown["start"] == {way: sent[way]["message"] for way in ("up", "down")}
     handshakes = result["bytes"]["handshake"]["down"]["message"]
     assert shown["handshake"]["down"] == handshakes > 0
