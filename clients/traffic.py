@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import fields
 from datetime import UTC, datetime
@@ -51,15 +51,12 @@ def record(
         OSError: the file cannot be written.
         UserError: it is too large, and another process moves it at this moment.
     """
-    request = (message.content.get(RECORD) if message.has_content() else None) or {}
-    # A number 0 is not sent: the start of a run.
-    first = 0 if message.metadata.message_type in ("train", "evaluate") else None
-    number, label = request.get("r", first), request.get("x")
+    label = _request(message).get("x")
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "run": str(message.metadata.run_id),
         "kind": message.metadata.message_type,
-        "round": number if type(number) is int else None,
+        "round": round_of(message),
         "label": label.hex() if isinstance(label, bytes) else "",
         "down": down,
         "up": up,
@@ -68,6 +65,18 @@ def record(
         **_content(message.metadata.message_type, reply),
     }
     _append(folder, json.dumps(line) + "\n")
+
+
+def round_of(message: Message) -> int | None:
+    """Return the number of a message's round; None if it has none, or an invalid one."""
+    # A number 0 is not sent: the start of a run.
+    first = 0 if message.metadata.message_type in ("train", "evaluate") else None
+    number = _request(message).get("r", first)
+    return number if type(number) is int else None
+
+
+def _request(message: Message) -> Mapping[str, Any]:
+    return (message.content.get(RECORD) if message.has_content() else None) or {}
 
 
 def recorded(folder: NodeFolder) -> Iterator[dict[str, Any]]:

@@ -21,8 +21,8 @@ from typing import TYPE_CHECKING
 
 from clients.channel import Pair, listen, serve_one
 from clients.folder import NodeFolder, NodeSettings
+from clients.traffic import round_of
 from fedpeft.errors import UserError
-from fedpeft.wire.messages import RECORD
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -127,9 +127,8 @@ def _preload(backbones: tuple[str, ...], weights: str) -> None:
 def _title(message: Message) -> str:
     """Return the type of a message, and its round if it has one."""
     kind = message.metadata.message_type
-    record = message.content.get(RECORD) if message.has_content() else None
-    number = record.get("r") if record else None  # of a Request
-    return f"{kind}, round {number}" if isinstance(number, int) else kind
+    number = round_of(message)
+    return kind if number is None else f"{kind}, round {number}"
 
 
 def _keep_last(path: Path, run: str, summary: str) -> None:

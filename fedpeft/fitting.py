@@ -13,7 +13,7 @@ from fedpeft.readable import readable_bytes
 from fedpeft.tasks import TaskInfo
 from fedpeft.tasks.prompts import PAIR
 from fedpeft.tasks.text_metrics import require_tools
-from fedpeft.wire.scatter import directions, scatter_size
+from fedpeft.wire.scatter import scatter_size
 
 _MOST_SUMS = 1 << 30  # bytes; Flower's messages hold twice as much
 
@@ -62,15 +62,10 @@ def _check_pairs(experiment: Experiment, method: Method[Any], info: TaskInfo) ->
 
 
 def _check_sums(experiment: Experiment, shape: BackboneShape) -> None:
-    """Raise UserError if second moments have too few numbers or do not fit into a message."""
+    """Raise UserError if the second moments of a client do not fit into a message."""
     head, width = experiment.head, shape.width * (1 + (experiment.task.pairs == "apart"))
     if head.start != "sums":
         return
-    if directions(head.moments) > width:
-        raise UserError(
-            f"head.moments = '{head.moments}': the head reads {width} numbers; expected at most "
-            f"pca{width}"
-        )
     if (size := scatter_size(width, head.moments)) > _MOST_SUMS:
         raise UserError(
             f"head.moments = '{head.moments}': a client would send {readable_bytes(size)} of "

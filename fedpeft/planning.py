@@ -18,7 +18,7 @@ from fedpeft.budget import within_budget
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.contradictions import in_start
 from fedpeft.experiment.settings import TaskSection
-from fedpeft.methods import default_lr, method_class
+from fedpeft.methods import method_class
 from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
 from fedpeft.tasks import described
@@ -36,6 +36,9 @@ CODECS = (
 #: Of a head that starts from sums. On MiniLM, rates of 0.001 to 0.003 gained or kept its score on
 #: eight tasks; above 0.01 it lost up to 13 points in the first round.
 HEAD_LR = 2e-3
+#: ``local.lr`` of methods whose head starts from sums; the others keep their own. Found on
+#: validation splits of training data, see docs/explanation/heads.md.
+RATES = {"slash": 5e-2, "lora": 3e-3}
 ROUNDS = 2  # the start costs at most as many bytes up as so many rounds of training
 
 
@@ -112,9 +115,12 @@ def _gentle(experiment: Experiment) -> dict[str, Any]:
     chosen: dict[str, Any] = {}
     if experiment.method.name == "slash" and "method.init" in left:
         chosen["method.init"] = "zeros"  # texts are read as the backbone reads them
-    # Without a method, local.lr is the head's; other optimizers have other rates.
-    own = experiment.method.name == "linear" and local.lr != default_lr("linear")
-    if "head.lr" in left and local.optimizer == "adamw" and not own:
+    if local.optimizer != "adamw":
+        return chosen  # other optimizers have other rates
+    if "local.lr" in left:
+        chosen["local.lr"] = RATES.get(experiment.method.name, local.lr)
+    # Without a method, a user's local.lr is the head's.
+    if "head.lr" in left and ("local.lr" in left or experiment.method.name != "linear"):
         chosen["head.lr"] = HEAD_LR
     return chosen
 
@@ -123,7 +129,7 @@ def _codecs(experiment: Experiment) -> dict[str, Any]:
     """Return the best codecs that cost at most ``ROUNDS`` rounds; the smallest if none does."""
     most, width = ROUNDS * size_up(Runtime(experiment)), Runtime(experiment).parameters.head.width
     for sums, moments in CODECS:
-        if directions(moments) > width // 2:
+        if directions(moments, width) > width // 2:
             continue  # no fewer bytes than the moments themselves in as many bits
         chosen = {"head.sums": sums, "head.moments": moments}
         if sum(sizes(Runtime(experiment.with_choices(chosen)))) <= most:

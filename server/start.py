@@ -35,14 +35,16 @@ def begin(run: Run, state: ServerState) -> ServerState:
         RunFailed: fewer than ``federation.min_success`` clients sent valid moments.
     """
     sums = run.experiment.head.start == "sums"
-    if sums and START not in state.memory:
-        state = _from_sums(run, state)
     # Clients are not asked for the score of a head that is random.
     asks = run.experiment.federation.evaluation == "clients"
-    if (sums or not asks) and not state.round and run.folder.started() is None:
-        ledger = ByteLedger()
-        if asks:
-            state.participants.refresh(ledger, 0)
+    unmade = sums and START not in state.memory
+    unscored = (sums or not asks) and not state.round and run.folder.started() is None
+    ledger = ByteLedger()
+    if unmade or (unscored and asks):
+        state.participants.refresh(ledger, 0)
+    if unmade:
+        state, ledger = _from_sums(run, state, ledger), ByteLedger()
+    if unscored:
         measured = measure(run, 0, state.vector, state.memory, state.participants, ledger)
         run.folder.save_bytes(ledger.lines(0))
         run.folder.save_start_score(measured)
@@ -54,10 +56,9 @@ def started(memory: Mapping[str, np.ndarray]) -> dict[str, np.ndarray]:
     return {START: memory[START]} if START in memory else {}
 
 
-def _from_sums(run: Run, state: ServerState) -> ServerState:
+def _from_sums(run: Run, state: ServerState, ledger: ByteLedger) -> ServerState:
     """Ask the clients of round 1 for moments, and store the state with a head made of them."""
-    ledger, participants = ByteLedger(), state.participants
-    participants.refresh(ledger, 0)
+    participants = state.participants
     run.folder.pin(participants.identity)
     sampled = participants.join(choose(run, state), ledger, 0)
     replies, failed = run.ask("start", 0, dict.fromkeys(sampled, b""), sampled, ledger)

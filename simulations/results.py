@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -40,6 +41,18 @@ def new_folder(experiment: Experiment) -> Path:
             folder = first.with_name(f"{first.name}-{number}")
     except OSError as error:
         raise UserError(f"'{folder}' cannot be created ({error.strerror}); set --out") from None
+
+
+@contextmanager
+def kept_or_new(out: Path | None, experiment: Experiment) -> Iterator[Path]:
+    """Yield ``out``, or a new folder, which goes again if nothing was written into it."""
+    folder = out or new_folder(experiment)
+    try:
+        yield folder
+    finally:
+        if out is None:
+            with suppress(OSError):
+                folder.rmdir()
 
 
 def print_result(console: Console, result: dict[str, Any], folder: RunFolder, rounds: int) -> None:

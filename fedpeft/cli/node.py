@@ -53,8 +53,7 @@ def up(
     Prints a log. Ctrl-C and SIGTERM end it with exit code 0; exit code 2 means an invalid option.
 
     Example: fedpeft node up --superlink fl.example.org:9092 --key site1 --ca ca.crt
-    --data reviews.csv --text review --label mood --labels negative,positive
-    --max-epsilon 8 --examples 3000 --state /var/lib/fedpeft
+    --data reviews.csv --label mood --labels negative,positive --max-epsilon 8 --examples 3000
     """
     from clients import node
     from clients.folder import NodeSettings

@@ -63,7 +63,7 @@ def run(
     from server.deployed import plain_name
     from server.remote.checks import require_deployable
     from server.remote.connection import find_connection
-    from simulations.results import new_folder
+    from simulations.results import kept_or_new
     from simulations.tracking import require_trackers
 
     check_from_round(from_round, resume)
@@ -81,9 +81,10 @@ def run(
     settings = read_experiment(experiment, overrides, print, out, elsewhere=True)
     require_deployable(settings)
     require_trackers(settings.output.track)
-    out = out or (Path("runs") / name if name else new_folder(settings))
-    name = plain_name(name or out.resolve().name, "--name")
-    _run(settings, connection, name, out, resume, from_round)
+    out = out or (Path("runs") / name if name else None)
+    with kept_or_new(out, settings) as folder:
+        name = plain_name(name or folder.resolve().name, "--name")
+        _run(settings, connection, name, folder, resume, from_round)
 
 
 def _run(

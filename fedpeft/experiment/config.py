@@ -81,7 +81,7 @@ _ONLY_WITH = {"head.sums": ("head.start", "sums"), "head.moments": ("head.start"
 
 #: Settings that ``fedpeft.planning`` chooses unless the user has set them.
 CHOSEN = (
-    *("representation", "task.pairs", "method.init"),
+    *("representation", "task.pairs", "method.init", "local.lr"),
     *("head.lr", "head.start", "head.sums", "head.moments"),
 )
 
@@ -181,9 +181,7 @@ class Experiment(Section):
             name, key = path.split(".")
             section = getattr(self, name)
             if getattr(section, key) is None:
-                # A copy: the section may be the class's default, which all experiments share.
-                filled = section.model_copy(update={key: defaults[path]})
-                object.__setattr__(self, name, filled)
+                object.__setattr__(self, name, _filled(section, {key: defaults[path]}))
         return self
 
     def derived(self) -> dict[str, Any]:
@@ -220,9 +218,7 @@ class Experiment(Section):
         for path, value in values.items():
             *section, key = path.split(".")
             if section:
-                old = fields[section[0]]
-                changed = {**dict(old), key: value}
-                fields[section[0]] = type(old).model_construct(old.model_fields_set, **changed)
+                fields[section[0]] = _filled(fields[section[0]], {key: value})
             else:
                 fields[key] = value
         return type(self).model_construct(self.model_fields_set, **fields)
@@ -316,6 +312,11 @@ class Experiment(Section):
         if derived:
             return toml_writer.write(self, comments, {})
         return toml_writer.write(self, comments, self.derived() | self.left_open())
+
+
+def _filled(section: BaseModel, values: Mapping[str, Any]) -> Any:
+    """Return a copy of a section with these values, which count as not set by the user."""
+    return type(section).model_construct(section.model_fields_set, **{**dict(section), **values})
 
 
 @lru_cache(maxsize=16)

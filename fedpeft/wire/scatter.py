@@ -36,24 +36,24 @@ def check_scatter(name: str) -> str:
         raise ValueError(f"{error}, or pcaK with K principal directions") from None
 
 
-def directions(codec: str) -> int:
-    """Return how many principal directions a codec sends; 0 for the others."""
+def directions(codec: str, width: int) -> int:
+    """Return how many principal directions a codec sends, at most all; 0 for the others."""
     found = _PRINCIPAL.fullmatch(codec)
-    return int(found[1]) if found else 0
+    return min(int(found[1]), width) if found else 0
 
 
 def scatter_size(width: int, codec: str) -> int:
     """Return the bytes of encoded second moments."""
     if codec == NONE:
         return 0
-    if count := directions(codec):
+    if count := directions(codec, width):
         return count * eden.encoded_size(width, _BITS)
     return encoded_size(width * (width + 1) // 2, codec)
 
 
 def encode_scatter(scatter: np.ndarray, codec: str, draw: Draw) -> bytes:
     """Return second moments [width, width] as bytes."""
-    if count := directions(codec):
+    if count := directions(codec, len(scatter)):
         values, vectors = np.linalg.eigh(scatter)
         rows = (vectors * np.sqrt(np.maximum(values, 0))).T[::-1][:count]
         return b"".join(
@@ -80,8 +80,8 @@ def decode_scatter(
     Raises:
         ValueError: a number that is not finite.
     """
-    if directions(codec):
-        return _from_directions(data, width, directions(codec), trace, draw), 0.0
+    if directions(codec, width):
+        return _from_directions(data, width, codec, trace, draw), 0.0
     count, error = width * (width + 1) // 2, 0.0
     if codec in formats.FORMATS:
         upper = formats.decode(data, codec, count, "float64")
@@ -94,11 +94,11 @@ def decode_scatter(
     return scatter + np.triu(scatter, 1).T, error
 
 
-def _from_directions(data: bytes, width: int, count: int, trace: float, draw: Draw) -> np.ndarray:
+def _from_directions(data: bytes, width: int, codec: str, trace: float, draw: Draw) -> np.ndarray:
     size = eden.encoded_size(width, _BITS)
     rows = [
         eden.decode(data[place * size :][:size], width, _BITS, draw(f"pca-{place}"))
-        for place in range(count)
+        for place in range(directions(codec, width))
     ]
     spread = formats.finite(np.stack(rows), "float64")
     _, lengths, within = np.linalg.svd(spread, full_matrices=False)

@@ -12,6 +12,7 @@ from messaging import content_of
 
 from clients.app import app as client_app
 from fedpeft.experiment.config import Experiment
+from fedpeft.planning import planned
 from fedpeft.wire.messages import Request
 from server.app import app as server_app
 from server.runfolder import RunFolder
@@ -24,7 +25,10 @@ Trained = tuple[int, int]
 
 
 class Absent(ClientApp):
-    """The real client app, but training fails except in the given (round, client) pairs."""
+    """The real client app, but training fails except in the given (round, client) pairs.
+
+    All clients take part in the start.
+    """
 
     def __init__(self, trained: Collection[Trained]):
         super().__init__()
@@ -33,7 +37,8 @@ class Absent(ClientApp):
     def __call__(self, message: Message, context: Context) -> Message:
         client = int(context.node_config["partition-id"])
         trains = message.metadata.message_type == "train"
-        if trains and (content_of(message, Request).round, client) not in self.trained:
+        number = content_of(message, Request).round if trains else 0
+        if number and (number, client) not in self.trained:
             raise OSError("was not there")
         return client_app(message, context)
 
@@ -54,7 +59,7 @@ def trained(folder: Path) -> set[Trained]:
 
 def simulated(settings: Sequence[str], folder: Path, taking_part: Collection[Trained]) -> str:
     """Return the digest of the final vector of a run in which only the given pairs train."""
-    experiment = Experiment.load("", settings)
+    experiment = planned(Experiment.load("", settings))
     prepare(experiment, folder)
     shared = node_config(folder, experiment)
     clients = range(experiment.federation.clients)

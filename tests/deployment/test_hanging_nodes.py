@@ -40,6 +40,8 @@ def test_a_node_that_hangs_misses_the_round_and_takes_part_once_it_answers(
     """How rarely it is asked if it goes on hanging: tests/server/test_silence.py."""
     with gates(deployed, "hangs", "north") as gate:
         deployed.submit("hangs", [*SETTINGS, "federation.rounds=3"])
+        gate.begun(0, "north")
+        gate.next("north")
         gate.begun(1, "north")
         until(lambda: deployed.rounds("hangs"), "the first round")
         status = describe_node(deployed.node("north"))
@@ -99,6 +101,8 @@ def test_a_reply_that_is_announced_and_never_sent_costs_no_more_than_the_timeout
     """Flower itself waits much longer for its objects, and so would the replies of others."""
     with gates(deployed, "announced", "south") as gate:
         deployed.submit("announced", [*SETTINGS, "federation.rounds=1"])
+        gate.begun(0, "south")
+        gate.next("south")
         gate.begun(1, "south")
         assert len(announce_reply(deployed, "south").objects_to_push) == 3
         deployed.finish("announced")

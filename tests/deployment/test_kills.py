@@ -60,6 +60,8 @@ def test_gateway_killed_at_any_moment_loses_nothing(deployed: Deployment, undist
     with gates(deployed, "gateway", "north") as gate:
         deployed.submit("gateway", SETTINGS)
         strike()
+        gate.begun(0, "north")
+        gate.next("north")
         gate.begun(1, "north")
         strike()
         gate.next("north")
@@ -79,6 +81,8 @@ def test_a_node_restarted_during_a_round_misses_only_that_round(
     before = seen(deployed)
     with gates(deployed, "stopped", *PARTS) as gate:
         deployed.submit("stopped", SETTINGS)
+        gate.begun(0, *PARTS)
+        gate.next(*PARTS)
         gate.begun(1, *PARTS)
         assert deployed.stop("north") == 0
         start(deployed, "north")
@@ -94,6 +98,8 @@ def test_a_node_that_loses_power_misses_only_that_round(
     before, progress = seen(deployed), deployed.state / "runs" / "power" / "progress.json"
     with gates(deployed, "power", *PARTS) as gate:
         deployed.submit("power", SETTINGS)
+        gate.begun(0, *PARTS)
+        gate.next(*PARTS)
         gate.begun(1, *PARTS)
         kill(pid_of(deployed, "south", "clients.process"))
         deployed.kill_tree("north")
@@ -116,6 +122,8 @@ def test_killing_server_supernode_and_worker_does_not_change_the_bits(
     settings = [*SETTINGS, *SLOPES]
     with gates(deployed, "resumed", *PARTS) as gate:
         deployed.submit("resumed", settings)
+        gate.begun(0, *PARTS)
+        gate.next(*PARTS)
         gate.begun(1, *PARTS)
         gate.next(*PARTS)
         gate.begun(2, *PARTS)
@@ -139,6 +147,36 @@ def test_killing_server_supernode_and_worker_does_not_change_the_bits(
     result = deployed.finish("resumed")
     assert trained(deployed.folder / "resumed") == EVERYBODY
     assert result["digests"]["vector"] == simulated(settings, tmp_path / "run", EVERYBODY)
+
+
+def test_kills_before_in_and_after_the_start_do_not_change_the_bits(
+    deployed: Deployment, tmp_path: Path
+) -> None:
+    """The sums of a node are those it has stored; the head that they make is never made again."""
+    run = deployed.state / "runs" / "start"
+    with gates(deployed, "start", *PARTS) as gate:
+        deployed.submit("start", SETTINGS)
+        gate.begun(0, *PARTS)
+        kill(pid_of(deployed, "south", "clients.worker"))
+        gate.next("north")  # which has stored its sums
+        kill(pid_of(deployed, "server", "server.process"))
+    deployed.finish("start", expect=1)
+    assert DIED in deployed.output("run-start") and not (run / "start.json").exists()
+    with gates(deployed, "start", *PARTS) as gate:
+        deployed.submit("start", SETTINGS, "--resume")
+        gate.begun(0, *PARTS)
+        gate.next(*PARTS)
+        gate.begun(1, *PARTS)
+        score = (run / "start.json").read_bytes()
+        kill(pid_of(deployed, "server", "server.process"))
+    deployed.finish("start", expect=1)
+    deployed.submit("start", SETTINGS, "--resume")
+    result = deployed.finish("start")
+    assert (run / "start.json").read_bytes() == score
+    asked = [line["client"] for line in deployed.sent("start") if line["kind"] == "start"]
+    assert sorted(asked) == [0, 1]
+    assert trained(deployed.folder / "start") == EVERYBODY
+    assert result["digests"]["vector"] == simulated(SETTINGS, tmp_path / "run", EVERYBODY)
 
 
 def test_killing_a_node_never_loses_a_privacy_charge(deployed: Deployment) -> None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.planning import planned
 from simulations.loopback import Deployment, deployment, run
 from simulations.processes import alive, descendants
 from simulations.simulation import prepare, simulate
@@ -31,7 +32,8 @@ def test_a_run_on_two_nodes_has_the_bits_of_the_simulation(
     deployed: Deployment, tmp_path: Path, settings: list[str], pooled: list[str]
 ) -> None:
     result = deployed.run("first", settings)
-    experiment = Experiment.load("", [*settings, *pooled])
+    experiment = planned(Experiment.load("", [*settings, *pooled]))
+    assert experiment.head.start == "sums"
     expected = simulate(prepare(experiment, tmp_path / "simulated")[0], experiment)
     assert result["digests"]["vector"] == expected["digests"]["vector"]
     assert result["score"] == expected["score"]

@@ -9,7 +9,8 @@ import pytest
 
 from fedpeft.backbones.sentences import made_to_read
 from fedpeft.experiment.config import Experiment
-from fedpeft.planning import CODECS, HEAD_LR, choices_of, planned
+from fedpeft.methods import default_lr
+from fedpeft.planning import CODECS, HEAD_LR, RATES, choices_of, planned
 from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
 from fedpeft.transfer import size_up
@@ -124,13 +125,14 @@ def test_choices_follow_when_a_printed_experiment_is_edited() -> None:
     assert stored.digest == chosen.digest
 
 
-def test_a_head_from_sums_moves_at_its_own_rate_and_from_the_backbone_as_it_is() -> None:
+def test_a_head_from_sums_has_its_own_rates_and_starts_from_the_backbone_as_it_is() -> None:
     slash = planned(Experiment.load("", []))
     assert (slash.head.lr, slash.method.init) == (HEAD_LR, "zeros")  # type: ignore[attr-defined]
-    lora = planned(Experiment.load("", ["method.name=lora"]))
-    assert (lora.head.lr, lora.local.lr) == (HEAD_LR, 1e-3)
-    linear = planned(Experiment.load("", ["method.name=linear"]))
-    assert linear.head.lr == HEAD_LR
+    for name in ("slash", "lora", "linear", "said"):
+        chosen = planned(Experiment.load("", [f"method.name={name}"]))
+        assert chosen.head.lr == HEAD_LR
+        assert chosen.local.lr == RATES.get(name, default_lr(name))
+        assert "local.lr" in chosen.left_open()
 
 
 @pytest.mark.parametrize(
@@ -138,7 +140,7 @@ def test_a_head_from_sums_moves_at_its_own_rate_and_from_the_backbone_as_it_is()
     [
         ["head.start=random"],
         ["privacy.unit=example", "privacy.epsilon=3"],
-        ["method.init=normal", "head.lr=0.1"],
+        ["method.init=normal", "head.lr=0.1", "local.lr=0.02"],
         ["local.optimizer=sgd", "local.lr=0.5", "method.init=normal"],
         ["method.name=linear", "local.lr=0.5"],
     ],

@@ -74,6 +74,5 @@ def test_settings_that_do_not_fit_a_decoder_are_refused(folder: Path, tmp_path: 
         fedpeft.simulate({**experiment, **private, "method.name": "full"}, tmp_path / "b")
     # The prompt takes positions.
     long = {"method.name": "prompt", "method.length": 32, "task.max_length": 39}
-    long |= {"head.start": "random"}
     with pytest.raises(UserError, match=r"reads at most 38 tokens of a text with this method"):
         fedpeft.simulate({**experiment, **long}, tmp_path / "c")

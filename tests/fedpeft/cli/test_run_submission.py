@@ -91,11 +91,16 @@ def keep(folder: Path, file: str, **content: Any) -> None:
 
 
 def test_the_start_of_a_local_server_that_is_down_is_named(
-    fedpeft: Command, made: ServerFolder, tmp_path: Path
+    fedpeft: Command, made: ServerFolder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    code, _, said = fedpeft("run", "--on", made.path, *SETTINGS, "--out", tmp_path / "out")
-    assert code == 2 and said.count("\n") == 1
-    assert f"'fedpeft server up --state {made.path}' starts the server" in said
+    monkeypatch.chdir(tmp_path)  # the default folder of runs is below it
+    (tmp_path / "mine").mkdir()
+    for out in ([], ["--out", "out"], ["--out", "mine"]):
+        code, _, said = fedpeft("run", "--on", made.path, *SETTINGS, *out)
+        assert code == 2 and said.count("\n") == 1
+        assert f"'fedpeft server up --state {made.path}' starts the server" in said
+    assert [*(tmp_path / "runs").iterdir()] == [*(tmp_path / "mine").iterdir()] == []
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.parametrize("home", [None, "", "--database", 7.5, "6"])

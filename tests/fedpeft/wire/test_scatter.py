@@ -102,4 +102,4 @@ def test_a_codec_keeps_its_shortest_name() -> None:
     assert [check_scatter(name) for name in ("pca32", "none", "eden0.50")] == [
         *("pca32", "none", "eden0.5"),
     ]
-    assert [directions(name) for name in ("pca32", "none", "eden1")] == [32, 0, 0]
+    assert [directions(name, 24) for name in ("pca8", "pca32", "none", "eden1")] == [8, 24, 0, 0]

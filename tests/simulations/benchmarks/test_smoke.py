@@ -59,6 +59,9 @@ SLOW = {
         *(*TINY, "--task", "synthetic/sentiment", "--d", "12", "--vectors", "20"),
         *("--seconds", "3", "--rates", "20", "--clients", "4", "--threads", "1"),
     ],
+    "starts": [
+        *(*TINY, "-s", "task.train_limit=60", "-s", "task.eval_limit=20", "--scratch", "starts"),
+    ],
     "startup": TINY,
     "weights": [
         *("--backbones", "tiny", "--batch", "2", "--tokens", "8", "--steps", "1"),
