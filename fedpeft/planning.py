@@ -38,7 +38,7 @@ CODECS = (
 HEAD_LR = 2e-3
 #: ``local.lr`` of methods whose head starts from sums; the others keep their own. Found on
 #: validation splits of training data, see docs/explanation/heads.md.
-RATES = {"slash": 5e-2, "lora": 3e-3}
+RATES = {"lora": 3e-3}
 ROUNDS = 2  # the start costs at most as many bytes up as so many rounds of training
 
 

@@ -51,7 +51,7 @@ def test_a_node_that_hangs_misses_the_round_and_takes_part_once_it_answers(
     assert first["seconds"] >= TIMEOUT
     assert (last["clients"], last["failed"]) == (2, [])
     # The node's operator sees that the last message it answered is an old one.
-    assert status["last_message"]["message"].startswith("query.handshake: done")
+    assert status["last_message"]["message"].startswith("train, round 0: done")
 
 
 def waiting_message(database: Path, node_id: int) -> Message:
