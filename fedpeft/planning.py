@@ -33,8 +33,7 @@ CODECS = (
     *(("eden4", f"pca{count}") for count in (16, 8, 4)),
     *((f"eden{rate}", NONE) for rate in (4, 2, 1)),
 )
-#: Of a head that starts from sums. On MiniLM, rates of 0.001 to 0.003 gained or kept its score on
-#: eight tasks; above 0.01 it lost up to 13 points in the first round.
+#: Of a head that starts from sums; found as ``RATES``.
 HEAD_LR = 2e-3
 #: ``local.lr`` of methods whose head starts from sums; the others keep their own. Found on
 #: validation splits of training data, see docs/explanation/heads.md.

@@ -15,6 +15,7 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -62,7 +63,7 @@ def row(options: argparse.Namespace, sums: str, moments: str) -> Row:
             *("local.steps=1", "method.name=linear", f"seed={seed}"),
             *(f"head.sums={sums}", f"head.moments={moments}"),
         )
-        starts.append(kept(settings, options.scratch, lambda settings=settings: start_of(settings)))
+        starts.append(kept(settings, options.scratch, partial(start_of, settings)))
     scores = [100 * start["score"] for start in starts]
     return {
         "head.sums": sums,
@@ -89,7 +90,7 @@ def shares(options: argparse.Namespace) -> list[float]:
     result_of(random)
     found = []
     for _ in range(options.repeats):
-        seconds = [timed(lambda s=s: result_of(s))[0].wall for s in (random, once, twice)]
+        seconds = [timed(partial(result_of, each))[0].wall for each in (random, once, twice)]
         found.append((seconds[1] - seconds[0]) / (seconds[2] - seconds[0]))
     return found
 
