@@ -5,7 +5,9 @@ from __future__ import annotations
 import fcntl
 import json
 import os
+import sqlite3
 import threading
+import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
 from dataclasses import replace
@@ -64,6 +66,17 @@ def pid_of(deployed: Deployment, name: str, program: str) -> int:
         return pids[0] if len(pids) == 1 else 0
 
     return int(until(only, f"one {program} of {name}"))
+
+
+def is_offline(deployed: Deployment, name: str) -> bool:
+    """Return whether a node's heartbeats have ended for Flower, which is told by its database."""
+    entries = json.loads((deployed.state / "nodes.json").read_text())
+    node_id = next(entry["node_id"] for entry in entries if entry["name"] == name)
+    signed = node_id - 2**64 if node_id >= 2**63 else node_id
+    with closing(sqlite3.connect(deployed.state / "superlink.db")) as database:
+        query = "SELECT online_until FROM node WHERE node_id = ?"
+        [until_when] = database.execute(query, (signed,)).fetchone()
+    return bool(until_when < time.time())
 
 
 class Gates:

@@ -12,7 +12,7 @@ from collections import Counter
 
 import disturbed
 import pytest
-from disturbed import PARTS, gates, pid_of, start
+from disturbed import PARTS, gates, is_offline, pid_of, start
 from ledgerwatch import LedgerWatch, steps_held, steps_reported
 
 from clients.folder import NodeFolder
@@ -130,9 +130,11 @@ def test_a_node_killed_during_an_asynchronous_run_trains_again(deployed: Deploym
             gate.next("north")
             assert steps_held(nodes[0]) == spent[0] + STEPS
             deployed.kill_tree("north")
+            # A node that is back too soon leaves its request to the timeout.
+            until(lambda: is_offline(deployed, "north"), "the end of north's heartbeats")
+            gate.next("south")  # the server learns that north's request is lost
             gone = len(deployed.log("north"))
             start(deployed, "north")
-            # Once Flower has noticed that it was gone, and the server that its request is lost.
             deployed.wait_for("north", "^SuperNode ID", gone)
             gate.next("south")  # north is asked again in the next round
             deployed.wait_for("north", "^train, round", gone)
