@@ -20,6 +20,7 @@ from fedpeft.batches.kept import KeptStates
 from fedpeft.batches.passes import parts_by_length, pass_costs, passes_of
 from fedpeft.modifications import Modification
 from fedpeft.modifications.encoder import Encoder, first_changed_block
+from fedpeft.moving import to_array
 from fedpeft.parameters import Realised, TaskParameters
 from fedpeft.profiling import phase
 from fedpeft.projection.operators import Mode
@@ -55,7 +56,8 @@ class TaskModel:
         self.method, self.head, self.layout = parameters.method, parameters.head, parameters.layout
         self.dtype: torch.dtype = backbone.dtype
         self._encoder = Encoder(backbone, autocast, checkpointing, self.method.grouped)
-        self._realise: Realise = Realiser(parameters, backbone, projections)
+        self._own = Realiser(parameters, backbone, projections)
+        self._realise: Realise = self._own
         shape, changes = self.method.shape, self._example_modifications()
         first = first_changed_block(changes, shape.layers) if self.method.grouped else 0
         # Other families start at their first block, unless only the head is trained.
@@ -89,6 +91,11 @@ class TaskModel:
             name = type(self.method).__name__
             raise ValueError(f"{name} changes whole weights: one task vector, not {groups}")
         return self._realise(parameters)
+
+    def head_weights(self, vectors: Tensor) -> np.ndarray:
+        """Return the head's weights of task vectors [G, P], [G, C, width]."""
+        with torch.no_grad():
+            return to_array(self._own.head(self.layout.unpack(vectors))[0])
 
     @property
     def form(self) -> tuple[object, ...]:

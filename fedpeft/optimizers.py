@@ -6,6 +6,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.optim.adamw import adamw
@@ -111,15 +112,34 @@ def build_optimizer(local: LocalSection, vectors: Tensor) -> Optimizer:
 
 @dataclass(frozen=True)
 class HeadRate:
-    """A learning rate of the head alone.
+    """How fast the head moves, and the other numbers beside it.
 
     Attributes:
         numbers: how many of the last numbers of a task vector are the head's.
         lr: their learning rate where the other numbers have ``local.lr``.
+        steepness: length of the head's rows from which on the other numbers are slower; None =
+            they keep ``local.lr``.
     """
 
     numbers: int
     lr: float
+    steepness: float | None = None
+
+    def pace(self, weight: np.ndarray) -> float:
+        """Return the factor of ``local.lr`` of the numbers beside a head.
+
+        A steep head turns a small shift of what it reads into a large one of the logits, and
+        Adam's steps have the same size however small the gradient is.
+
+        Args:
+            weight: of the head that a client starts the round with, [C, width].
+        """
+        if self.steepness is None or not len(weight):
+            return 1.0
+        # A shift of all logits alike changes no probability; a score is one output.
+        rows = weight - weight.mean(0) if len(weight) > 1 else weight
+        length = float(np.linalg.norm(rows.astype(np.float64), axis=1).mean())
+        return min(1.0, (self.steepness / length) ** 2) if length else 1.0
 
 
 class Steps:
@@ -133,6 +153,7 @@ class Steps:
         clips: whether to apply ``local.max_grad_norm``.
         fixed: True for numbers that the steps leave as they are, bool [K, P].
         head: learning rate of the head; None = as the other numbers.
+        paces: factors of ``local.lr`` of the numbers beside the head, K; see ``HeadRate.pace``.
     """
 
     def __init__(
@@ -142,11 +163,12 @@ class Steps:
         clips: bool = True,
         fixed: Tensor | None = None,
         head: HeadRate | None = None,
+        paces: Sequence[float] | None = None,
     ):
         self._local, self._vectors = local, vectors
         self._parts = [
-            (part, build_optimizer(local, vectors[:, part]), factor)
-            for part, factor in _parts(local, vectors.shape[1], head)
+            (part, build_optimizer(local, vectors[:, part]), factors)
+            for part, factors in _parts(local, vectors, head, paces)
         ]
         self._max_norm = local.max_grad_norm if clips else 0.0
         # No copy unless needed: vectors of `full` are as large as the backbone.
@@ -168,21 +190,31 @@ class Steps:
             gradients.masked_fill_(self._fixed[:rows], 0)
         rates = [learning_rate(self._local, share) for share in progress]
         with phase("optimiser"):
-            for part, optimizer, factor in self._parts:
+            for part, optimizer, factors in self._parts:
                 clipped = clip_rows(gradients[:, part], self._max_norm)
-                optimizer.step(current[:, part], clipped, [factor * rate for rate in rates])
+                own = [factor * rate for factor, rate in zip(factors, rates, strict=False)]
+                optimizer.step(current[:, part], clipped, own)
         if self._fixed is not None:  # of weight decay, too
             current.copy_(initial.where(self._fixed[:rows], current))
 
 
-def _parts(local: LocalSection, size: int, head: HeadRate | None) -> list[tuple[slice, float]]:
-    """Return the parts of a task vector [P] with their factors of ``learning_rate``."""
-    if head is None or head.lr == local.lr or not head.numbers:
-        return [(slice(None), 1.0)]
+def _parts(
+    local: LocalSection,
+    vectors: Tensor,
+    head: HeadRate | None,
+    paces: Sequence[float] | None,
+) -> list[tuple[slice, Sequence[float]]]:
+    """Return the parts of task vectors [K, P] with each row's factor of ``learning_rate``."""
+    rows, size = vectors.shape
+    paces = paces or [1.0] * rows
+    # Not by the paces: a row would depend on the others of its cohort, because parts are clipped.
+    alike = head is None or (head.lr == local.lr and head.steepness is None)
+    if head is None or alike or not head.numbers:
+        return [(slice(None), [1.0] * rows)]
     assert local.lr is not None, "the experiment is filled in"
     border = size - head.numbers
-    parts = [(slice(0, border), 1.0), (slice(border, size), head.lr / local.lr)]
-    return parts if border else parts[1:]
+    own = slice(border, size), [head.lr / local.lr] * rows
+    return [(slice(0, border), paces), own] if border else [own]
 
 
 def learning_rate(local: LocalSection, progress: float) -> float:

@@ -37,7 +37,9 @@ CODECS = (
 HEAD_LR = 2e-3
 #: ``local.lr`` of methods whose head starts from sums; the others keep their own. Found on
 #: validation splits of training data, see docs/explanation/heads.md.
-RATES = {"lora": 3e-3}
+RATES = {"slash": 5e-2, "lora": 3e-3, "bitfit": 3e-3}
+#: ``head.steepness`` of these methods: at such rates they would destroy what a steep head knows.
+STEEPNESS = {"slash": 2.0, "bitfit": 2.0}
 ROUNDS = 2  # the start costs at most as many bytes up as so many rounds of training
 
 
@@ -116,10 +118,13 @@ def _gentle(experiment: Experiment) -> dict[str, Any]:
         chosen["method.init"] = "zeros"  # texts are read as the backbone reads them
     if local.optimizer != "adamw":
         return chosen  # other optimizers have other rates
-    if "local.lr" in left:
-        chosen["local.lr"] = RATES.get(experiment.method.name, local.lr)
+    name, exact = experiment.method.name, not local.perturbations
+    if "local.lr" in left and exact:
+        chosen["local.lr"] = RATES.get(name, local.lr)
+        if "head.steepness" in left and name in STEEPNESS:
+            chosen["head.steepness"] = STEEPNESS[name]
     # Without a method, a user's local.lr is the head's.
-    if "head.lr" in left and ("local.lr" in left or experiment.method.name != "linear"):
+    if "head.lr" in left and ("local.lr" in left or name != "linear"):
         chosen["head.lr"] = HEAD_LR
     return chosen
 

@@ -39,8 +39,11 @@ class Realiser:
     def __call__(self, parameters: Mapping[str, Tensor]) -> Realised:
         """Return modifications and heads of parameters ``name -> [G, *shape]``."""
         modifications = self._method.realise(parameters, self._method_operators)
-        head = self._head.realise(parameters, self._head_operators, self._labels)
-        return Realised(modifications, *head)
+        return Realised(modifications, *self.head(parameters))
+
+    def head(self, parameters: Mapping[str, Tensor]) -> tuple[Tensor, Tensor]:
+        """Return weights [G, C, width] and biases [G, C] of heads alone."""
+        return self._head.realise(parameters, self._head_operators, self._labels)
 
 
 class JointRealiser:

@@ -131,9 +131,12 @@ class Runtime:
 
     @property
     def head_rate(self) -> HeadRate | None:
-        """Learning rate of the head; None = as the other numbers."""
-        lr = self.experiment.head.lr
-        return None if lr is None else HeadRate(self.parameters.layout.head_size, lr)
+        """How fast the head moves, and the others beside it; None = all alike."""
+        head, lr = self.experiment.head, self.experiment.local.lr
+        if head.lr is None and head.steepness is None:
+            return None
+        assert lr is not None, "the experiment is filled in"
+        return HeadRate(self.parameters.layout.head_size, head.lr or lr, head.steepness)
 
     @cached_property
     def model(self) -> TaskModel:

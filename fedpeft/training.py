@@ -104,7 +104,7 @@ def train_cohort(
             and ``local.max_grad_norm`` is ignored, because examples are clipped.
         fixed: True for numbers of a client that stay as they are, bool [K, P].
         limit: when to stop before all steps are done; None = never.
-        head: learning rate of the head; None = as the other numbers.
+        head: how fast the head moves, and the others beside it; None = all alike.
     """
     plans = _plans(data, clients, local, when, private, limit)
     begun = time.monotonic()
@@ -114,7 +114,8 @@ def train_cohort(
     steps = np.array([len(plans[k]) for k in order])
     vectors = _copied(start, order, model)
     kept = None if fixed is None else torch.as_tensor(fixed[order]).to(vectors.device)
-    taken = Steps(local, vectors, clips=not private, fixed=kept, head=head)
+    paces = head and head.steepness and [head.pace(row) for row in model.head_weights(vectors)]
+    taken = Steps(local, vectors, not private, kept, head, paces or None)
     total = vectors.new_empty(0 if private or local.perturbations else vectors.shape)
     history: list[tuple[Tensor, Tensor]] = []  # losses and slopes of the clients still training
     for step in range(steps.max(initial=0)):

@@ -74,7 +74,7 @@ OPERATIONAL = {
 
 #: Settings that were added later, with the values that runs had before. These values are no part of
 #: a digest, so stored runs keep theirs.
-ADDED = {"head.start": "random", "head.lr": None, "task.pairs": "joint"}
+ADDED = {"head.start": "random", "head.lr": None, "head.steepness": None, "task.pairs": "joint"}
 #: Settings that decide nothing unless another one has a value.
 _ONLY_WITH = {"head.sums": ("head.start", "sums"), "head.moments": ("head.start", "sums")}
 
@@ -82,7 +82,7 @@ _ONLY_WITH = {"head.sums": ("head.start", "sums"), "head.moments": ("head.start"
 #: Settings that ``fedpeft.planning`` chooses unless the user has set them.
 CHOSEN = (
     *("representation", "task.pairs", "method.init", "local.lr"),
-    *("head.lr", "head.start", "head.sums", "head.moments"),
+    *("head.lr", "head.steepness", "head.start", "head.sums", "head.moments"),
 )
 
 
@@ -146,7 +146,9 @@ class Experiment(Section):
             *in_engine(self.engine, self.method),
             *in_privacy(self.privacy, self.federation, self.clients_per_round),
             *in_rank(self.privacy, self.method),
-            *in_zeroth_order(self.local, self.wire, self.federation, self.privacy, self.method),
+            *in_zeroth_order(
+                self.local, self.head, self.wire, self.federation, self.privacy, self.method
+            ),
             *in_wire(self.wire, self.method),
             *in_devices(
                 self.devices, self.federation, self.local, self.privacy, self.clients_asked
@@ -306,12 +308,15 @@ class Experiment(Section):
 
         Args:
             comments: append each key's description as a comment.
-            derived: write the defaults that depend on other settings as values. Otherwise they
-                are comments, and follow when the text is edited.
+            derived: write the defaults that depend on other settings as values. Otherwise those
+                that the user has not set are comments, and follow when the text is edited.
         """
         if derived:
             return toml_writer.write(self, comments, {})
-        return toml_writer.write(self, comments, self.derived() | self.left_open())
+        follow = self.left_open()
+        if "server_lr" not in self.federation.model_fields_set:
+            follow["federation.server_lr"] = self.federation.server_lr
+        return toml_writer.write(self, comments, follow)
 
 
 def _filled(section: BaseModel, values: Mapping[str, Any]) -> Any:

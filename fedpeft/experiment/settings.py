@@ -178,6 +178,12 @@ class HeadSection(Section):
         "trained number; default: true with rank or d from 100 named classes on",
     )
     lr: float | None = Field(None, gt=0, description="learning rate; empty = local.lr")
+    steepness: float | None = Field(
+        None,
+        gt=0,
+        description="mean length of the head's rows, apart from what all share, from which on the "
+        "other numbers are slower: local.lr times the square of steepness / length; empty = never",
+    )
     start: Literal["random", "sums"] = Field(
         "random",
         description="random (drawn from the seed) | sums (in closed form from sums over the "

@@ -15,8 +15,7 @@ def write(settings: Section, comments: bool, defaults: Mapping[str, Any]) -> str
     Args:
         settings: the tree.
         comments: append each key's description as a comment.
-        defaults: values by full key ("local.lr"); a setting that equals its default is written
-            as a comment.
+        defaults: values by full key ("local.lr") of settings that are written as comments.
     """
     top, sections = [], []
     for name in type(settings).model_fields:

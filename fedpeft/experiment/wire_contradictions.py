@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from fedpeft.experiment.contradictions import MEAN_BASED
 from fedpeft.experiment.federation import FederationSection
 from fedpeft.experiment.privacy import PrivacySection
-from fedpeft.experiment.settings import LocalSection, NestedSection, WireSection
+from fedpeft.experiment.settings import HeadSection, LocalSection, NestedSection, WireSection
 from fedpeft.methods import method_class
 from fedpeft.methods.settings import MethodSettings
 from fedpeft.wire import slopes
@@ -19,6 +19,7 @@ _COMBINING = {"scalars": ("fedavg", "fedmedian", "fedtrimmedavg"), "signs": ("fe
 
 def in_zeroth_order(
     local: LocalSection,
+    head: HeadSection,
     wire: WireSection,
     federation: FederationSection,
     privacy: PrivacySection,
@@ -37,6 +38,8 @@ def in_zeroth_order(
             f"{points}: method '{method.name}' changes whole weights, and a pass evaluates one "
             f"task vector of it; expected 0"
         )
+    if local.perturbations and head.steepness is not None:
+        yield f"{points}: is not slowed by head.steepness = {head.steepness:g}; leave one out"
     if wire.up not in slopes.CODECS:
         return
     codec = f"wire.up = '{wire.up}'"

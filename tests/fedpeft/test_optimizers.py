@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 import torch
 
@@ -159,3 +160,24 @@ def test_a_head_with_the_common_rate_changes_no_bit() -> None:
     Steps(local, one).take(gradients.clone(), [0.0, 0.0])
     Steps(local, other, head=HeadRate(4, 0.1)).take(gradients.clone(), [0.0, 0.0])
     assert torch.equal(one, other)
+
+
+def test_numbers_beside_a_steep_head_are_slower() -> None:
+    local, draw = LocalSection(lr=0.1, optimizer="sgd", max_grad_norm=0.0), torch.Generator()
+    start, gradients = (torch.randn(2, 7, generator=draw, dtype=torch.float64) for _ in range(2))
+    moved = start.clone()
+    head = HeadRate(2, 0.1, steepness=2.0)
+    Steps(local, moved, head=head, paces=[1.0, 0.25]).take(gradients.clone(), [0.0, 0.0])
+    steps = (start - moved) / gradients / 0.1
+    paces = torch.tensor([[1.0] * 7, [0.25] * 5 + [1.0] * 2], dtype=torch.float64)
+    torch.testing.assert_close(steps, paces)
+
+
+def test_the_pace_beside_a_head_follows_from_what_its_rows_do_not_share() -> None:
+    head = HeadRate(2, 0.1, steepness=2.0)
+    rows = np.array([[4.0, 0.0, 0.0], [0.0, 0.0, 4.0]])
+    shared = np.array([3.0, -7.0, 100.0])
+    assert head.pace(rows + shared) == pytest.approx(2.0**2 / 8)  # each row is sqrt(8) long
+    assert head.pace(rows / 100) == head.pace(0 * rows) == 1.0
+    assert head.pace(rows[:1]) == 0.25  # a score has one row
+    assert head.pace(rows[:0]) == 1.0  # a task of text has none

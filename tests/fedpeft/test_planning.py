@@ -10,10 +10,11 @@ import pytest
 from fedpeft.backbones.sentences import made_to_read
 from fedpeft.experiment.config import Experiment
 from fedpeft.methods import default_lr
-from fedpeft.planning import CODECS, HEAD_LR, RATES, choices_of, planned
+from fedpeft.planning import CODECS, HEAD_LR, RATES, STEEPNESS, choices_of, planned
 from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
 from fedpeft.transfer import size_up
+from simulations.api import settings_of
 
 CODERS = ["wire.up=float32", "wire.up=eden8", "wire.up=eden1", "method.name=lora", "method.d=16"]
 
@@ -52,7 +53,8 @@ def test_where_clients_send_no_sums_heads_start_at_random(setting: list[str]) ->
 def test_what_the_user_sets_is_kept() -> None:
     for settings in (["head.start=random"], ["head.start=sums", "head.moments=none"]):
         experiment = Experiment.load("", settings)
-        assert planned(experiment).head.model_copy(update={"lr": None}) == experiment.head
+        rates = {"lr": None, "steepness": None}
+        assert planned(experiment).head.model_copy(update=rates) == experiment.head
 
 
 def test_a_stored_experiment_without_the_settings_keeps_its_digest() -> None:
@@ -132,6 +134,7 @@ def test_a_head_from_sums_has_its_own_rates_and_starts_from_the_backbone_as_it_i
         chosen = planned(Experiment.load("", [f"method.name={name}"]))
         assert chosen.head.lr == HEAD_LR
         assert chosen.local.lr == RATES.get(name, default_lr(name))
+        assert chosen.head.steepness == STEEPNESS.get(name)
         assert "local.lr" in chosen.left_open()
 
 
@@ -143,10 +146,25 @@ def test_a_head_from_sums_has_its_own_rates_and_starts_from_the_backbone_as_it_i
         ["method.init=normal", "head.lr=0.1", "local.lr=0.02"],
         ["local.optimizer=sgd", "local.lr=0.5", "method.init=normal"],
         ["method.name=linear", "local.lr=0.5"],
+        ["local.perturbations=4", "method.init=normal", "head.lr=0.1"],
     ],
 )
 def test_rates_and_initial_values_of_the_user_are_kept(settings: list[str]) -> None:
     before = Experiment.load("", settings)
     after = planned(before)
     assert after.method == before.method
-    assert (after.head.lr, after.local) == (before.head.lr, before.local)
+    assert (after.head.lr, after.head.steepness) == (before.head.lr, None)
+    assert after.local == before.local
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["representation=mean", "local.lr=0.005", "task.pairs=joint", "method.init=normal"],
+)
+def test_a_setting_of_the_user_with_the_default_value_is_no_choice(setting: str) -> None:
+    """Also after the experiment was printed, or given to `fedpeft.simulate`."""
+    whole = Experiment.load("", ["task.name=mrpc", setting])
+    for experiment in (whole, planned(whole)):
+        again = Experiment.load(experiment.to_toml(comments=True, derived=False))
+        assert again.left_open().keys() == whole.left_open().keys()
+        assert planned(again) == planned(whole) == settings_of(experiment)

@@ -15,6 +15,7 @@ from fedpeft.batches.batch import batches, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
+from fedpeft.optimizers import HeadRate
 from fedpeft.randomness import generator
 from fedpeft.training import CohortResult, Limit, When, evaluate, train_cohort
 
@@ -86,6 +87,23 @@ def test_a_ragged_cohort_equals_single_clients(tiny: Backbone, name: str) -> Non
         alone = train_cohort(model, start[k], [data[k]], [client], local, WHEN)
         np.testing.assert_allclose(together.vectors[k], alone.vectors[0], rtol=0, atol=1e-11)
         assert together.losses[k] == pytest.approx(alone.losses[0], abs=1e-11)
+
+
+def test_a_client_with_a_steep_head_is_slow_also_in_a_cohort(tiny: Backbone) -> None:
+    model = build_model(tiny, "slash")
+    data = clients_of(encoded(tiny, "synthetic/sentiment", "mask", sum(SIZES)), SIZES)
+    local, count = LocalSection(lr=0.02, batch_size=4), model.layout.head_size
+    start = np.stack([model.parameters.initial(seed) for seed in range(3)])
+    start[1, -count:] *= 1000
+    head = HeadRate(count, 0.02, steepness=2.0)
+    together = train_cohort(model, start, data, [4, 8, 2], local, WHEN, head=head)
+    for k, client in enumerate([4, 8, 2]):
+        alone = train_cohort(model, start[k], [data[k]], [client], local, WHEN, head=head)
+        np.testing.assert_allclose(together.vectors[k], alone.vectors[0], rtol=0, atol=1e-11)
+    pace = head.pace(model.head_weights(torch.from_numpy(start[1:2]))[0])
+    moved = np.abs(together.vectors - start)[:, :-count].max(1)
+    assert pace < 0.01
+    assert moved[1] < 10 * pace * min(moved[0], moved[2])
 
 
 def test_steps_replace_epochs(tiny: Backbone) -> None:

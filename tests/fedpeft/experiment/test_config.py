@@ -223,6 +223,7 @@ COMBINED = [
             "wire.up = 'signs': has no place for privacy.client_noise = 'clients'",
         ),
         ([*ZEROTH, "method.name=full"], "method 'full' changes whole weights"),
+        ([*ZEROTH, "head.steepness=2"], "is not slowed by head.steepness = 2; leave one out"),
     ],
 )
 def test_contradictions_of_zeroth_order_are_explained(overrides: list[str], words: str) -> None:
