@@ -106,8 +106,14 @@ def encode_moments(runtime: Runtime, client: int, moments: Moments) -> bytes:
     return code + encode_scatter(moments.scatter, head.moments, partial(_draw, runtime, client))
 
 
-def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
+def decode_moments(runtime: Runtime, client: int, data: bytes, examples: int) -> Moments:
     """Return the moments that a client sent; ``data`` is not trusted.
+
+    Args:
+        runtime: of the run.
+        client: number of the client.
+        data: what it sent.
+        examples: its number of examples, from the handshake.
 
     Raises:
         ValueError: wrong length, a number that is not finite, or counts that are impossible.
@@ -120,8 +126,8 @@ def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
     numbers = formats.decode(data[:facts], _format(head.sums), 2 + len(places[0]), "float64")
     rows, energy, gram = int(numbers[0]), float(numbers[1]), np.zeros((targets, targets))
     gram[places] = gram[places[::-1]] = numbers[2:]
-    if rows < 1 or energy < 0 or (np.diag(gram) < 0).any() or gram[0, 0] > rows:
-        raise ValueError("the moments have impossible counts")
+    if energy < 0 or not _possible(runtime, rows, gram, examples):
+        raise ValueError(f"the moments have impossible counts for {examples} examples")
     code = data[facts : facts + totals]
     sums = _decode(runtime, client, code, targets * width, head.sums).reshape(targets, width)
     # Errors of the sums act like more variance of the features around them.
@@ -132,6 +138,21 @@ def decode_moments(runtime: Runtime, client: int, data: bytes) -> Moments:
     code, draw = data[facts + totals :], partial(_draw, runtime, client)
     scatter, noise = decode_scatter(code, width, head.moments, energy, draw)
     return Moments(rows, gram, sums, total, scatter + variance * np.eye(width), noise)
+
+
+def _possible(runtime: Runtime, rows: int, gram: np.ndarray, examples: int) -> bool:
+    """Return whether a client with so many examples can have these counts, up to rounding."""
+    kind, error = runtime.info.kind, 1e-5 * examples
+    count = gram[0, 0] if kind == "score" else gram.trace()
+    if kind == "tags":  # a word weighs 1 / words; a text may have none
+        most = examples * runtime.experiment.task.max_length
+        whole = 0 < count <= examples + error and count - error <= rows <= most
+    else:
+        whole = max(abs(count - examples), abs(rows - examples)) <= error
+    if kind != "score":
+        return bool(whole and (np.diag(gram) >= 0).all())
+    # Of scores y: n * sum of y^2 >= (sum of y)^2 (Cauchy-Schwarz).
+    return bool(whole and gram[0, 1] ** 2 <= (1 + 1e-5) * count * gram[1, 1])
 
 
 def sizes(runtime: Runtime) -> tuple[int, int, int]:

@@ -143,7 +143,7 @@ def play_round(run: Run, state: ServerState) -> ServerState:
         **learned,
         **measured,
         "seconds": seconds,
-        "virtual": None if isinstance(run.clock, RealClock) else run.clock.now(),
+        "virtual": run.virtual,
         "bytes": ledger.round_bytes(),
         "epsilon": privacy["epsilon"],
         "privacy": privacy["privacy"],

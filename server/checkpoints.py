@@ -26,6 +26,8 @@ CHECKPOINT = "checkpoint.safetensors"
 PREVIOUS = "checkpoint.previous.safetensors"
 #: Name of the numbers of a head that started from sums.
 START = "start.head"
+#: Name of the virtual second at which a start was made.
+NOW = "start.now"
 #: Name of the noise of past rounds: whoever knows it can remove it from later task vectors.
 PAST = "privacy.past"
 
@@ -53,12 +55,20 @@ def check_finite(
 ) -> None:
     """Check a state before it becomes the checkpoint: no round could succeed from a NaN.
 
+    Args:
+        runtime: of the run.
+        number: of the round that made the state; 0 = the start.
+        vector: the task vector [P].
+        memory: arrays of the checkpoint.
+
     Raises:
         RunFailed: the task vector [P] as sent, or the strategy's memory, is not finite.
     """
     from fedpeft.transfer import decode_down, encode_down  # torch: readers of a folder need none
 
     advice = "federation.max_update_norm limits what a client can add"
+    if not number:
+        advice = "the features or labels of a client are very large; choose another wire.down"
     try:
         head = memory.get(START)
         code = encode_down(runtime, number, vector, head=head)

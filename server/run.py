@@ -35,6 +35,11 @@ class Run:
         """All settings."""
         return self.runtime.experiment
 
+    @property
+    def virtual(self) -> float | None:
+        """Virtual seconds since the start of a simulation with devices; None for other runs."""
+        return None if isinstance(self.clock, RealClock) else self.clock.now()
+
     def ask(
         self,
         kind: Kind,

@@ -10,6 +10,7 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import reduce
 
 import numpy as np
 from flwr.app import Message
@@ -18,7 +19,7 @@ from fedpeft.heads.moments import Moments
 from fedpeft.starting import decode_moments, started_vector
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
 from server.byte_ledger import ByteLedger
-from server.checkpoints import START
+from server.checkpoints import NOW, START, check_finite
 from server.evaluation import measure
 from server.exchange import check_replies
 from server.run import Run
@@ -32,7 +33,8 @@ def begin(run: Run, state: ServerState) -> ServerState:
     """Return the state that round 1 starts from; write it and its score to the run's folder.
 
     Raises:
-        RunFailed: fewer than ``federation.min_success`` clients sent valid moments.
+        RunFailed: fewer than ``federation.min_success`` clients sent valid moments, or the head
+            made of them is not finite.
     """
     sums = run.experiment.head.start == "sums"
     # Clients are not asked for the score of a head that is random.
@@ -40,6 +42,8 @@ def begin(run: Run, state: ServerState) -> ServerState:
     unmade = sums and START not in state.memory
     unscored = (sums or not asks) and not state.round and run.folder.started() is None
     ledger = ByteLedger()
+    if NOW in state.memory and not state.round:
+        run.clock.seek(float(state.memory[NOW]))
     if unmade or (unscored and asks):
         state.participants.refresh(ledger, 0)
     if unmade:
@@ -63,9 +67,13 @@ def _from_sums(run: Run, state: ServerState, ledger: ByteLedger) -> ServerState:
     sampled = participants.join(choose(run, state), ledger, 0)
     replies, failed = run.ask("start", 0, dict.fromkeys(sampled, b""), sampled, ledger)
 
-    def check(client: int, reply: Message) -> Moments:
-        sent = from_fields(TrainReply, reply.content.get(RECORD))
-        return decode_moments(run.runtime, client, sent.vector)
+    def decoded(client: int, code: bytes) -> Moments:
+        return decode_moments(run.runtime, client, code, sampled[client].examples)
+
+    def check(client: int, reply: Message) -> bytes:
+        code = from_fields(TrainReply, reply.content.get(RECORD)).vector
+        decoded(client, code)
+        return code
 
     parts = check_replies(replies, failed, check)
     for client, reason in sorted(failed.items()):
@@ -73,8 +81,15 @@ def _from_sums(run: Run, state: ServerState, ledger: ByteLedger) -> ServerState:
         name = f" ({sampled[client].name})" if sampled[client].name else ""
         run.folder.note(f"client {client}{name} sent no sums for the start: {reason}")
     require_enough(run, 0, parts, failed, len(sampled))
-    vector = started_vector(run.runtime, Moments.merged([*parts.values()]))
+    # One after the other: decoded, the moments of a thousand clients take gigabytes.
+    each = (decoded(client, code) for client, code in sorted(parts.items()))
+    total = reduce(lambda one, other: Moments.merged([one, other]), each)
+    vector = started_vector(run.runtime, total)
     head = vector[vector.size - run.runtime.parameters.shared.head_size :]
-    begun = replace(state, vector=vector, memory={**state.memory, START: head})
+    memory = {**state.memory, START: head}
+    check_finite(run.runtime, 0, vector, memory)
+    if run.virtual is not None:
+        memory[NOW] = np.array(run.virtual)
+    begun = replace(state, vector=vector, memory=memory)
     run.folder.save_start(ledger.lines(0), begun)
     return begun

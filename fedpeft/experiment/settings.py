@@ -9,7 +9,7 @@ from pydantic import AfterValidator, BeforeValidator, Field
 from fedpeft.experiment.sizes import size_in_bytes
 from fedpeft.methods.settings import MOST, Section, listed
 from fedpeft.wire.codecs import check_codec, check_down, check_up
-from fedpeft.wire.scatter import check_scatter
+from fedpeft.wire.scatter import check_scatter, check_sums
 
 Representation = Literal["mask", "cls", "mean", "unit", "last"]
 
@@ -20,7 +20,7 @@ Weights = Literal["float32", "bfloat16", "int8", "int4"]
 #: Names of codecs, see ``fedpeft.wire.codecs``.
 Up = Annotated[str, AfterValidator(check_up)]
 HeadCodec = Annotated[str, AfterValidator(lambda name: name and check_codec(name, "eden"))]
-Sums = Annotated[str, AfterValidator(lambda name: check_codec(name, "eden"))]
+Sums = Annotated[str, AfterValidator(check_sums)]
 Moments = Annotated[str, AfterValidator(check_scatter)]
 Down = Annotated[str, AfterValidator(check_down)]
 

@@ -13,7 +13,7 @@ exact moments have 0.981, 0.806 and 0.891.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 
 import numpy as np
 
@@ -26,12 +26,19 @@ _BITS = 4.0  # of the numbers of a direction
 _PRINCIPAL = re.compile(r"pca([1-9]\d{0,4})")
 
 
+def check_sums(name: str, others: Sequence[str] = ()) -> str:
+    """Return the name of a codec of sums over examples; see ``check_codec`` for errors."""
+    if name == "float16":  # a sum of a few thousand numbers passes 65,504
+        raise ValueError(f"bfloat16: sums over examples pass the largest {name}")
+    return check_codec(name, "eden", others=others)
+
+
 def check_scatter(name: str) -> str:
     """Return the name of a codec; raise ValueError with those expected if it is none."""
     if _PRINCIPAL.fullmatch(name):
         return name
     try:
-        return check_codec(name, "eden", others=[NONE])
+        return check_sums(name, others=[NONE])
     except ValueError as error:
         raise ValueError(f"{error}, or pcaK with K principal directions") from None
 

@@ -126,10 +126,12 @@ def test_each_client_gets_the_start_once_and_evaluates_what_the_server_has(
     assert sum(size > head for size in extra) == 3  # once for each client
 
 
+@pytest.mark.parametrize("devices", [[], ["devices.step_seconds=2"]], ids=["plain", "devices"])
 def test_the_start_is_not_asked_again_after_an_interruption(
-    quick: Quick, federate: Federate
+    quick: Quick, federate: Federate, devices: list[str]
 ) -> None:
-    experiment = quick(*SUMS, "wire.down=eden4", "federation.evaluation=clients")
+    at_clients = ["wire.down=eden4", "federation.evaluation=clients"]
+    experiment = quick(*SUMS, *at_clients, *devices)
     whole = federate(experiment, out="whole")
 
     def interrupt(reply: Message) -> Message:
@@ -146,20 +148,22 @@ def test_the_start_is_not_asked_again_after_an_interruption(
         assert len(asked) == 3, out
         results = [json.loads((f.path / "result.json").read_text()) for f in (whole, resumed)]
         assert results[0]["start"] == results[1]["start"], out
+        times = [[line["virtual"] for line in f.rounds()] for f in (whole, resumed)]
+        assert times[0] == times[1], out
 
 
-@pytest.mark.parametrize("bad", [0, 1, 2])
+@pytest.mark.parametrize("bad", range(5))
 def test_invalid_moments_are_refused_by_name_and_the_others_count(
     quick: Quick, federate: Federate, bad: int
 ) -> None:
-    """Too few bytes; a NaN; more examples of a class than there are rows."""
+    """Too few bytes; a NaN; more examples of a class than there are; more than the client has."""
 
     def spoil(reply: Message) -> Message:
         sent = bytes(reply.content["m"]["v"])
-        numbers = np.frombuffer(sent[:16], "<f4").copy()
-        numbers[[1, 1, 2][bad]] = [0, np.nan, numbers[0] + 1][bad]
-        changes = [sent[:-1], numbers.tobytes() + sent[16:], numbers.tobytes() + sent[16:]]
-        return changed(reply, v=changes[bad])
+        facts = np.frombuffer(sent[:16], "<f4").copy()  # rows, energy, examples of each class
+        places = [[], [1], [2], [3], [0, 3]][bad]
+        facts[places] += np.nan if places == [1] else 7
+        return changed(reply, v=facts.tobytes() + sent[16 : len(sent) - (bad == 0)])
 
     experiment = quick(*SUMS, *ONCE)
     folder = federate(experiment, spoil, client=1, rounds=[0])
@@ -216,6 +220,23 @@ def test_texts_that_are_all_the_same_give_the_shares_of_the_classes(
     assert started is not None and started["score"] == pytest.approx(2 / 3)
     entropy = -(np.log(2 / 3) * 2 + np.log(1 / 3)) / 3
     assert started["eval_loss"] == pytest.approx(entropy, abs=1e-3)
+
+
+def test_a_start_that_the_downlink_cannot_express_is_not_stored(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    file = tmp_path / "prices.csv"
+    file.write_text("text,label\n" + "".join(f"house {n},{100_000 + n}\n" for n in range(30)))
+    data = ["task.name=custom", "task.kind=score", f"task.train={file}", f"task.dev={file}"]
+    with pytest.raises(RunFailed, match=r"round 0: .* as float16; .* choose another wire\.down"):
+        federate(quick("head.start=sums", *data, *ONCE, "wire.down=float16"), out="run")
+    assert RunFolder(tmp_path / "run").checkpoint() is None
+
+
+@pytest.mark.parametrize("setting", ["head.sums", "head.moments"])
+def test_a_format_that_sums_over_examples_pass_is_refused(setting: str) -> None:
+    with pytest.raises(UserError, match=rf"{setting} = 'float16': .*sums over examples pass"):
+        Experiment.load("", [f"{setting}=float16"])
 
 
 def test_features_that_are_not_finite_are_refused(
