@@ -23,6 +23,7 @@ from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
 from fedpeft.tasks import described
 from fedpeft.transfer import size_up
+from fedpeft.vectorfile import EXPERIMENT, IDENTITY
 from fedpeft.wire.scatter import NONE, directions
 
 #: Codecs of class sums and of second moments, best first; see ``fedpeft.wire.scatter``.
@@ -74,6 +75,21 @@ def choices_of(decided: Experiment, experiment: Experiment | None = None) -> dic
     values = decided.choices()
     left = values if experiment is None else experiment.left_open()
     return {key: value for key, value in values.items() if key in left}
+
+
+def choices_kept(file: Path | None, folder: Path | None = None) -> dict[str, Any] | None:
+    """Return the choices that a run was begun with, or None.
+
+    Args:
+        file: experiment file. That of a run repeats the run, also one of an earlier version.
+        folder: of a run that may have begun.
+
+    Raises:
+        UserError: the run's experiment cannot be read.
+    """
+    own = file if file and file.name == EXPERIMENT and (file.parent / IDENTITY).exists() else None
+    stored = folder / EXPERIMENT if folder and (folder / EXPERIMENT).is_file() else own
+    return choices_of(Experiment.read(stored)) if stored else None
 
 
 def can_plan(experiment: Experiment) -> bool:

@@ -17,6 +17,7 @@ from fedpeft.errors import UserError
 EXPERIMENT = "experiment.toml"  # file names in a run's folder
 VECTOR = "vector.safetensors"
 RESULT = "result.json"
+IDENTITY = "identity.json"
 _KEY = "fedpeft"  # one key: the order of several is not fixed, but equal runs must give equal files
 
 

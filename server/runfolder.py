@@ -22,7 +22,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
 from fedpeft.files import append_lines, check_folder, read_object, write_atomic, write_json
 from fedpeft.hosting.locks import is_held, locked
-from fedpeft.vectorfile import EXPERIMENT, RESULT, VECTOR, vector_bytes
+from fedpeft.vectorfile import EXPERIMENT, IDENTITY, RESULT, VECTOR, vector_bytes
 from server.checkpoints import (
     Checkpoint,
     last_checkpoint,
@@ -36,7 +36,6 @@ START = "start.json"  # the score before the first round
 ROUNDS = "rounds.jsonl"
 BYTES = "bytes.jsonl"
 PROGRESS = "progress.json"
-IDENTITY = "identity.json"
 REFUSED = "refused.jsonl"  # reasons why nodes do not take part, or not in all rounds
 ROSTER = "roster.json"  # of a deployment: each client's node and its outcome
 LOCK = "run.lock"

@@ -13,7 +13,7 @@ import pandas as pd
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.overrides import apply_override, merged
-from fedpeft.planning import planned
+from fedpeft.planning import choices_kept, planned
 from fedpeft.vectorfile import VECTOR, read_vector
 from server.runfolder import RunFolder
 from simulations.plots import curves
@@ -110,7 +110,8 @@ def settings_of(
         UserError: an unknown key, a value outside its range, a contradiction, a missing file.
     """
     if isinstance(experiment, str | Path):
-        return planned(Experiment.read(Path(experiment), overrides))
+        file = Path(experiment)
+        return planned(Experiment.read(file, overrides), choices_kept(file))
     if isinstance(experiment, Experiment):
         # Without derived values: another method has another default learning rate.
         return planned(Experiment.load(experiment.to_toml(derived=False), overrides))

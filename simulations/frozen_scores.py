@@ -39,28 +39,25 @@ def measure(runs: Sequence[Path], most: int, say: Callable[[str], None]) -> None
     """
     found: dict[str, list[Line] | None] = {}
     for run in filter(_lacks_lines, runs):
-        pinned = RunFolder(run).pinned()
-        same = "".join(pinned.get(key, f"{run} ") for key in ("data", "backbone"))
-        if same not in found:
-            say(f"{run}: measuring the frozen backbone")
-            found[same] = _scores_or_none(run, most, say)
+        try:
+            experiment, pinned = Experiment.read(run / EXPERIMENT), RunFolder(run).pinned()
+            if experiment.task.kind == "text" or experiment.privacy.unit != "none":
+                continue
+            same = "".join(pinned.get(key, f"{run} ") for key in ("data", "backbone"))
+            if same not in found:
+                say(f"{run}: measuring the frozen backbone")
+                found[same] = None
+                found[same] = scores(experiment, most)
+        except UserError as error:
+            say(f"{run}: the frozen backbone is not measured: {error}")
+            continue
         if (lines := found[same]) is not None:
             write_json(run / FILE, {"lines": lines})
 
 
 def _lacks_lines(run: Path) -> bool:
-    if (run / FILE).exists() or not (run / PARTITION).exists():  # a deployment has no partition
-        return False
-    experiment = Experiment.read(run / EXPERIMENT)
-    return experiment.task.kind != "text" and experiment.privacy.unit == "none"
-
-
-def _scores_or_none(run: Path, most: int, say: Callable[[str], None]) -> list[Line] | None:
-    try:
-        return scores(Experiment.read(run / EXPERIMENT), most)
-    except UserError as error:
-        say(f"{run}: the frozen backbone is not measured: {error}")
-        return None
+    # A deployment has no partition.
+    return (run / PARTITION).exists() and not (run / FILE).exists()
 
 
 def scores(experiment: Experiment, most: int) -> list[Line]:

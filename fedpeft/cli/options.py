@@ -10,7 +10,6 @@ import typer
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.vectorfile import EXPERIMENT
 
 ExperimentFile = Annotated[
     Path | None, typer.Argument(help="Experiment file (TOML); if omitted, the default settings.")
@@ -62,11 +61,10 @@ def read_experiment(
         UserError: see ``Experiment.read`` and ``planned``.
     """
     from fedpeft.budget import chosen, message_bytes
-    from fedpeft.planning import can_plan, choices_of, planned
+    from fedpeft.planning import can_plan, choices_kept, planned
 
     experiment = Experiment.read(file, overrides or ())
-    stored = folder / EXPERIMENT if folder else None
-    kept = choices_of(Experiment.read(stored)) if stored and stored.is_file() else None
+    kept = choices_kept(file, folder)
     if kept is None and elsewhere and not can_plan(experiment):
         kept = experiment.left_open()
         if say and "head.start" in kept:

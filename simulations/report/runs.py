@@ -17,20 +17,17 @@ from simulations.report.page import PAGE
 from simulations.watch.source import more_of
 
 
-def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
-    """Write the report of runs, finished or not.
+def page_of(paths: Sequence[Path], out: Path | None = None) -> Path:
+    """Return the file of the report of runs.
 
     Args:
         paths: run folders.
         out: the file; None = report.html in the folder of a single run.
 
-    Returns:
-        The path of the page, and a line for each damaged file or line that it leaves out.
-
     Raises:
-        UserError: a folder holds no run, there are too many, or the file cannot be written.
+        UserError: a folder holds no run, there are too many, or the file has no name.
     """
-    require_runs(paths)
+    _require_runs(paths)
     if len(paths) > MOST:
         raise UserError(f"{len(paths)} runs: a report compares at most {MOST}")
     if out is None and len(paths) > 1:
@@ -38,6 +35,23 @@ def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[P
     target = out or paths[0] / PAGE
     if target.is_dir():
         raise UserError(f"--out {target}: is a folder; expected a file")
+    return target
+
+
+def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[Path, list[str]]:
+    """Write the report of runs, finished or not.
+
+    Args:
+        paths: run folders.
+        out: see ``page_of``.
+
+    Returns:
+        The path of the page, and a line for each damaged file or line that it leaves out.
+
+    Raises:
+        UserError: see ``page_of``; or the file cannot be written.
+    """
+    target = page_of(paths, out)
     views = [RunView(path, name, more_of) for path, name in zip(paths, _names(paths), strict=True)]
     data = run_data(views)
     text = page({**data, "view": "runs", "live": False, "cursor": ""})
@@ -54,7 +68,7 @@ def write_runs_report(paths: Sequence[Path], out: Path | None = None) -> tuple[P
     return target, left_out
 
 
-def require_runs(paths: Sequence[Path]) -> None:
+def _require_runs(paths: Sequence[Path]) -> None:
     """Raise UserError if a folder holds no run."""
     for path in paths:
         if not is_run(path):

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -22,7 +23,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import Runtime, runtime_of
 from server.runfolder import RunFolder
 from simulations.frozen import lines_of
-from simulations.frozen_scores import scores
+from simulations.frozen_scores import measure, scores
 
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
@@ -135,3 +136,26 @@ def test_what_cannot_be_measured_is_said(
     main(["report", str(folder.path)])
     assert "the frozen backbone is not measured: " in capsys.readouterr().err
     assert (folder.path / "report.html").exists()
+
+
+def test_a_report_that_cannot_be_written_measures_nothing(
+    quick: Quick, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = run(quick("federation.rounds=1", *LIMITS))
+    for arguments in ([str(folder.path)] * 2, [str(folder.path), "--out", str(tmp_path)]):
+        with pytest.raises(SystemExit):
+            main(["report", *arguments])
+        assert "measuring" not in capsys.readouterr().err
+    assert not lines_of(folder.path)
+
+
+def test_a_damaged_run_keeps_no_other_from_its_line(
+    quick: Quick, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder, _ = run(quick("federation.rounds=1", *LIMITS))
+    damaged = tmp_path / "damaged"
+    shutil.copytree(folder.path, damaged)
+    (damaged / "experiment.toml").write_text("seed = 'none'")
+    measure([damaged, folder.path], MANY, print)
+    assert f"{damaged}: the frozen backbone is not measured: " in capsys.readouterr().out
+    assert lines_of(folder.path) and not lines_of(damaged)

@@ -15,6 +15,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.training import evaluate
 from fedpeft.vectorfile import read_vector
+from simulations.api import settings_of
 
 ARCHIVE = Path(__file__).with_name("run-35e054f.tar.xz")
 
@@ -62,3 +63,14 @@ def test_it_has_a_report(old: Path, capsys: pytest.CaptureFixture[str]) -> None:
     main(["report", str(old)])
     assert "measuring the frozen backbone" in capsys.readouterr().err
     assert (old / "report.html").exists()
+
+
+def test_its_file_repeats_it(old: Path, tmp_path: Path) -> None:
+    stored = Experiment.read(old / "experiment.toml")
+    main(["simulate", str(old / "experiment.toml"), "--out", str(tmp_path / "again")])
+    assert Experiment.read(tmp_path / "again" / "experiment.toml").digest == stored.digest
+    assert settings_of(old / "experiment.toml").digest == stored.digest
+    # Anywhere else it is what a user wrote, who leaves the new settings open.
+    file = tmp_path / "own.toml"
+    file.write_text((old / "experiment.toml").read_text())
+    assert settings_of(file).head.start == "sums"

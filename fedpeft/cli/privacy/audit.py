@@ -107,7 +107,7 @@ def _unit(file: Path | None, overrides: Sequence[str]) -> str:
     """Return the unit that an experiment protects, "example" if both or none."""
     chosen = "privacy.unit=client" in [override.replace(" ", "") for override in overrides]
     if not chosen and file is not None:
-        chosen = read_experiment(file, overrides).privacy.unit == "client"
+        chosen = Experiment.read(file, overrides).privacy.unit == "client"
     return "client" if chosen else "example"
 
 

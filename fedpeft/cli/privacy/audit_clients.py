@@ -88,7 +88,8 @@ def _settings(file: Path | None, overrides: Sequence[str], rounds: int | None) -
             quick.append(_QUICK_EPSILON)
     # The audit must not spend the budget of a real ledger.
     planned = ["privacy.ledger=", *([f"federation.rounds={rounds}"] if rounds else [])]
-    experiment = read_experiment(file, [*quick, *overrides, *planned])
+    # Nothing is trained, so the backbone may be elsewhere.
+    experiment = read_experiment(file, [*quick, *overrides, *planned], elsewhere=True)
     privacy = experiment.privacy
     if not (privacy.central or privacy.distributed):
         raise UserError(

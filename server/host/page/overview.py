@@ -11,6 +11,7 @@ from typing import Any
 
 from fedpeft.errors import UserError, printable
 from fedpeft.hosting.processes import Supervisor
+from fedpeft.vectorfile import IDENTITY
 from fedpeft.version import __version__
 from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
@@ -19,7 +20,7 @@ from server.host.presence import Line, Presence, connected_nodes
 from server.host.runs import RUN_FILES, Run, read_run, run_folders, sent_by_client
 from server.host.status import describe_nodes
 from server.remote.connection import Connection
-from server.runfolder import BYTES, IDENTITY
+from server.runfolder import BYTES
 from server.runfolder import REFUSED as REFUSED_NODES
 from server.view.state import signature, state_of
 from server.wire_bytes import read_wire
