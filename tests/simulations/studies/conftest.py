@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import socket
 from collections.abc import Callable
 from functools import lru_cache
@@ -26,10 +27,25 @@ def study() -> Callable[..., StudyFile]:
 
 
 @pytest.fixture(scope="session")
-def plan(study: Callable[..., StudyFile]) -> Callable[[str], Plan]:
+def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with made-up tables in place of the public ones that studies name."""
+    folder = tmp_path_factory.mktemp("tables")
+    rows = ["text,label,category", *(f"text {n},{n % 77},{n % 77}" for n in range(154))]
+    for path in (ROOT / "simulations" / "studies").glob("*.toml"):
+        for name in re.findall(
+            r'task\.(?:train|dev) = "([^"]+\.csv)"', path.read_text(encoding="utf-8")
+        ):
+            (folder / name).parent.mkdir(exist_ok=True)
+            (folder / name).write_text("\n".join(rows))
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plan(study: Callable[..., StudyFile], tables: Path) -> Callable[[str], Plan]:
     """Return a planner of ready studies, which reads them without a network.
 
-    It keeps the latest plans: tests of one study, one after the other, share its plan.
+    Studies of public tables read made-up ones. It keeps the latest plans: tests of one study, one
+    after the other, share its plan.
     """
 
     def refuse(self: socket.socket, address: Any) -> None:
@@ -39,7 +55,8 @@ def plan(study: Callable[..., StudyFile]) -> Callable[[str], Plan]:
     def make(name: str) -> Plan:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket.socket, "connect", refuse)
-            return Plan(study(name))
+            overrides = (f"task.path={tables}",) if ".csv" in str(study(name)) else ()
+            return Plan(study(name), overrides)
 
     return make
 
