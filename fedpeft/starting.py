@@ -98,8 +98,9 @@ def encode_moments(runtime: Runtime, client: int, moments: Moments) -> bytes:
     """Return the bytes of a client's moments: facts, totals, then second moments if asked for."""
     head, places = runtime.experiment.head, _places(runtime)
     facts = np.array([moments.rows, moments.energy, *moments.gram[places]])
-    code = formats.encode(facts, _format(head.sums))
-    code += _encode(runtime, client, moments.totals.reshape(-1), head.sums)
+    code = formats.encode(facts, _format(runtime))
+    totals = _standard(runtime, moments.gram) @ moments.totals
+    code += _encode(runtime, client, totals.reshape(-1), head.sums)
     if head.moments == NONE:
         return code
     assert moments.scatter is not None
@@ -123,7 +124,7 @@ def decode_moments(runtime: Runtime, client: int, data: bytes, examples: int) ->
         raise ValueError(f"moments have {len(data)} bytes, expected {facts + totals + second}")
     places, width = _places(runtime), runtime.parameters.head.width
     targets = places[0][-1] + 1
-    numbers = formats.decode(data[:facts], _format(head.sums), 2 + len(places[0]), "float64")
+    numbers = formats.decode(data[:facts], _format(runtime), 2 + len(places[0]), "float64")
     rows, energy, gram = int(numbers[0]), float(numbers[1]), np.zeros((targets, targets))
     gram[places] = gram[places[::-1]] = numbers[2:]
     if energy < 0 or not _possible(runtime, rows, gram, examples):
@@ -133,6 +134,7 @@ def decode_moments(runtime: Runtime, client: int, data: bytes, examples: int) ->
     # Errors of the sums act like more variance of the features around them.
     variance = _error(head.sums) * float(np.square(sums).sum()) / width
     total = energy + variance * width
+    sums = np.linalg.solve(_standard(runtime, gram), sums)
     if head.moments == NONE:
         return Moments(rows, gram, sums, total)
     code, draw = data[facts + totals :], partial(_draw, runtime, client)
@@ -158,14 +160,18 @@ def _possible(runtime: Runtime, rows: int, gram: np.ndarray, examples: int) -> b
 def sizes(runtime: Runtime) -> tuple[int, int, int]:
     """Return the bytes of facts, totals and second moments of a client."""
     head, width, places = runtime.experiment.head, runtime.parameters.head.width, _places(runtime)
-    facts = (2 + len(places[0])) * formats.FORMATS[_format(head.sums)]
+    facts = (2 + len(places[0])) * formats.FORMATS[_format(runtime)]
     totals = encoded_size((places[0][-1] + 1) * width, head.sums)
     return facts, totals, scatter_size(width, head.moments)
 
 
-def _format(sums: str) -> str:
-    """Return the format of counts and other single numbers beside sums of a codec."""
-    return "float64" if sums == "float64" else "float32"
+def _format(runtime: Runtime) -> str:
+    """Return the format of counts and other single numbers.
+
+    The variance of scores is a difference of sums, which needs their digits.
+    """
+    exact = runtime.info.kind == "score" or runtime.experiment.head.sums == "float64"
+    return "float64" if exact else "float32"
 
 
 def _places(runtime: Runtime) -> tuple[np.ndarray, ...]:
@@ -173,6 +179,19 @@ def _places(runtime: Runtime) -> tuple[np.ndarray, ...]:
     if runtime.info.kind == "score":
         return np.triu_indices(2)
     return np.diag_indices(runtime.info.classes)
+
+
+def _standard(runtime: Runtime, gram: np.ndarray) -> np.ndarray:
+    """Return the map of totals to those that are sent, [q, q]: of scores, standardized.
+
+    Otherwise the errors of a code would grow with the scores' distance from zero, or hide small
+    scores behind the features.
+    """
+    if runtime.info.kind != "score":
+        return np.eye(len(gram))
+    mean = gram[0, 1] / gram[0, 0]
+    deviation = np.sqrt(max(gram[1, 1] / gram[0, 0] - mean**2, 0.0)) or 1.0
+    return np.array([[1.0, 0.0], [-mean / deviation, 1 / deviation]])
 
 
 def _encode(runtime: Runtime, client: int, numbers: np.ndarray, codec: str) -> bytes:

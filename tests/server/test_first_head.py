@@ -233,6 +233,23 @@ def test_a_start_that_the_downlink_cannot_express_is_not_stored(
     assert RunFolder(tmp_path / "run").checkpoint() is None
 
 
+@pytest.mark.parametrize("sums", ["float32", "eden8"])
+@pytest.mark.parametrize(("scale", "offset"), [(1, 100_000), (0.001, 0), (100, 2000)])
+def test_the_start_is_that_of_standardized_scores(
+    quick: Quick, federate: Federate, tmp_path: Path, sums: str, scale: float, offset: int
+) -> None:
+    heads = []
+    for name, factor, level in (("plain", 1, 0), ("moved", scale, offset)):
+        file = tmp_path / f"{name}.csv"
+        rows = "".join(f"a text of number {n},{level + factor * (n % 7)}\n" for n in range(60))
+        file.write_text("text,label\n" + rows)
+        data = ["task.name=custom", "task.kind=score", f"task.train={file}", f"task.dev={file}"]
+        codecs = [f"head.sums={sums}", "head.moments=float32"]
+        folder = federate(quick("head.start=sums", *data, *codecs, *ONCE), out=name)
+        heads.append(head_of(folder)[:-1] / factor)  # without the bias
+    np.testing.assert_allclose(heads[1], heads[0], rtol=0, atol=0.01 * np.abs(heads[0]).max())
+
+
 @pytest.mark.parametrize("setting", ["head.sums", "head.moments"])
 def test_a_format_that_sums_over_examples_pass_is_refused(setting: str) -> None:
     with pytest.raises(UserError, match=rf"{setting} = 'float16': .*sums over examples pass"):
