@@ -23,6 +23,7 @@ from simulations.report.summary import (
     SENT,
     finals,
     frozen_means,
+    frozen_scores,
     labelled,
     over_seeds,
     round_budgets,
@@ -35,6 +36,7 @@ if TYPE_CHECKING:
     import pandas as pd
 
 PAGE, FIGURES = "report.html", "figures"
+FROZEN = "frozen.csv"  # scores of the frozen backbone, by cell
 _HERE = Path(__file__).parent
 
 
@@ -90,13 +92,15 @@ def write_report(path: Path) -> tuple[Path, Content]:
         raise UserError(f"'{path}': none of its runs was evaluated, so there is no score to report")
     page = folder.path / PAGE
     write_atomic(page, _rendered(folder, content, frame))
+    if any(content.frozen.values()):
+        write_atomic(folder.path / FROZEN, frozen_scores(content.frozen).to_csv(index=False))
     return page, content
 
 
 def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str:
     last = finals(frame)
     targets = targets_of(_with_tasks(last), content.study.report.targets)
-    frozen = frozen_means(frame, content.frozen)
+    frozen = frozen_means(frame, frozen_scores(content.frozen))
     budgets = list(content.study.report.budgets) or round_budgets(frame)
     return (
         environment(_HERE)

@@ -100,22 +100,27 @@ def over_seeds(frame: pd.DataFrame, by: Sequence[str] = GROUP) -> pd.DataFrame:
     )
 
 
-def frozen_means(frame: pd.DataFrame, lines: Mapping[str, Sequence[Line]]) -> pd.DataFrame:
+def frozen_scores(lines: Mapping[str, Sequence[Line]]) -> pd.DataFrame:
+    """Return the lines of cells as a table: ``cell``, ``name`` of the line, and ``score``."""
+    import pandas as pd
+
+    each = [{"cell": cell, **line} for cell, found in lines.items() for line in found]
+    return pd.DataFrame(each, columns=["cell", "name", "score"])
+
+
+def frozen_means(frame: pd.DataFrame, scores: pd.DataFrame) -> pd.DataFrame:
     """Return what frozen backbones score with all data in one place.
 
     Args:
         frame: see ``labelled``.
-        lines: cell -> its lines.
+        scores: see ``frozen_scores``.
 
     Returns:
         One row per panel, backbone and ``name`` of a line: ``score``, the mean over cells, whose
         seeds may choose other examples.
     """
-    import pandas as pd
-
     cells = frame.drop_duplicates("cell")[["cell", PANEL, "backbone", "metric"]]
-    each = [{"cell": cell, **line} for cell, found in lines.items() for line in found]
-    rows = cells.merge(pd.DataFrame(each, columns=["cell", "name", "score"]), on="cell")
+    rows = cells.merge(scores, on="cell")
     by = [PANEL, "backbone", "name", "metric"]
     return rows.groupby(by, sort=False)["score"].mean().reset_index()
 

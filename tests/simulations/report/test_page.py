@@ -80,6 +80,21 @@ def test_the_results_table_holds_the_numbers_of_the_runs(reported: Path, page: s
     assert row["messages up + down, all clients and rounds"] == f"{total / 1000:.1f} KB"
 
 
+def test_the_frozen_backbone_of_each_cell_is_kept_in_a_table(study: Path) -> None:
+    """So that it outlives the runs; the page has its mean over the cells of a task."""
+    main(["report", str(study)])
+    table = pd.read_csv(study / "frozen.csv").merge(
+        pd.read_csv(study / "table.csv").query("last"), on="cell"
+    )
+    assert len(table) == 8 and set(table["name"]) == {"logistic regression", "ridge regression"}
+    assert table.groupby(["axis.task", "seed"])["score_x"].nunique().eq(1).all()
+    means = table.groupby("axis.task")["score_x"].mean()
+    shown = rows(sections((study / "report.html").read_text())["frozen"])
+    assert {row[0]: row[3] for row in shown[1:]} == {
+        task: f"{mean:.4f}" for task, mean in means.items()
+    }
+
+
 def test_published_scores_appear_only_in_their_table(page: str) -> None:
     row = dict(zip(*rows(sections(page)["published"]), strict=True))
     assert row["published"] == "99.125" and row["source"] == "a paper, Table 1"
