@@ -139,7 +139,7 @@ class HeadRate:
         # A shift of all logits alike changes no probability; a score is one output.
         rows = weight - weight.mean(0) if len(weight) > 1 else weight
         length = float(np.linalg.norm(rows.astype(np.float64), axis=1).mean())
-        return min(1.0, (self.steepness / length) ** 2) if length else 1.0
+        return min(1.0, self.steepness / length) ** 2 if length else 1.0
 
 
 class Steps:
@@ -152,7 +152,7 @@ class Steps:
         vectors: task vectors [K, P], which the steps update in place.
         clips: whether to apply ``local.max_grad_norm``.
         fixed: True for numbers that the steps leave as they are, bool [K, P].
-        head: learning rate of the head; None = as the other numbers.
+        head: how fast the head moves; None = as the other numbers.
         paces: factors of ``local.lr`` of the numbers beside the head, K; see ``HeadRate.pace``.
     """
 
@@ -207,7 +207,7 @@ def _parts(
     """Return the parts of task vectors [K, P] with each row's factor of ``learning_rate``."""
     rows, size = vectors.shape
     paces = paces or [1.0] * rows
-    # Not by the paces: a row would depend on the others of its cohort, because parts are clipped.
+    # Paces do not decide here: parts are clipped, so a row would depend on its cohort.
     alike = head is None or (head.lr == local.lr and head.steepness is None)
     if head is None or alike or not head.numbers:
         return [(slice(None), [1.0] * rows)]

@@ -58,7 +58,7 @@ def planned(experiment: Experiment, kept: Mapping[str, Any] | None = None) -> Ex
     left = experiment.left_open()
     if kept is not None:
         values = {key: value for key, value in kept.items() if key in left}
-        return within_budget(experiment.with_choices(values))
+        return within_budget(experiment.with_choices(values, kept=True))
     decided = within_budget(experiment.with_choices(_reading(experiment)))
     if "head.start" in left and _may_start_from_sums(decided):
         decided = decided.with_choices({"head.start": "sums"})
@@ -147,11 +147,12 @@ def _gentle(experiment: Experiment) -> dict[str, Any]:
 
 def _codecs(experiment: Experiment) -> dict[str, Any]:
     """Return the best codecs that cost at most ``ROUNDS`` rounds; the smallest if none does."""
-    most, width = ROUNDS * size_up(Runtime(experiment)), Runtime(experiment).parameters.head.width
+    first = Runtime(experiment)
+    most, width, info = ROUNDS * size_up(first), first.parameters.head.width, first.info
     for sums, moments in CODECS:
         if directions(moments, width) > width // 2:
             continue  # no fewer bytes than the moments themselves in as many bits
         chosen = {"head.sums": sums, "head.moments": moments}
-        if sum(sizes(Runtime(experiment.with_choices(chosen)))) <= most:
+        if sum(sizes(Runtime(experiment.with_choices(chosen), known=info))) <= most:
             break
     return chosen

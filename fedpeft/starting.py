@@ -8,11 +8,13 @@ same for every partition of the examples, up to rounding and the codecs of the m
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
-from functools import partial, reduce
+from functools import cache, partial, reduce
 
 import numpy as np
 import torch
+from threadpoolctl import ThreadpoolController
 
 from fedpeft.batches.batch import Batch, batches, evaluation_batch
 from fedpeft.batches.encoded import IGNORED, Encoded
@@ -27,6 +29,19 @@ from fedpeft.tasks.base import Kind
 from fedpeft.wire import eden, formats
 from fedpeft.wire.codecs import bits_of, encoded_size
 from fedpeft.wire.scatter import NONE, decode_scatter, encode_scatter, scatter_size
+
+#: Largest number of an example that moments may hold: larger ones would make a head infinite.
+MOST = 1e9
+
+
+@cache
+def _libraries() -> ThreadpoolController:
+    return ThreadpoolController()
+
+
+def one_thread() -> AbstractContextManager[object]:
+    """Return a context in which numpy's linear algebra has one thread, so that bits are equal."""
+    return _libraries().limit(limits=1, user_api="blas")
 
 
 @dataclass(frozen=True)
@@ -56,14 +71,21 @@ class Read:
             targets = np.stack([np.ones(len(self.labels)), self.labels], axis=1)
         else:
             targets = np.eye(classes)[self.labels]
-        return Moments.of(self.features, targets, weights)
+        with one_thread():
+            return Moments.of(self.features, targets, weights)
 
 
 def moments_of(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Moments:
     """Return the moments of what the head reads of all examples, under a task vector [P]."""
     kind, classes = model.head.kind, model.head.classes
     parts = (read.moments(kind, classes) for read in read_by(model, vector, examples))
-    return reduce(lambda one, other: Moments.merged([one, other]), parts)
+    return reduce(merged, parts)
+
+
+def merged(one: Moments, other: Moments) -> Moments:
+    """Return the moments of the examples of both."""
+    with one_thread():
+        return Moments.merged([one, other])
 
 
 def read_by(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Iterator[Read]:
@@ -90,8 +112,9 @@ def _rows(model: TaskModel, read: torch.Tensor, batch: Batch) -> Read:
 def started_vector(runtime: Runtime, moments: Moments) -> np.ndarray:
     """Return the shared part [S] of the task vector that starts from the moments of all clients."""
     parameters, head = runtime.parameters, runtime.parameters.head
-    fit = closed_form(head.kind, moments, head.free)
-    return parameters.with_head(runtime.experiment.seed, head.nearest(fit))
+    with one_thread():
+        nearest = head.nearest(closed_form(head.kind, moments, head.free))
+    return parameters.with_head(runtime.experiment.seed, nearest)
 
 
 def encode_moments(runtime: Runtime, client: int, moments: Moments) -> bytes:
@@ -99,12 +122,15 @@ def encode_moments(runtime: Runtime, client: int, moments: Moments) -> bytes:
     head, places = runtime.experiment.head, _places(runtime)
     facts = np.array([moments.rows, moments.energy, *moments.gram[places]])
     code = formats.encode(facts, _format(runtime))
-    totals = _standard(runtime, moments.gram) @ moments.totals
+    totals = moments.totals
+    if runtime.info.kind == "score":
+        totals = standardized(moments.gram, totals)
     code += _encode(runtime, client, totals.reshape(-1), head.sums)
     if head.moments == NONE:
         return code
     assert moments.scatter is not None
-    return code + encode_scatter(moments.scatter, head.moments, partial(_draw, runtime, client))
+    with one_thread():
+        return code + encode_scatter(moments.scatter, head.moments, partial(_draw, runtime, client))
 
 
 def decode_moments(runtime: Runtime, client: int, data: bytes, examples: int) -> Moments:
@@ -129,16 +155,22 @@ def decode_moments(runtime: Runtime, client: int, data: bytes, examples: int) ->
     gram[places] = gram[places[::-1]] = numbers[2:]
     if energy < 0 or not _possible(runtime, rows, gram, examples):
         raise ValueError(f"the moments have impossible counts for {examples} examples")
+    if max(energy, gram.max()) > MOST**2 * examples:
+        raise ValueError(f"the moments have numbers of examples above {MOST:g}")
     code = data[facts : facts + totals]
     sums = _decode(runtime, client, code, targets * width, head.sums).reshape(targets, width)
+    if np.abs(sums).max() > MOST * examples:
+        raise ValueError(f"the moments have numbers of examples above {MOST:g}")
     # Errors of the sums act like more variance of the features around them.
     variance = _error(head.sums) * float(np.square(sums).sum()) / width
     total = energy + variance * width
-    sums = np.linalg.solve(_standard(runtime, gram), sums)
+    if runtime.info.kind == "score":
+        sums = as_scores(gram, sums)
     if head.moments == NONE:
         return Moments(rows, gram, sums, total)
     code, draw = data[facts + totals :], partial(_draw, runtime, client)
-    scatter, noise = decode_scatter(code, width, head.moments, energy, draw)
+    with one_thread():
+        scatter, noise = decode_scatter(code, width, head.moments, energy, draw)
     return Moments(rows, gram, sums, total, scatter + variance * np.eye(width), noise)
 
 
@@ -181,17 +213,27 @@ def _places(runtime: Runtime) -> tuple[np.ndarray, ...]:
     return np.diag_indices(runtime.info.classes)
 
 
-def _standard(runtime: Runtime, gram: np.ndarray) -> np.ndarray:
-    """Return the map of totals to those that are sent, [q, q]: of scores, standardized.
+def standardized(gram: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Return the totals [2, width] of scores y with (y - mean) / deviation in the place of y.
 
-    Otherwise the errors of a code would grow with the scores' distance from zero, or hide small
-    scores behind the features.
+    The error of a code then neither grows with the distance of scores from zero, nor hides small
+    scores behind the features. Where all scores are equal, the second row is 0.
     """
-    if runtime.info.kind != "score":
-        return np.eye(len(gram))
+    mean, deviation = _spread(gram)
+    rest = totals[1] - mean * totals[0]
+    return np.stack([totals[0], rest / deviation if deviation else np.zeros_like(rest)])
+
+
+def as_scores(gram: np.ndarray, totals: np.ndarray) -> np.ndarray:
+    """Return the totals [2, width] of scores, from those of ``standardized``."""
+    mean, deviation = _spread(gram)
+    return np.stack([totals[0], mean * totals[0] + deviation * totals[1]])
+
+
+def _spread(gram: np.ndarray) -> tuple[float, float]:
+    """Return mean and standard deviation of a client's scores."""
     mean = gram[0, 1] / gram[0, 0]
-    deviation = np.sqrt(max(gram[1, 1] / gram[0, 0] - mean**2, 0.0)) or 1.0
-    return np.array([[1.0, 0.0], [-mean / deviation, 1 / deviation]])
+    return float(mean), float(np.sqrt(max(gram[1, 1] / gram[0, 0] - mean**2, 0.0)))
 
 
 def _encode(runtime: Runtime, client: int, numbers: np.ndarray, codec: str) -> bytes:

@@ -108,7 +108,7 @@ def replay(
         when: seed and round.
         start: task vector [P] that it started from.
         slopes: of its steps [steps, local.perturbations], in the dtype of ``start``.
-        head: learning rate of the head; None = as the other numbers.
+        head: how fast the head moves; None = as the other numbers.
     """
     vectors = torch.tensor(start)[None]
     taken = Steps(local, vectors, head=head)

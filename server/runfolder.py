@@ -217,11 +217,18 @@ class RunFolder:
         write_atomic(self.path / VECTOR, vector_bytes(vector, about))
         write_json(self.path / RESULT, result)
 
-    def note(self, line: str) -> None:
-        """Record once why a node does not take part, or not in all rounds."""
+    def note(self, line: str, number: int | None = None) -> None:
+        """Record once why a node does not take part, or not in all rounds.
+
+        Args:
+            line: the reason.
+            number: of the round, 0 = the start; None = the next one.
+        """
         if line not in self.noted():
-            done = self.rounds()
-            entry = {"round": done[-1]["round"] + 1 if done else 1, "message": line}
+            if number is None:
+                done = self.rounds()
+                number = done[-1]["round"] + 1 if done else 1
+            entry = {"round": number, "message": line}
             append_lines(self.path / REFUSED, [json.dumps(entry)])
 
     def noted(self) -> list[str]:

@@ -10,13 +10,12 @@ from __future__ import annotations
 import logging
 from collections.abc import Mapping
 from dataclasses import replace
-from functools import reduce
 
 import numpy as np
 from flwr.app import Message
 
 from fedpeft.heads.moments import Moments
-from fedpeft.starting import decode_moments, started_vector
+from fedpeft.starting import decode_moments, merged, started_vector
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
 from server.byte_ledger import ByteLedger
 from server.checkpoints import NOW, START, check_finite
@@ -67,24 +66,20 @@ def _from_sums(run: Run, state: ServerState, ledger: ByteLedger) -> ServerState:
     sampled = participants.join(choose(run, state), ledger, 0)
     replies, failed = run.ask("start", 0, dict.fromkeys(sampled, b""), sampled, ledger)
 
-    def decoded(client: int, code: bytes) -> Moments:
-        return decode_moments(run.runtime, client, code, sampled[client].examples)
+    total: list[Moments] = []  # one by one: moments of a thousand clients take gigabytes
 
-    def check(client: int, reply: Message) -> bytes:
+    def add(client: int, reply: Message) -> None:
         code = from_fields(TrainReply, reply.content.get(RECORD)).vector
-        decoded(client, code)
-        return code
+        part = decode_moments(run.runtime, client, code, sampled[client].examples)
+        total[:] = [merged(total[0], part) if total else part]
 
-    parts = check_replies(replies, failed, check)
+    parts = check_replies(replies, failed, add)
     for client, reason in sorted(failed.items()):
         log.warning("start: client %d failed: %s", client, reason)
         name = f" ({sampled[client].name})" if sampled[client].name else ""
-        run.folder.note(f"client {client}{name} sent no sums for the start: {reason}")
+        run.folder.note(f"client {client}{name} sent no sums for the start: {reason}", 0)
     require_enough(run, 0, parts, failed, len(sampled))
-    # One after the other: decoded, the moments of a thousand clients take gigabytes.
-    each = (decoded(client, code) for client, code in sorted(parts.items()))
-    total = reduce(lambda one, other: Moments.merged([one, other]), each)
-    vector = started_vector(run.runtime, total)
+    vector = started_vector(run.runtime, total[0])
     head = vector[vector.size - run.runtime.parameters.shared.head_size :]
     memory = {**state.memory, START: head}
     check_finite(run.runtime, 0, vector, memory)

@@ -141,7 +141,7 @@ class Experiment(Section):
             *in_robust(self.federation, *compared),
             *in_task(self.task),
             *in_text(self.task, self.head, self.adversary),
-            *in_head(self.head),
+            *in_head(self.head, self.method),
             *in_start(self.head, self.federation, self.privacy, self.adversary),
             *in_engine(self.engine, self.method),
             *in_privacy(self.privacy, self.federation, self.clients_per_round),
@@ -214,16 +214,24 @@ class Experiment(Section):
             if key in type(owner).model_fields:
                 yield path, owner, key
 
-    def with_choices(self, values: Mapping[str, Any]) -> Experiment:
-        """Return the experiment with these values, by full key; they count as not set."""
+    def with_choices(self, values: Mapping[str, Any], kept: bool = False) -> Experiment:
+        """Return the experiment with these values, by full key.
+
+        Args:
+            values: the values.
+            kept: whether they stay where the experiment is printed or changed, as those that a user
+                has set.
+        """
         fields: dict[str, Any] = dict(self)
+        given = set(self.model_fields_set)
         for path, value in values.items():
             *section, key = path.split(".")
             if section:
-                fields[section[0]] = _filled(fields[section[0]], {key: value})
+                fields[section[0]] = _filled(fields[section[0]], {key: value}, kept)
             else:
                 fields[key] = value
-        return type(self).model_construct(self.model_fields_set, **fields)
+            given |= {(section or [key])[0]} if kept else set()
+        return type(self).model_construct(given, **fields)
 
     @property
     def clients_per_round(self) -> int:
@@ -319,9 +327,10 @@ class Experiment(Section):
         return toml_writer.write(self, comments, follow)
 
 
-def _filled(section: BaseModel, values: Mapping[str, Any]) -> Any:
-    """Return a copy of a section with these values, which count as not set by the user."""
-    return type(section).model_construct(section.model_fields_set, **{**dict(section), **values})
+def _filled(section: BaseModel, values: Mapping[str, Any], kept: bool = False) -> Any:
+    """Return a copy of a section with these values, set by the user if they are ``kept``."""
+    given = section.model_fields_set | (values.keys() if kept else set())
+    return type(section).model_construct(given, **{**dict(section), **values})
 
 
 @lru_cache(maxsize=16)

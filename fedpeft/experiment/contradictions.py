@@ -47,10 +47,12 @@ def in_task(task: TaskSection) -> Iterator[str]:
         yield f"task.labels = '{','.join(task.labels)}': expected two or more different names"
 
 
-def in_head(head: HeadSection) -> Iterator[str]:
-    """Yield one line per contradiction."""
+def in_head(head: HeadSection, method: MethodSettings) -> Iterator[str]:
+    """Yield one line per contradiction, also with the method."""
+    if head.steepness is not None and method.name == "linear":
+        yield f"head.steepness = {head.steepness:g}: 'linear' trains only the head; leave it out"
     if head.kind == "likelihood":
-        for key in ("d", "rank", "labels"):
+        for key in ("d", "rank", "labels", "steepness"):
             if (value := getattr(head, key)) != type(head).model_fields[key].default:
                 yield f"head.{key} = {value}: head.kind = 'likelihood' trains no head; leave it out"
     elif head.words:

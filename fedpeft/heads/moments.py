@@ -51,7 +51,7 @@ class Moments:
         features, targets = features.astype(np.float64), targets.astype(np.float64)
         weighted = targets.T * weights
         gram, totals = weighted @ targets, weighted @ features
-        # Of residuals: a difference of two large sums would lose digits.
+        # From residuals, because a difference of two large sums would lose digits.
         rest = features - targets @ fitted(gram, totals)
         scatter = (rest.T * weights) @ rest
         return cls(len(features), gram, totals, float(np.trace(scatter)), scatter)

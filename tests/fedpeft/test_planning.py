@@ -168,3 +168,12 @@ def test_a_setting_of_the_user_with_the_default_value_is_no_choice(setting: str)
         again = Experiment.load(experiment.to_toml(comments=True, derived=False))
         assert again.left_open().keys() == whole.left_open().keys()
         assert planned(again) == planned(whole) == settings_of(experiment)
+
+
+def test_choices_that_were_kept_stay_when_the_experiment_is_changed() -> None:
+    """As those of an old run that is repeated with another seed."""
+    old = Experiment.load("", [])
+    kept = planned(Experiment.load("", []), choices_of(old))
+    again = settings_of(kept, ["seed=1"])
+    assert (again.head.start, again.local.lr, again.seed) == ("random", old.local.lr, 1)
+    assert again.representation == old.representation

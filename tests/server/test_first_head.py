@@ -13,6 +13,7 @@ import torch
 from flwr.app import Message
 from messaging import changed
 from safetensors.numpy import load_file
+from threadpoolctl import threadpool_info, threadpool_limits
 from torch.nn import LayerNorm, Parameter
 
 from fedpeft.backbones.known import KNOWN_SHAPES
@@ -22,7 +23,7 @@ from fedpeft.fitting import check_fitting
 from fedpeft.heads.closed import closed_form
 from fedpeft.methods import build_method
 from fedpeft.runtime import runtime_of
-from fedpeft.starting import moments_of
+from fedpeft.starting import decode_moments, encode_moments, moments_of, started_vector
 from fedpeft.tasks import described
 from fedpeft.training import evaluate
 from server.checkpoints import START
@@ -157,6 +158,7 @@ def test_invalid_moments_are_refused_by_name_and_the_others_count(
     quick: Quick, federate: Federate, bad: int
 ) -> None:
     """Too few bytes; a NaN; more examples of a class than there are; more than the client has."""
+    reasons = ["bytes, expected", "NaN or infinite", *["impossible counts for 40 examples"] * 3]
 
     def spoil(reply: Message) -> Message:
         sent = bytes(reply.content["m"]["v"])
@@ -169,9 +171,74 @@ def test_invalid_moments_are_refused_by_name_and_the_others_count(
     folder = federate(experiment, spoil, client=1, rounds=[0])
     others = federate(quick(*SUMS, *ONCE), out="whole")
     assert not np.array_equal(head_of(folder), head_of(others))
+    (note,) = folder.noted()
+    assert note.startswith("client 1 sent no sums for the start: refused: ")
+    assert reasons[bad] in note
     with pytest.raises(RunFailed, match="round 0: 2 of 3 clients succeeded"):
         strict = quick(*SUMS, *ONCE, "federation.min_success=3")
         federate(strict, spoil, client=1, rounds=[0], out="strict")
+
+
+@pytest.mark.parametrize(
+    ("kind", "changes"),
+    [
+        ("score", {0: 7}),  # rows
+        ("score", {2: 7}),  # examples
+        ("score", {3: 1e6}),  # sum of scores, above what the sum of squares allows
+        ("score", {4: 1e30}),  # sum of squares
+        ("score", {3: 1e60, 4: 1e120}),
+        ("score", {1: 1e30}),  # energy
+        ("tags", {0: 1e6}),  # words
+        ("tags", {2: 7}),  # weight of the words with the first tag
+        ("tags", {1: 1e30}),
+    ],
+)
+def test_impossible_facts_of_scores_and_tags_are_refused(
+    quick: Quick, kind: str, changes: dict[int, float]
+) -> None:
+    runtime = runtime_of(quick(*SUMS, *TASKS[kind], "head.sums=float64"))
+    initial, count = runtime.parameters.initial_shared(0), len(runtime.train)
+    code = encode_moments(runtime, 0, moments_of(runtime.model, initial, runtime.train))
+    assert decode_moments(runtime, 0, code, count).rows >= count
+    facts = np.frombuffer(code[:40], "<f8").copy()
+    for place, change in changes.items():
+        facts[place] += change
+    with pytest.raises(ValueError, match=r"impossible counts|numbers of examples above"):
+        decode_moments(runtime, 0, facts.tobytes() + code[40:], count)
+    with pytest.raises(ValueError, match="impossible counts"):
+        decode_moments(runtime, 0, code, count - 1)
+
+
+def test_clients_of_one_score_each_give_the_start_of_all(
+    quick: Quick, federate: Federate, tmp_path: Path
+) -> None:
+    """Small scores are not hidden by the features, though each client's have no deviation."""
+    heads = []
+    for factor in (1, 1e-4):
+        file = tmp_path / f"scores{factor}.csv"
+        rows = "".join(f"a text of number {n},{factor * (n // 20)}\n" for n in range(60))
+        file.write_text("text,label\n" + rows)
+        data = ["task.name=custom", "task.kind=score", f"task.train={file}", f"task.dev={file}"]
+        uneven = ["partition.kind=bins", "partition.strictness=1", "head.sums=eden4"]
+        folder = federate(quick("head.start=sums", *data, *uneven, *ONCE), out=f"run{factor}")
+        heads.append(head_of(folder)[:-1] / factor)
+    np.testing.assert_allclose(heads[1], heads[0], rtol=0, atol=0.01 * np.abs(heads[0]).max())
+
+
+@pytest.mark.parametrize("kind", TASKS)
+def test_the_bits_of_a_start_do_not_depend_on_threads_of_numpy(quick: Quick, kind: str) -> None:
+    runtime = runtime_of(quick(*SUMS, *TASKS[kind], "head.moments=pca8"))
+    initial, count = runtime.parameters.initial_shared(0), len(runtime.train)
+    found = set()
+    for threads in (1, 2):
+        with threadpool_limits(threads, user_api="blas"):
+            counts = {info["num_threads"] for info in threadpool_info() if "blas" in str(info)}
+            assert threads in counts
+            moments = moments_of(runtime.model, initial, runtime.train)
+            code = encode_moments(runtime, 0, moments)
+            vector = started_vector(runtime, decode_moments(runtime, 0, code, count))
+        found.add((code, vector.tobytes()))
+    assert len(found) == 1
 
 
 def test_the_score_of_a_random_start_is_that_of_the_initial_vector(

@@ -115,6 +115,11 @@ def test_a_rank_and_a_projection_exclude_each_other() -> None:
         Experiment.load("", ["head.rank=4", "head.d=10"])
 
 
+def test_a_method_that_trains_only_the_head_has_nothing_to_slow() -> None:
+    with pytest.raises(UserError, match=r"head.steepness = 2: 'linear' trains only the head"):
+        Experiment.load("", ["method.name=linear", "head.steepness=2"])
+
+
 def test_the_experiments_head_reaches_the_model() -> None:
     quick = ["backbone=tiny", "method.d=8", "task.train_limit=8"]
     layout = Runtime(Experiment.load("", [*quick, "head.d=10"])).model.layout

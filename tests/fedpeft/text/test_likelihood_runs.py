@@ -136,6 +136,7 @@ MISTAKES: list[tuple[dict[str, object], str]] = [
     ({"task.name": "custom", "task.kind": "score"}, "is for classes, not task.kind = 'score'"),
     ({"task.beams": 2}, "task.beams = 2: is for task.kind = 'text', not 'classes'"),
     ({"head.d": 3}, "head.d = 3: head.kind = 'likelihood' trains no head; leave it out"),
+    ({"head.steepness": 2}, "head.steepness = 2.0: head.kind = 'likelihood' trains no head"),
     ({"head.labels": False}, "head.labels = False: head.kind = 'likelihood' trains no head"),
     ({"head.kind": "linear"}, "task.prompt = '{source} it was': is for task.kind = 'text'"),
     (
