@@ -24,6 +24,7 @@ sys.path[:0] = [str(ROOT), str(SOURCE)]
 from parts import (  # noqa: E402  (the path is set above)
     families,
     fleet,
+    heads,
     malicious,
     open_rows,
     reference,
@@ -37,6 +38,7 @@ from parts import (  # noqa: E402  (the path is set above)
 PARTS: dict[str, Callable[..., str]] = {
     **families.PARTS,
     **fleet.PARTS,
+    **heads.PARTS,
     **malicious.PARTS,
     **open_rows.PARTS,
     **reference.PARTS,
@@ -53,6 +55,7 @@ COMMITTED = [
         "client-privacy.md",
         "communication.md",
         "d90.md",
+        "frozen.md",
         "late.md",
         "malicious.md",
         "reach.md",
