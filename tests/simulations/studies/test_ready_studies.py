@@ -82,7 +82,6 @@ def test_every_study_has_a_small_variant() -> None:
         "sentiment",
         "intents",
         "frozen",
-        "before",
         "rates",
     }  # are small themselves
     large = {name for name in NAMES if not name.endswith("-small")} - alone
