@@ -46,21 +46,18 @@ def frozen() -> str:
 
 
 def rates() -> str:
-    """Return the scores of the start and after three rounds at each rate, by task."""
-    last = read("rates").query("last")
-    cells = last.set_index([METHOD, TASK])
-    tasks, methods = (last[axis].unique() for axis in (TASK, METHOD))
-    rows = [
-        [
-            method,
-            *(
-                f"{cells.loc[key, 'start_score']:.3f}, {cells.loc[key, 'score']:.3f}"
-                for key in keys
-            ),
-        ]
-        for method in methods
-        for keys in [[(method, task) for task in tasks]]
-    ]
+    """Return the scores of the start and after one and three rounds at each rate, by task."""
+    rounds = read("rates")
+    tasks, methods = (rounds[axis].unique() for axis in (TASK, METHOD))
+    by_round = rounds.set_index([METHOD, TASK, "round"])
+
+    def scores(method: str, task: str) -> str:
+        first, last = (by_round.loc[(method, task, number)] for number in (1, 3))
+        return ", ".join(
+            f"{each:.3f}" for each in (first["start_score"], first["score"], last["score"])
+        )
+
+    rows = [[method, *(scores(method, task) for task in tasks)] for method in methods]
     return table(["method and rate", *tasks], rows)
 
 
