@@ -117,13 +117,13 @@ class HeadRate:
     Attributes:
         numbers: how many of the last numbers of a task vector are the head's.
         lr: their learning rate where the other numbers have ``local.lr``.
-        steepness: length of the head's rows from which on the other numbers are slower; None =
-            they keep ``local.lr``.
+        steepness: length of the head's rows from which on the other numbers are slower; 0 = they
+            keep ``local.lr``.
     """
 
     numbers: int
     lr: float
-    steepness: float | None = None
+    steepness: float = 0.0
 
     def pace(self, weight: np.ndarray) -> float:
         """Return the factor of ``local.lr`` of the numbers beside a head.
@@ -132,12 +132,12 @@ class HeadRate:
         Adam's steps have the same size however small the gradient is.
 
         Args:
-            weight: of the head that a client starts the round with, [C, width].
+            weight: of the head that a client starts the round with, [C, width]. The size of a
+                single output, a score, depends on the unit of the scores: it slows nothing.
         """
-        if self.steepness is None or not len(weight):
+        if not self.steepness or len(weight) < 2:
             return 1.0
-        # A shift of all logits alike changes no probability; a score is one output.
-        rows = weight - weight.mean(0) if len(weight) > 1 else weight
+        rows = weight - weight.mean(0)  # a shift of all logits alike changes no probability
         length = float(np.linalg.norm(rows.astype(np.float64), axis=1).mean())
         return min(1.0, self.steepness / length) ** 2 if length else 1.0
 
@@ -208,7 +208,7 @@ def _parts(
     rows, size = vectors.shape
     paces = paces or [1.0] * rows
     # Paces do not decide here: parts are clipped, so a row would depend on its cohort.
-    alike = head is None or (head.lr == local.lr and head.steepness is None)
+    alike = head is None or (head.lr == local.lr and not head.steepness)
     if head is None or alike or not head.numbers:
         return [(slice(None), [1.0] * rows)]
     assert local.lr is not None, "the experiment is filled in"

@@ -15,6 +15,7 @@ from typing import Any
 from fedpeft.backbones.checkpoints import is_here
 from fedpeft.backbones.sentences import made_to_read
 from fedpeft.budget import within_budget
+from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.contradictions import in_start
 from fedpeft.experiment.settings import TaskSection
@@ -63,6 +64,7 @@ def planned(experiment: Experiment, kept: Mapping[str, Any] | None = None) -> Ex
     if "head.start" in left and _may_start_from_sums(decided):
         decided = decided.with_choices({"head.start": "sums"})
     if decided.head.start != "sums":
+        _require_unused(decided)
         return decided
     decided = decided.with_choices(_gentle(decided))
     if {"head.sums", "head.moments"} <= left.keys():
@@ -124,6 +126,16 @@ def _may_start_from_sums(experiment: Experiment) -> bool:
     head = experiment.head.model_copy(update={"start": "sums"})
     sections = experiment.federation, experiment.privacy, experiment.adversary
     return experiment.task.kind != "text" and not any(in_start(head, *sections))
+
+
+def _require_unused(experiment: Experiment) -> None:
+    """Raise UserError if the user has set a codec of sums that are not sent."""
+    for key in ("sums", "moments"):
+        value, field = getattr(experiment.head, key), type(experiment.head).model_fields[key]
+        if value != field.default:
+            raise UserError(
+                f"head.{key} = '{value}': is for head.start = 'sums', not 'random'; leave it out"
+            )
 
 
 def _gentle(experiment: Experiment) -> dict[str, Any]:

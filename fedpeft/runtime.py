@@ -133,10 +133,10 @@ class Runtime:
     def head_rate(self) -> HeadRate | None:
         """How fast the head moves, and the others beside it; None = all alike."""
         head, lr = self.experiment.head, self.experiment.local.lr
-        if head.lr is None and head.steepness is None:
+        if head.lr is None and not head.steepness:
             return None
         assert lr is not None, "the experiment is filled in"
-        return HeadRate(self.parameters.layout.head_size, head.lr or lr, head.steepness)
+        return HeadRate(self.parameters.layout.head_size, head.lr or lr, head.steepness or 0.0)
 
     @cached_property
     def model(self) -> TaskModel:

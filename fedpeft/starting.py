@@ -32,6 +32,7 @@ from fedpeft.wire.scatter import NONE, decode_scatter, encode_scatter, scatter_s
 
 #: Largest number of an example that moments may hold: larger ones would make a head infinite.
 MOST = 1e9
+_TOO_LARGE = f"the moments have features or scores above {MOST:g}; scale the scores down"
 
 
 @cache
@@ -156,11 +157,11 @@ def decode_moments(runtime: Runtime, client: int, data: bytes, examples: int) ->
     if energy < 0 or not _possible(runtime, rows, gram, examples):
         raise ValueError(f"the moments have impossible counts for {examples} examples")
     if max(energy, gram.max()) > MOST**2 * examples:
-        raise ValueError(f"the moments have numbers of examples above {MOST:g}")
+        raise ValueError(_TOO_LARGE)
     code = data[facts : facts + totals]
     sums = _decode(runtime, client, code, targets * width, head.sums).reshape(targets, width)
     if np.abs(sums).max() > MOST * examples:
-        raise ValueError(f"the moments have numbers of examples above {MOST:g}")
+        raise ValueError(_TOO_LARGE)
     # Errors of the sums act like more variance of the features around them.
     variance = _error(head.sums) * float(np.square(sums).sum()) / width
     total = energy + variance * width

@@ -49,7 +49,7 @@ def in_task(task: TaskSection) -> Iterator[str]:
 
 def in_head(head: HeadSection, method: MethodSettings) -> Iterator[str]:
     """Yield one line per contradiction, also with the method."""
-    if head.steepness is not None and method.name == "linear":
+    if head.steepness and method.name == "linear":
         yield f"head.steepness = {head.steepness:g}: 'linear' trains only the head; leave it out"
     if head.kind == "likelihood":
         for key in ("d", "rank", "labels", "steepness"):

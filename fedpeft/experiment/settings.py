@@ -180,9 +180,10 @@ class HeadSection(Section):
     lr: float | None = Field(None, gt=0, description="learning rate; empty = local.lr")
     steepness: float | None = Field(
         None,
-        gt=0,
+        ge=0,
         description="mean length of the head's rows, apart from what all share, from which on the "
-        "other numbers are slower: local.lr times the square of steepness / length; empty = never",
+        "other numbers are slower: local.lr times the square of steepness / length; 0 or empty = "
+        "never, and never for a score",
     )
     start: Literal["random", "sums"] = Field(
         "random",

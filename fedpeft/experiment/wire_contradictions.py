@@ -38,7 +38,7 @@ def in_zeroth_order(
             f"{points}: method '{method.name}' changes whole weights, and a pass evaluates one "
             f"task vector of it; expected 0"
         )
-    if local.perturbations and head.steepness is not None:
+    if local.perturbations and head.steepness:
         yield f"{points}: is not slowed by head.steepness = {head.steepness:g}; leave one out"
     if wire.up not in slopes.CODECS:
         return

@@ -179,5 +179,6 @@ def test_the_pace_beside_a_head_follows_from_what_its_rows_do_not_share() -> Non
     shared = np.array([3.0, -7.0, 100.0])
     assert head.pace(rows + shared) == pytest.approx(2.0**2 / 8)  # each row is sqrt(8) long
     assert head.pace(rows / 100) == head.pace(0 * rows) == 1.0
-    assert head.pace(rows[:1]) == 0.25  # a score has one row
+    assert head.pace(1e6 * rows[:1]) == 1.0  # of a score; its unit would decide
+    assert HeadRate(2, 0.1).pace(1e6 * rows) == 1.0
     assert head.pace(rows[:0]) == 1.0  # a task of text has none

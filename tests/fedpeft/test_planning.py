@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpeft.backbones.sentences import made_to_read
+from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.methods import default_lr
 from fedpeft.planning import CODECS, HEAD_LR, RATES, STEEPNESS, choices_of, planned
@@ -55,6 +56,12 @@ def test_what_the_user_sets_is_kept() -> None:
         experiment = Experiment.load("", settings)
         rates = {"lr": None, "steepness": None}
         assert planned(experiment).head.model_copy(update=rates) == experiment.head
+
+
+@pytest.mark.parametrize("why", ["head.start=random", "federation.strategy=fedmedian"])
+def test_codecs_of_sums_that_are_not_sent_are_refused(why: str) -> None:
+    with pytest.raises(UserError, match=r"head.moments = 'pca16': is for head.start = 'sums'"):
+        planned(Experiment.load("", ["head.moments=pca16", why]))
 
 
 def test_a_stored_experiment_without_the_settings_keeps_its_digest() -> None:

@@ -203,7 +203,7 @@ def test_impossible_facts_of_scores_and_tags_are_refused(
     facts = np.frombuffer(code[:40], "<f8").copy()
     for place, change in changes.items():
         facts[place] += change
-    with pytest.raises(ValueError, match=r"impossible counts|numbers of examples above"):
+    with pytest.raises(ValueError, match=r"impossible counts|features or scores above"):
         decode_moments(runtime, 0, facts.tobytes() + code[40:], count)
     with pytest.raises(ValueError, match="impossible counts"):
         decode_moments(runtime, 0, code, count - 1)
