@@ -75,6 +75,9 @@ def test_equal_settings_chosen_by_a_search_give_separate_runs() -> None:
     axes = AXES.replace(
         'method.name = "lora", over.local.lr = [7.0]',
         'method.name = "linear", over.local.lr = [0.01, 0.2]',
+    ).replace(
+        'label = "A", method.name = "linear"',
+        'label = "A", method.name = "linear", local.lr = 0.01',
     )
     plan = Plan(parse(f"{axes}[search]"))
     best = best_of(plan.trials, {plan.trials[0].cell.name: 0.5})
