@@ -22,8 +22,8 @@ from server.host.folder import ServerFolder
 
 HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 PUSH = "/v1/fleet/push-object"
-#: Attackers have an address of their own, as in reality; all of 127.0.0.0/8 is this machine.
-ATTACKER = "127.0.0.66"
+#: Last part of the first attacker's address; all of 127.0.0.0/8 is this machine.
+ATTACKER = 66
 
 
 @dataclass
@@ -34,13 +34,23 @@ class Running(Client):
     stranger: Node
     lines: list[str]
     supervisor: Supervisor = field(repr=False)
+    attacks: int = 0
 
     @property
     def pid(self) -> int:
         return self.supervisor.pids["gateway"]
 
+    @property
+    def attacker(self) -> str:
+        """Another address for each attack.
+
+        The gateway limits the lines of an address, and may not have seen yet that those of the
+        attack before are closed.
+        """
+        return f"127.0.0.{ATTACKER + self.attacks}"
+
     def tcp(self) -> socket.socket:
-        return socket.create_connection(self.address, PATIENCE, source_address=(ATTACKER, 0))
+        return socket.create_connection(self.address, PATIENCE, source_address=(self.attacker, 0))
 
     def tls(self, *alpn: str) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=self.state.ca)
@@ -87,6 +97,7 @@ def attacked(folder: Path) -> Iterator[Running]:
 @contextlib.contextmanager
 def working_node(running: Running) -> Iterator[list[float]]:
     """Send requests as the node all the time; yield the seconds that each took."""
+    running.attacks += 1
     took: list[float] = []
     failed: list[str] = []
     stopping = threading.Event()

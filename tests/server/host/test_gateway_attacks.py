@@ -16,7 +16,6 @@ import h2.exceptions
 import h2.settings
 import pytest
 from attacked import (
-    ATTACKER,
     PUSH,
     Running,
     attacked,
@@ -162,7 +161,7 @@ def test_malformed_requests_do_not_disturb_a_node_and_not_fill_the_log(running: 
                     *running.address,
                     ssl=context,
                     server_hostname="localhost",
-                    local_addr=(ATTACKER, 0),
+                    local_addr=(running.attacker, 0),
                 )
                 writer.write(b"GET /%d\x00\r\n\r\n" % number)
                 await asyncio.wait_for(reader.read(), PATIENCE)
