@@ -101,6 +101,8 @@ def picture(path: Path) -> None:
         ha="right",
         fontsize=8,
         color="#616161",
+        bbox={"facecolor": "white", "edgecolor": "none", "pad": 1},
+        zorder=3,
     )
     for name, row in ends.iterrows():
         begin = starts.loc[name]
