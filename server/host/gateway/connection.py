@@ -23,7 +23,7 @@ _LINGER = 2.0  # seconds in which a client may read the last answer
 
 
 class Http(Protocol):
-    """HTTP/1.1 or HTTP/2 on a connection."""
+    """HTTP/2 on a connection."""
 
     def received(self, data: bytes) -> None:
         """Handle decrypted bytes."""
@@ -49,8 +49,8 @@ class Host(Protocol):
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
 
-    def speak(self, connection: Connection, protocol: str | None) -> Http:
-        """Return the handler of a connection's bytes for the protocol that TLS agreed on."""
+    def speak(self, connection: Connection) -> Http:
+        """Return the handler of a connection's decrypted bytes."""
 
     async def handle(self, connection: Connection, exchange: Exchange) -> None:
         """Answer a request."""
@@ -147,7 +147,7 @@ class Connection(asyncio.Protocol):
         self._tls.do_handshake()
         self._flush()
         self.expect(self.door.limits.request)
-        self._http = self.door.speak(self, self._tls.selected_alpn_protocol())
+        self._http = self.door.speak(self)
         return True
 
     # For HTTP

@@ -12,7 +12,6 @@ from server.host.gateway.connected import Connected
 from server.host.gateway.connection import Connection, Http
 from server.host.gateway.counts import Counts
 from server.host.gateway.exchange import Exchange, Waiting
-from server.host.gateway.http1 import Http1
 from server.host.gateway.http2 import Http2
 from server.host.gateway.limits import Limits, Rate
 from server.host.gateway.refusals import Refusals
@@ -91,9 +90,9 @@ class Door:
         self._strangers.pop(connection, None)
         return True
 
-    def speak(self, connection: Connection, protocol: str | None) -> Http:
-        """Return the handler of a connection's bytes for the protocol that TLS agreed on."""
-        return Http2(connection) if protocol == "h2" else Http1(connection)
+    def speak(self, connection: Connection) -> Http:
+        """Return the handler of a connection's decrypted bytes."""
+        return Http2(connection)
 
     async def handle(self, connection: Connection, exchange: Exchange) -> None:
         """Answer a request."""

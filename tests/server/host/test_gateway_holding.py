@@ -15,6 +15,7 @@ import pytest
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node as ProtoNode
 from gateways import PATIENCE, Node, resident, until
+from handmade import END, data, head
 from linked import PULL, Linked, linked
 
 from server.host.gateway.holding import Holding
@@ -44,13 +45,12 @@ def is_held(running: Linked, node: Node) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("http2", [False, True])
-def test_50_held_pulls_cost_little(running: Linked, http2: bool) -> None:
+def test_50_held_pulls_cost_little(running: Linked) -> None:
     gateway, nodes = running.supervisor.pids["gateway"], running.nodes[:NODES]
     all_sent = threading.Event()
 
     def one(node: Node) -> str:
-        with running.http(http2) as client:
+        with running.http() as client:
             while not (messages := running.pull(node, client)):  # held for its longest time
                 pass
             assert all_sent.wait(PATIENCE)
@@ -152,10 +152,8 @@ def test_message_of_a_killed_gateway_is_delivered_again(running: Linked) -> None
 def test_disconnected_pull_takes_no_message(running: Linked) -> None:
     node, other = running.nodes[NODES + 1 : NODES + 3]
     body = PullMessagesRequest(node=ProtoNode(node_id=node.node_id)).SerializeToString()
-    given = {"Host": "a", "Content-Length": str(len(body)), **node.headers()}
-    head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
     with running.line() as line:
-        line.sendall(f"POST {PULL} HTTP/1.1\r\n{head}\r\n".encode() + body)
+        line.sendall(head(PULL, node.headers(), len(body)) + data(body) + END)
         until(lambda: is_held(running, node))
     until(lambda: not is_held(running, node))
     with ThreadPoolExecutor() as pool, running.http() as client:

@@ -11,15 +11,9 @@ import h2.connection
 import h2.exceptions
 import h2.settings
 import pytest
-from attacked import (
-    PUSH,
-    Running,
-    attacked,
-    bounded_memory,
-    until_closed,
-    working_node,
-)
-from gateways import PATIENCE, Node
+from attacked import Running, attacked, bounded_memory, until_closed, working_node
+from gateways import PATIENCE
+from handmade import PUSH, Answers, fields
 
 pytestmark = pytest.mark.long
 
@@ -34,7 +28,7 @@ def h2_flood(
     running: Running, make: Callable[[h2.connection.H2Connection, int], None], rounds: int = 20_000
 ) -> None:
     """Send HTTP/2 frames until the gateway disconnects; fail if it does not."""
-    with running.tls("h2") as line:
+    with running.tls() as line:
         connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
         connection.initiate_connection()
         with contextlib.suppress(OSError, h2.exceptions.ProtocolError):
@@ -49,14 +43,9 @@ def h2_flood(
             until_closed(line)
 
 
-def signed(node: Node, path: str = PUSH, **more: str) -> list[tuple[str, str]]:
-    pseudo = {":method": "POST", ":path": path, ":scheme": "https", ":authority": "a"}
-    return [*(pseudo | node.headers() | more).items()]
-
-
 def test_http2_floods_are_disconnected(running: Running) -> None:
     """Rapid resets (CVE-2023-44487), pings, settings, priorities and empty data."""
-    headers = signed(running.node)
+    headers = fields(PUSH, running.node.headers())
 
     def reset(connection: h2.connection.H2Connection, number: int) -> None:
         stream = connection.get_next_available_stream_id()
@@ -102,31 +91,12 @@ def test_http2_floods_are_disconnected(running: Running) -> None:
 )
 def test_http2_tricks_never_reach_the_superlink(running: Running, values: dict[str, str]) -> None:
     """Each ends with a status of refusal, a reset, or the end of the connection."""
-    line = running.tls("h2")
-    config = h2.config.H2Configuration(
-        header_encoding="utf-8",
-        validate_outbound_headers=False,
-        normalize_outbound_headers=False,
-        validate_inbound_headers=False,
-    )
-    connection = h2.connection.H2Connection(config)
-    connection.initiate_connection()
-    pseudo = {":method": "POST", ":path": PUSH, ":scheme": "https", ":authority": "a"}
-    headers = [*(pseudo | running.node.headers() | values).items()]
-    headers.sort(key=lambda pair: not pair[0].startswith(":"))
-    connection.send_headers(1, headers)
-    connection.send_data(1, b"", end_stream=True)
-    line.sendall(connection.data_to_send())
-    statuses, ended = [], False
-    while not (statuses or ended):
-        data = line.recv(65536)
-        ended = not data
-        for event in connection.receive_data(data) if data else []:
-            if isinstance(event, h2.events.ResponseReceived):
-                statuses = [value for name, value in event.headers if name == ":status"]
-            ended |= isinstance(event, h2.events.StreamReset | h2.events.ConnectionTerminated)
-    line.close()
-    assert ended or statuses[0] in ("400", "403", "408"), statuses
+    answers = Answers(running.tls())
+    answers.state.send_headers(1, fields(PUSH, running.node.headers() | values))
+    answers.state.send_data(1, b"", end_stream=True)
+    answers.send()
+    assert answers.until(1) in (0, 400, 403, 408)
+    answers.line.close()
 
 
 def test_header_bomb_is_refused(running: Running) -> None:
@@ -134,7 +104,9 @@ def test_header_bomb_is_refused(running: Running) -> None:
 
     def bomb(connection: h2.connection.H2Connection, number: int) -> None:
         stream = connection.get_next_available_stream_id()
-        connection.send_headers(stream, [*signed(running.node), *[("x", "y" * 4000)] * 15])
+        connection.send_headers(
+            stream, [*fields(PUSH, running.node.headers()), *[("x", "y" * 4000)] * 15]
+        )
 
     with working_node(running), bounded_memory(running):
         h2_flood(running, bomb, rounds=1)
