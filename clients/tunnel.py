@@ -36,6 +36,7 @@ from fedpeft.files import PRIVATE, write_together
 from fedpeft.hosting.logs import start_log
 from fedpeft.hosting.ports import LOOPBACK, user_at
 from fedpeft.hosting.timing import Timing
+from fedpeft.hosting.tls import offer_quick_groups
 
 LARGEST = 1 << 30  # bytes of a request's body
 _PATH = re.compile(r"/v1/fleet/[a-z-]+")
@@ -236,8 +237,8 @@ async def _read(local: Local, received: h11.Request) -> Request:
     Raises:
         Refused: it is not one of a SuperNode, or too large.
     """
-    path = received.target.decode("ascii")
-    fields = [(name.decode(), value.decode()) for name, value in received.headers]
+    path = received.target.decode("latin-1")
+    fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in received.headers]
     length = dict(fields).get("content-length", "")
     if received.method != b"POST" or not _PATH.fullmatch(path):
         raise Refused(403)
@@ -265,6 +266,7 @@ async def serve(state: Path, port: int, gateway: Gateway) -> None:
     folder, timing = NodeFolder(state), Timing.read(state)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder.runtime / "server.crt", folder.runtime / "server.key")
+    offer_quick_groups(context)
     uplink = Uplink(gateway, partial(_report, folder.tunnel), timing)
     server = await asyncio.start_server(
         Tunnel(uplink, timing).serve, LOOPBACK, port, ssl=context, ssl_handshake_timeout=_HANDSHAKE

@@ -29,9 +29,10 @@ ATTACKER = 66
 
 @dataclass
 class Running(Client):
-    """A gateway and a SuperLink with one registered node."""
+    """A gateway and a SuperLink with two registered nodes, of which one does no harm."""
 
     node: Node
+    bad: Node  # another registered one
     stranger: Node
     lines: list[str]
     supervisor: Supervisor = field(repr=False)
@@ -70,9 +71,10 @@ def attacked(folder: Path) -> Iterator[Running]:
     """Run a gateway and a SuperLink in a folder."""
     state: ServerFolder = server_folder(folder)
     link = SuperLinkState(state.path / "superlink.db")
-    node, stranger = make_nodes(folder, "north", "stranger")
-    node.node_id = link.register(node.pem)
-    register(state.path, [node])
+    node, bad, stranger = make_nodes(folder, "north", "bad", "stranger")
+    for registered in (node, bad):
+        registered.node_id = link.register(registered.pem)
+    register(state.path, [node, bad])
     log, lines = logging.Logger("gateway"), Lines()
     log.addHandler(lines)
     supervisor = Supervisor([up.gateway(state, 64)], log)
@@ -82,7 +84,7 @@ def attacked(folder: Path) -> Iterator[Running]:
         thread.start()
         try:
             assert ready.wait(PATIENCE)
-            yield Running(state, node, stranger, lines.texts, supervisor)
+            yield Running(state, node, bad, stranger, lines.texts, supervisor)
         finally:
             supervisor.stop()
             thread.join(PATIENCE)
@@ -172,15 +174,6 @@ def until_closed(line: socket.socket, drip: bytes = b"", answered: bool = False)
         except OSError:
             break
     line.close()
-
-
-def frames(content: bytes) -> set[int]:
-    """Return the types of the HTTP/2 frames in received bytes, which begin with one."""
-    types = set()
-    while len(content) >= 9:
-        types.add(content[3])
-        content = content[9 + int.from_bytes(content[:3], "big") :]
-    return types
 
 
 def frames(content: bytes) -> set[int]:

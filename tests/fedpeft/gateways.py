@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import json
 import logging
+import os
 import re
 import socket
 import ssl
@@ -158,6 +159,12 @@ def until(true: Callable[[], object]) -> None:
     while not true():
         assert time.monotonic() < limit, "did not happen"
         time.sleep(0.05)
+
+
+def processor(pid: int) -> float:
+    """Return the processor time in seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(pid: int) -> float:

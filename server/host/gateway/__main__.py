@@ -13,6 +13,7 @@ from contextlib import suppress
 from pathlib import Path
 
 from fedpeft.errors import UserError
+from fedpeft.hosting.tls import offer_quick_groups
 from server.host.folder import ServerFolder
 from server.host.gateway.admission import Admission
 from server.host.gateway.connected import Connected
@@ -89,6 +90,7 @@ def tls_context(state: ServerFolder) -> ssl.SSLContext:
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(state.certificate, state.key)
+    offer_quick_groups(context)
     context.set_alpn_protocols(["h2"])
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     context.num_tickets = 0  # nodes keep their connection instead of resuming sessions

@@ -10,14 +10,14 @@ from __future__ import annotations
 
 import asyncio
 import ssl
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
 from server.host.gateway.exchange import Exchange, Waiting
 from server.host.gateway.limits import Limits
 from server.host.gateway.refusals import Refusals
 
-_PIECE = 1 << 16  # bytes that are decrypted at once
+_PIECE = 1 << 14  # bytes that are decrypted at once: a record of TLS
 _UNSENT = 1 << 22  # bytes that a client may leave unread before it is disconnected
 _LINGER = 2.0  # seconds in which a client may read the last answer
 
@@ -43,8 +43,14 @@ class Host(Protocol):
     def opened(self, connection: Connection) -> bool:
         """Register a new connection; return False if there are too many."""
 
+    def may_ask(self, connection: Connection) -> bool:
+        """Count a request; return False if its address has sent too many."""
+
     def verified(self, connection: Connection, node: int) -> bool:
-        """Attribute a connection to a node; return False if the node has too many."""
+        """Attribute a connection and a request to a node; return False if the node has too many."""
+
+    def working(self, connection: Connection) -> AbstractContextManager[None]:
+        """Charge the processor's time of the block to the sender of a connection's bytes."""
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
@@ -81,6 +87,7 @@ class Connection(asyncio.Protocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._paused = False
+        self._next: asyncio.Handle | None = None  # the call that handles the next piece
 
     def expect(self, seconds: float | None) -> None:
         """Close the connection unless something happens within this time; None: no limit."""
@@ -124,31 +131,50 @@ class Connection(asyncio.Protocol):
                 self.pause_reading()
             return
         self._incoming.write(data)
+        if self._next is None:
+            self._work()
+
+    def _work(self) -> None:
+        """Handle a piece of what has arrived; other connections come before the next piece."""
+        self._next = None
+        if self.closing:
+            return
+        with self.door.working(self):
+            more = self._step()
+        if more and self._next is None:  # it has not been told to rest
+            self._next = asyncio.get_running_loop().call_soon(self._work)
+
+    def _step(self) -> bool:
+        """Continue the handshake, or decrypt and handle a piece; return whether there is more."""
         try:
-            if self._http is None and not self._handshake():
-                return
-            while not self.closing and (plain := self._tls.read(_PIECE)):
-                assert self._http is not None  # for mypy: made by the handshake
+            if self._http is None:
+                self._tls.do_handshake()
+                self._flush()
+                self.expect(self.door.limits.request)
+                self._http = self.door.speak(self)
+            if plain := self._tls.read(_PIECE):
                 self._http.received(plain)
+                return True
         except ssl.SSLWantReadError:
             self._flush()
-            return
+            return False
         except ssl.SSLError as error:
             self._flush()  # the alert says why
             if self._http is None:
                 self.door.refusals.log_handshake(self.address, _cause(error))
-            self.abort_after_sending()
-            return
-        if not self.closing:  # the client ended TLS
-            self.abort_after_sending()
+        self.abort_after_sending()  # also where the client ended TLS
+        return False
 
-    def _handshake(self) -> bool:
-        """Continue the handshake; return whether it is complete."""
-        self._tls.do_handshake()
-        self._flush()
-        self.expect(self.door.limits.request)
-        self._http = self.door.speak(self)
-        return True
+    def rest(self, seconds: float) -> None:
+        """Handle nothing more for some time."""
+        if self._next is not None:
+            self._next.cancel()
+        self.pause_reading()
+        self._next = asyncio.get_running_loop().call_later(seconds, self._go_on)
+
+    def _go_on(self) -> None:
+        self.resume_reading()
+        self._work()
 
     # For HTTP
 

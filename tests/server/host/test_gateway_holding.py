@@ -9,12 +9,11 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node as ProtoNode
-from gateways import PATIENCE, Node, resident, until
+from gateways import PATIENCE, Node, processor, resident, until
 from handmade import END, data, head
 from linked import PULL, Linked, linked
 
@@ -30,12 +29,6 @@ NODES = 50
 def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Linked]:
     with linked(tmp_path_factory.mktemp("holding"), NODES + 3) as made:
         yield made
-
-
-def seconds(pid: int) -> float:
-    """Return the processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def is_held(running: Linked, node: Node) -> bool:
@@ -60,9 +53,9 @@ def test_50_held_pulls_cost_little(running: Linked) -> None:
     with ThreadPoolExecutor(NODES) as pool:
         pulls = [pool.submit(one, node) for node in nodes]
         until(lambda: all(is_held(running, node) for node in nodes))
-        before = [seconds(pid) for pid in (gateway, running.superlink)]
+        before = [processor(pid) for pid in (gateway, running.superlink)]
         time.sleep(5)
-        after = [seconds(pid) for pid in (gateway, running.superlink)]
+        after = [processor(pid) for pid in (gateway, running.superlink)]
         assert not any(pull.done() for pull in pulls)
         sent = [running.link.send(node.node_id) for node in nodes]
         all_sent.set()
