@@ -21,7 +21,7 @@ from workers import PATIENCE, eventually, handshake, logged, node_context
 from clients import relay
 from clients.channel import is_listening
 from clients.folder import NodeFolder, NodeSettings
-from clients.node import Node, children, make_certificate, up
+from clients.node import Node, Useful, children, make_certificate, up
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.hosting.keys import make_node
@@ -197,7 +197,8 @@ def test_the_nodes_processes_are_private_and_use_our_scripts(tmp_path: Path) -> 
     state = tmp_path / "a state"
     NodeFolder(state).prepare()
     node = Node("host:1", Path("/k"), Path("/ca"), state, NodeSettings("", 0))
-    worker, tunnel, supernode, superexec = children(node, 4321, 4322)
+    useful = Useful(node, Timing(), logging.getLogger("test"))
+    worker, tunnel, supernode, superexec = children(node, 4321, 4322, useful)
     assert "process" in supernode.command and f'state="{state}"' in supernode.command
     assert "--host" in supernode.command and "127.0.0.1" in supernode.command
     assert "127.0.0.1:4322" in supernode.command and "host:1" not in supernode.command

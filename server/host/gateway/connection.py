@@ -9,6 +9,7 @@ wire.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import ssl
 from contextlib import AbstractContextManager, suppress
 from typing import Protocol
@@ -66,7 +67,8 @@ class Connection(asyncio.Protocol):
     """A connection from its first byte to its last.
 
     Attributes:
-        address: of the client.
+        address: of the client; an IPv4 address also where it came to a socket of IPv6.
+        origin: what counts as one address.
         up: received bytes, as seen at the socket.
         down: sent bytes, as seen at the socket.
         counted: how many of both were added to the totals.
@@ -75,7 +77,7 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(self, door: Host):
-        self.door, self.address = door, ""
+        self.door, self.address, self.origin = door, "", ""
         self.up = self.down = 0
         self.counted = (0, 0)
         self.node: int | None = None
@@ -102,7 +104,8 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else ""
+        self.address = str(peer[0]).removeprefix("::ffff:") if peer else ""
+        self.origin = origin_of(self.address)
         self.expect(self.door.limits.handshake)
         if not self.door.opened(self):
             transport.abort()
@@ -244,6 +247,14 @@ class Connection(asyncio.Protocol):
         if data and not self._transport.is_closing():
             self.down += len(data)
             self._transport.write(data)
+
+
+def origin_of(address: str) -> str:
+    """Return what counts as one address: of IPv6 the first 64 bits, which one site has alone."""
+    if ":" not in address:
+        return address
+    network = ipaddress.ip_network((address.partition("%")[0], 64), strict=False)
+    return str(network)
 
 
 def _cause(error: ssl.SSLError) -> str:

@@ -67,13 +67,13 @@ class Door:
         """Register a new connection; return False if there are too many."""
         self._connections.add(connection)
         self._strangers[connection] = None
-        self._of_address[connection.address] += 1
+        self._of_address[connection.origin] += 1
         if len(self._strangers) > self.limits.strangers:
             next(iter(self._strangers)).abort()
         return (
             len(self._connections) <= self.limits.connections
-            and self._of_address[connection.address] <= self.limits.per_address
-            and self._arrivals.allows(connection.address)
+            and self._of_address[connection.origin] <= self.limits.per_address
+            and self._arrivals.allows(connection.origin)
         )
 
     def closed(self, connection: Connection) -> None:
@@ -81,13 +81,13 @@ class Door:
         self._counts.add(connection)
         self._connections.discard(connection)
         self._strangers.pop(connection, None)
-        _decrease(self._of_address, connection.address)
+        _decrease(self._of_address, connection.origin)
         if connection.node is not None:
             _decrease(self._of_node, connection.node)
 
     def may_ask(self, connection: Connection) -> bool:
         """Count a request; return False if its address has sent too many."""
-        address = connection.address
+        address = connection.origin
         return self._requests.allows(address) and (
             connection.node is not None or self._strange_requests.allows(address)
         )
@@ -120,7 +120,7 @@ class Door:
                 wait = self._key_work.spend(connection.node, used)
             else:
                 of_all = self._all_strange_work.spend(None, used)
-                wait = max(of_all, self._strange_work.spend(connection.address, used))
+                wait = max(of_all, self._strange_work.spend(connection.origin, used))
             if wait:
                 connection.rest(wait)
 

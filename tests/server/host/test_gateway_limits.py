@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from server.host.gateway.connected import Connected
-from server.host.gateway.connection import Connection
+from server.host.gateway.connection import Connection, origin_of
 from server.host.gateway.counts import Counts
 from server.host.gateway.door import Door
 from server.host.gateway.exchange import Exchange
@@ -42,7 +42,7 @@ class Line:
     """A connection as the door sees it."""
 
     def __init__(self, address: str, node: int | None = None):
-        self.address, self.node, self.waits = address, node, list[float]()
+        self.origin, self.node, self.waits = address, node, list[float]()
 
     def rest(self, seconds: float) -> None:
         self.waits.append(seconds)
@@ -81,3 +81,17 @@ def test_work_is_charged_to_address_all_strangers_or_key(door: Door) -> None:
     assert work(door, Line("d"), 0.0001)  # all strangers together have used up theirs
     assert not work(door, Line("a", 8), 0.001)
     assert work(door, node)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "same"),
+    [
+        ("192.0.2.1", "192.0.2.1", True),
+        ("192.0.2.1", "192.0.2.2", False),
+        ("2001:db8::1", "2001:db8::ffff:2", True),
+        ("2001:db8:0:1::1", "2001:db8:0:2::1", False),
+        ("fe80::1%eth0", "fe80::2%eth0", True),
+    ],
+)
+def test_a_network_of_one_site_counts_as_one_address(one: str, other: str, same: bool) -> None:
+    assert (origin_of(one) == origin_of(other)) == same
