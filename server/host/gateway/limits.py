@@ -72,7 +72,7 @@ class Limits:
     key_requests: Budget = Budget(1000, 100)
     strange_work: Budget = Budget(2.0, 0.1)
     all_strange_work: Budget = Budget(4.0, 0.4)
-    key_work: Budget = Budget(5.0, 0.3)
+    key_work: Budget = Budget(10.0, 0.5)
 
 
 class Rate(Generic[_Key]):
