@@ -50,9 +50,8 @@ def describe_node(state: Path) -> dict[str, Any]:
     worker = "listening" if is_listening(folder.socket) else "away"
     if "worker" not in pids:
         worker = "none"
-    silent: float | None = silence(folder)
-    if record is None or silent <= Timing.read(folder.path).silent:
-        silent = None
+    quiet = silence(folder) if record else 0.0
+    silent = quiet if quiet > Timing.read(folder.path).silent else None
     return {
         "up": record is not None and all(pids.values()) and worker != "away" and silent is None,
         "pid": record.pid if record else None,

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 
 from parts.markdown import table
 from parts.results import BENCHMARKS
-
 from server.host.gateway.limits import MEGABYTE, Budget, Limits
 
 #: A machine for servers: cores, GB, and the share of them that may be busy.

@@ -50,7 +50,7 @@ class Http2:
         self._bodies: dict[int, Body] = {}
         self._windows: dict[int, asyncio.Event] = {}
         self._flush()
-        announced = {h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: self._limits.streams}
+        announced = {int(h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS): self._limits.streams}
         connection.write(SettingsFrame(0, settings=announced).serialize())
 
     def received(self, data: bytes) -> None:
