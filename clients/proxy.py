@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import base64
-import os
 import socket
 import stat
 from dataclasses import dataclass
@@ -75,7 +74,7 @@ class Proxy:
             return ""
         option = f"--proxy-login {self.login}"
         try:
-            if stat.S_IMODE(os.stat(self.login).st_mode) & 0o077:
+            if stat.S_IMODE(self.login.stat().st_mode) & 0o077:
                 raise UserError(f"{option}: other users may read it; chmod 600 it")
             line = self.login.read_text(encoding="utf-8").strip()
         except (OSError, UnicodeDecodeError) as error:

@@ -24,14 +24,15 @@ def describe_node(state: Path) -> dict[str, Any]:
     """Return a node's state for JSON.
 
     It is ``{"up", "pid", "since", "worker", "tunnel", "silent", "children", "last_message"}``.
-    ``up`` is whether all processes of the node run and its SuperNode is not silent. ``silent`` is
-    since how many seconds it has not asked for work, null if that is less than the node's limit
-    (``timing.json``; 60 s); as long again, and Flower's processes are restarted. ``pid`` is the
-    process of `fedpeft node up` and ``since`` its start; null if it has ended. ``worker`` is "listening", "away", or "none" if the
-    node runs without a worker. ``tunnel`` is the connection to the server, ``{"connected",
-    "since", "problem"}``; null while the tunnel does not run or has not tried yet. ``children``
-    maps names to ``{"pid", "restarts"}``. ``last_message`` is the last message that the worker
-    answered: ``{"time", "run", "message"}``, or null. Times are ISO 8601 in UTC.
+    ``up`` is whether all processes of the node run and its SuperNode is not silent. ``pid`` is the
+    process of `fedpeft node up` and ``since`` its start; null if it has ended. ``worker`` is
+    "listening", "away", or "none" if the node runs without a worker. ``tunnel`` is the connection
+    to the server, ``{"connected", "since", "problem"}``; null while the tunnel does not run or has
+    not tried yet. ``silent`` is for how many seconds the SuperNode has not asked for work, null
+    below the node's limit (60 s, see ``Timing``); after as long again, Flower's processes are
+    restarted. ``children`` maps names to ``{"pid", "restarts"}``. ``last_message`` is the last
+    message that the worker answered: ``{"time", "run", "message"}``, or null. Times are ISO 8601 in
+    UTC.
 
     Raises:
         UserError: not the state folder of a node, or this user may not read it.
