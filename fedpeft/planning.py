@@ -35,11 +35,11 @@ CODECS = (
     *(("eden4", f"pca{count}") for count in (16, 8, 4)),
     *((f"eden{rate}", NONE) for rate in (4, 2, 1)),
 )
-#: Of a head that starts from sums; found as ``RATES``.
-HEAD_LR = 2e-3
+#: Of a head that starts from sums; found as ``RATES``. That of tags is further from its best.
+HEAD_LR, TAGS_HEAD_LR = 2e-3, 3e-2
 #: ``local.lr`` of methods whose head starts from sums; the others keep their own. Found on
 #: validation splits of training data, see docs/explanation/heads.md.
-RATES = {"slash": 5e-2, "lora": 3e-3, "bitfit": 3e-3}
+RATES = {"slash": 5e-2, "lora": 3e-3, "bitfit": 3e-3, "houlsby": 3e-3}
 #: ``head.steepness`` of these methods: at such rates they would destroy what a steep head knows.
 STEEPNESS = {"slash": 2.0, "bitfit": 2.0}
 ROUNDS = 2  # the start costs at most as many bytes up as so many rounds of training
@@ -153,7 +153,9 @@ def _gentle(experiment: Experiment) -> dict[str, Any]:
             chosen["head.steepness"] = STEEPNESS[name]
     # Without a method, a user's local.lr is the head's.
     if "head.lr" in left and ("local.lr" in left or name != "linear"):
-        chosen["head.lr"] = HEAD_LR
+        info = described(experiment.task)
+        kind = info.kind if info else experiment.task.kind
+        chosen["head.lr"] = TAGS_HEAD_LR if kind == "tags" else HEAD_LR
     return chosen
 
 

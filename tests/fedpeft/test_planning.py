@@ -11,7 +11,15 @@ from fedpeft.backbones.sentences import made_to_read
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.methods import default_lr
-from fedpeft.planning import CODECS, HEAD_LR, RATES, STEEPNESS, choices_of, planned
+from fedpeft.planning import (
+    CODECS,
+    HEAD_LR,
+    RATES,
+    STEEPNESS,
+    TAGS_HEAD_LR,
+    choices_of,
+    planned,
+)
 from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
 from fedpeft.transfer import size_up
@@ -143,6 +151,17 @@ def test_a_head_from_sums_has_its_own_rates_and_starts_from_the_backbone_as_it_i
         assert chosen.local.lr == RATES.get(name, default_lr(name))
         assert chosen.head.steepness == STEEPNESS.get(name)
         assert "local.lr" in chosen.left_open()
+
+
+@pytest.mark.parametrize("settings", [["task.name=synthetic/entities"], ["task.kind=tags"]])
+def test_a_head_for_tags_has_its_own_rate(settings: list[str], tmp_path: Path) -> None:
+    if settings == ["task.kind=tags"]:
+        table = tmp_path / "tags.jsonl"
+        table.write_text(
+            "".join(json.dumps({"text": ["a", "b"], "label": [tag, "O"]}) + "\n" for tag in "XY")
+        )
+        settings = [*settings, "task.name=custom", f"task.train={table}"]
+    assert planned(Experiment.load("", settings)).head.lr == TAGS_HEAD_LR
 
 
 @pytest.mark.parametrize(
