@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clients.folder import NodeSettings
-from clients.proxy import Proxy, connected
+from clients.proxy import NotTheServer, Proxy, connected
 from fedpeft.errors import UserError
 
 if TYPE_CHECKING:
@@ -160,6 +160,10 @@ def check_superlink(superlink: str, ca: Path, proxy: Proxy | None = None) -> lis
         raise UserError(
             f"{name}: its certificate is refused: {error.verify_message}; is {ca} the right CA?"
         ) from None
+    except NotTheServer as error:
+        return [f"{name}: {error}; the node keeps trying"]
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # a server that ends, or is too busy
+        return [f"{name}: the connection was closed; the node keeps trying"]
     except ssl.SSLError:
         raise UserError(f"{name}: the program that answers there does not speak TLS") from None
     except OSError as error:

@@ -15,12 +15,8 @@ _LONGEST = 1 << 14  # bytes of the head of an answer
 _END = b"\r\n\r\n"
 
 
-class ProxyError(OSError):
-    """The proxy does not connect to the server; the text is for people."""
-
-    def __init__(self, problem: str):
-        super().__init__(problem)
-        self.strerror = problem
+class NotTheServer(ConnectionError):
+    """Something answers, but not the server; the text is for people."""
 
 
 @dataclass(frozen=True)
@@ -85,18 +81,19 @@ class Proxy:
         return f"Proxy-Authorization: Basic {base64.b64encode(line.encode()).decode()}\r\n"
 
 
-def check_answer(head: bytes) -> None:
-    """Check the head of a proxy's answer.
+def check_answer(head: bytes, login: bool) -> None:
+    """Check the head of a proxy's answer to a request with or without a login.
 
     Raises:
-        ProxyError: it does not connect to the server.
+        NotTheServer: it does not connect to the server.
     """
     words = head.split(b"\r\n", 1)[0].decode("latin-1").split(maxsplit=2)
     if len(words) < 2 or not words[0].startswith("HTTP/1."):
-        raise ProxyError("the proxy does not speak HTTP")
+        raise NotTheServer("the proxy does not speak HTTP")
     if not words[1].startswith("2"):
-        hint = "; it wants --proxy-login" if words[1] == "407" else ""
-        raise ProxyError(f"the proxy refuses: {printable(' '.join(words[1:]), 80)}{hint}")
+        wants = "; is --proxy-login right?" if login else "; it wants --proxy-login"
+        hint = wants if words[1] == "407" else ""
+        raise NotTheServer(f"the proxy refuses: {printable(' '.join(words[1:]), 80)}{hint}")
 
 
 def connected(proxy: Proxy | None, host: str, port: int, timeout: float) -> socket.socket:
@@ -114,10 +111,12 @@ def connected(proxy: Proxy | None, host: str, port: int, timeout: float) -> sock
         head = b""
         while not head.endswith(_END):  # byte by byte: what follows is the server's
             piece = line.recv(1)
-            if not piece or len(head) > _LONGEST:
-                raise ProxyError("the proxy does not speak HTTP")
+            if not piece:
+                raise NotTheServer("the proxy closed the connection")
             head += piece
-        check_answer(head)
+            if len(head) > _LONGEST:
+                raise NotTheServer("the proxy does not speak HTTP")
+        check_answer(head, proxy.login is not None)
     except BaseException:
         line.close()
         raise

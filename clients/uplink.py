@@ -14,7 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.connection import Broken, Connection
-from clients.proxy import Proxy, connected
+from clients.proxy import NotTheServer, Proxy, connected
 from fedpeft.hosting.timing import Timing
 
 _CONNECT = 15.0  # seconds for the connection and its TLS handshake
@@ -107,7 +107,7 @@ async def _connect(gateway: Gateway, quiet: float) -> Connection:
         )
     if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
         writer.transport.abort()
-        raise OSError("the program that answers there does not speak HTTP/2")
+        raise NotTheServer("the program that answers there does not speak HTTP/2")
     return Connection(reader, writer, gateway.authority, quiet)
 
 
@@ -120,4 +120,6 @@ def _problem(error: OSError, gateway: Gateway) -> str:
         return f"{name}: the TLS handshake failed ({error.reason or error})"
     if isinstance(error, TimeoutError):
         return f"{name}: no server answers (timed out)"
-    return f"{name}: no server answers ({error.strerror or error})"
+    if isinstance(error, NotTheServer):
+        return f"{name}: {error}"
+    return f"{name}: no server answers ({error.strerror or error or 'the connection was closed'})"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import statistics
 from collections.abc import Callable
 from typing import TYPE_CHECKING
 
@@ -45,6 +46,35 @@ def frozen() -> str:
     return table([*heads, "points to the frozen backbone", "points to the start"], rows)
 
 
+def before() -> str:
+    """Return when SLaSh reaches what a random head learns in ten rounds, and its share of bytes."""
+    old = read("before").query("last").set_index(TASK)
+    rounds = read("frozen").query("seed == 0 and (last or score == score)")
+    rows, shares = [], []
+    for task, own in rounds.groupby(TASK, sort=False):
+        first, target = own.iloc[0], old.loc[task]
+        steps = [("start", first["start_score"], first["start_up_payload"])]
+        for _, row in own.sort_values("round").iterrows():
+            sent = row["start_up_payload"] + row["sent_up_payload"]
+            steps.append((f"round {row['round']}", row["score"], sent))
+        reached = next((step for step in steps if step[1] >= target["score"]), None)
+        shares.append(reached[2] / target["sent_up_payload"] if reached else float("inf"))
+        said = [reached[0], f"{shares[-1]:.2f}"] if reached else ["not reached", "-"]
+        rows.append(
+            [task, f"{target['score']:.3f}", *(f"{score:.3f}" for _, score, _ in steps), *said]
+        )
+    rows.append(["median", "", "", "", "", "", f"{statistics.median(shares):.2f}"])
+    heads = [
+        "task",
+        "before, ten rounds",
+        "start",
+        "SLaSh, five rounds",
+        "ten rounds",
+        "reached at",
+    ]
+    return table([*heads, "share of the bytes"], rows)
+
+
 def rates() -> str:
     """Return the scores of the start and after one and three rounds at each rate, by task."""
     rounds = read("rates")
@@ -82,5 +112,6 @@ def with_deviation(scores: pd.Series) -> str:
 PARTS: dict[str, Callable[..., str]] = {
     "intents": intents,
     "frozen": frozen,
+    "before": before,
     "rates": rates,
 }

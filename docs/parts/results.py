@@ -17,16 +17,6 @@ STUDIES = ROOT / "simulations" / "studies" / "results"
 BENCHMARKS = ROOT / "simulations" / "benchmarks" / "results"
 TASKS = {"SST-2": "SST-2", "MRPC": "MRPC, F1", "STS-B": "STS-B, Pearson", "QNLI": "QNLI"}
 
-#: Place of a label in the picture where the one above the point would cover another: shift in
-#: points, alignment.
-_PLACES = {
-    "SLaSh 256": ((6, -3), "left"),
-    "JR-WARP 1024": ((6, -3), "left"),
-    "SLaSh max": ((6, -3), "left"),
-    "Houlsby m=1": ((6, -8), "left"),
-    "LoRA r=8": ((8, -5), "left"),
-}
-
 
 def study(name: str) -> pd.DataFrame:
     """Return the last evaluated round of each cell of a committed study."""
@@ -38,18 +28,23 @@ def study(name: str) -> pd.DataFrame:
 
 
 def communication() -> str:
-    """Return score and bytes of each method of the communication study."""
-    from simulations.report.summary import PANEL, SENT, SERIES, over_seeds
+    """Return score and bytes of each method of the communication study, and of its start."""
+    from parts.heads import frozen_lines, with_deviation
+    from simulations.report.summary import PANEL, SENT, SERIES
 
     last = study("communication-small")
-    scores = over_seeds(last).set_index([SERIES, PANEL])
     sent = last.groupby(SERIES)[SENT].mean().sort_values(kind="stable")
-    size = last.groupby(SERIES)["vector_size"].max()
-    rows = []
+    lines = frozen_lines("communication-small")
+    here = [with_deviation(lines[lines["axis.task"] == task]["frozen"]) for task in TASKS]
+    rows = [["frozen backbone, scikit-learn, all texts in one place", "-", "-", *here]]
     for name in sent.index:
-        cells = [scores.loc[(name, task)] for task in TASKS]
-        written = [f"{cell['mean']:.3f} ({cell['deviation']:.3f})" for cell in cells]
-        rows.append([name, f"{size[name]:,}", readable(sent[name]), *written])
+        own = last[last[SERIES] == name]
+        sums = own["start_up_payload"].sum() / own["clients"].sum()
+        by_task = [own[own[PANEL] == task] for task in TASKS]
+        begun = [with_deviation(cells["start_score"]) for cells in by_task]
+        ended = [with_deviation(cells["score"]) for cells in by_task]
+        rows.append([f"start of {name}", "-", readable(sums), *begun])
+        rows.append([name, f"{own['vector_size'].max():,}", readable(sent[name]), *ended])
     return table(["method", "numbers a round", "a client sent", *TASKS.values()], rows)
 
 
@@ -85,41 +80,75 @@ def stands_out() -> str:
 
 
 def picture(path: Path) -> None:
-    """Draw the mean score of the communication study's tasks against the bytes a client sent."""
+    """Draw the mean score of the communication study's tasks against the bytes a client sent.
+
+    Each method has a line from its start to its end; the frozen backbone is a level.
+    """
     import matplotlib.pyplot as plt
 
-    from simulations.report.summary import PANEL, SENT, SERIES, front, over_seeds
+    from simulations.report.summary import SENT
 
-    last = study("communication-small")
-    means = over_seeds(last).pivot(index=SERIES, columns=PANEL, values="mean").mean(axis=1)
-    points = last.groupby(SERIES)[SENT].mean().to_frame(SENT).assign(mean=means).sort_values(SENT)
-    best = points[front(points)]
+    ends = means_against_bytes("score", SENT)
+    starts = means_against_bytes("start_score", "start_sent")
     figure, axes = plt.subplots(figsize=(7.2, 3.8), layout="constrained")
-    axes.step(best[SENT], best["mean"], where="post", color="#9fa8da", zorder=1)
-    on_front = points.index.isin(best.index)
-    colors = ["#303f9f" if on else "#9e9e9e" for on in on_front]
-    axes.scatter(points[SENT], points["mean"], color=colors, zorder=2)
-    for name, row in points.iterrows():
-        shift, alignment = _PLACES.get(str(name), ((0, 6), "center"))
+    axes.axhline(frozen_mean(), color="#9e9e9e", linestyle=":", linewidth=1)
+    axes.annotate(
+        "frozen backbone, scikit-learn, all texts in one place",
+        (1, frozen_mean()),
+        xycoords=("axes fraction", "data"),
+        xytext=(-4, 4),
+        textcoords="offset points",
+        ha="right",
+        fontsize=8,
+        color="#616161",
+    )
+    for name, row in ends.iterrows():
+        begin = starts.loc[name]
+        path_of = [begin["sent"], row["sent"]], [begin["mean"], row["mean"]]
+        axes.plot(*path_of, color="#9fa8da", linewidth=1, zorder=1)
+        axes.scatter(begin["sent"], begin["mean"], color="white", edgecolor="#303f9f", zorder=2)
+        axes.scatter(row["sent"], row["mean"], color="#303f9f", zorder=2)
         axes.annotate(
             str(name),
-            (row[SENT], row["mean"]),
-            xytext=shift,
+            (row["sent"], row["mean"]),
+            xytext=(6, -3),
             textcoords="offset points",
-            ha=alignment,
             fontsize=8,
         )
-    axes.set(xscale="log", xlabel="bytes a client sent in the whole run", ylabel="mean score")
+    axes.set(
+        xscale="log",
+        xlabel="bytes a client sent: sums of the start (rings), and ten rounds (dots)",
+        ylabel="mean score",
+    )
     axes.set_title(
         "Mean score of SST-2, MRPC, STS-B and QNLI (MiniLM, 10 clients, 3 seeds)", size=9
     )
     axes.xaxis.set_major_formatter(lambda size, _: readable(size))
     axes.spines[["top", "right"]].set_visible(False)
-    axes.margins(x=0.08, y=0.1)
+    axes.margins(x=0.15, y=0.15)
     path.parent.mkdir(parents=True, exist_ok=True)
     with plt.rc_context({"svg.hashsalt": "fedpeft", "svg.fonttype": "none"}):
         figure.savefig(path, metadata={"Date": None})
     plt.close(figure)
+
+
+def means_against_bytes(score: str, sent: str) -> pd.DataFrame:
+    """Return the mean over tasks of a column of the communication study, and the bytes sent."""
+    from simulations.report.summary import PANEL, SERIES
+
+    last = study("communication-small")
+    last = last.assign(start_sent=last["start_up_payload"] / last["clients"])
+    of_tasks = last.groupby([SERIES, PANEL])[[score, sent]].mean()
+    means = of_tasks.groupby(SERIES).mean()
+    return means.rename(columns={score: "mean", sent: "sent"}).sort_values("sent")
+
+
+def frozen_mean() -> float:
+    """Return the mean over the communication study's tasks of the frozen backbone's score."""
+    from parts.heads import frozen_lines
+
+    lines = frozen_lines("communication-small")
+    return float(lines.groupby("axis.task")["frozen"].mean().mean())
 
 
 def record() -> str:

@@ -89,6 +89,6 @@ def _outcomes(
         reason, detail, alive = f"{type(error.cause).__name__} at its actor", str(error), True
     except ray.exceptions.RayError as error:
         machine, detail, alive = actors.lose(actor, error), str(error), False
-        died = f"its actor died ({type(error).__name__}); is the memory enough?"
+        died = f"its actor died ({type(error).__name__}); is there enough memory?"
         reason = f"its machine, {machine}, was lost" if machine else died
     return [Outcome(job.name, reason, detail) for job in jobs], alive

@@ -28,11 +28,12 @@ def strings(source: str) -> Iterator[str]:
     tree = ast.parse(source)
     docstrings = {id(node.value) for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     for node in ast.walk(tree):
-        if isinstance(node, ast.JoinedStr):
-            parts = (p.value if isinstance(p, ast.Constant) else _GAP for p in node.values)
-            yield re.sub(f"{_GAP}+", _GAP, "".join(map(str, parts)))
-        elif isinstance(node, ast.Constant) and id(node) not in docstrings:
-            yield _PRINTF.sub(_GAP, node.value) if isinstance(node.value, str) else ""
+        match node:
+            case ast.JoinedStr(values=values):
+                parts = (p.value if isinstance(p, ast.Constant) else _GAP for p in values)
+                yield re.sub(f"{_GAP}+", _GAP, "".join(map(str, parts)))
+            case ast.Constant(value=str(text)) if id(node) not in docstrings:
+                yield _PRINTF.sub(_GAP, text)
 
 
 @cache
@@ -53,7 +54,8 @@ def occurs(message: str, code: str) -> bool:
 
 @pytest.mark.parametrize("message", MESSAGES)
 def test_the_code_has_the_message(message: str) -> None:
-    assert occurs(message, strings_of_the_code()), (
+    is_there = occurs(message, strings_of_the_code())
+    assert is_there, (
         f"{PAGE.relative_to(ROOT)} has `{message}`, but no string in {', '.join(FOLDERS)} does: "
         "the message was changed or removed; correct the page"
     )

@@ -70,11 +70,14 @@ class Door:
         self._of_address[connection.origin] += 1
         if len(self._strangers) > self.limits.strangers:
             next(iter(self._strangers)).abort()
-        return (
+        allowed = (
             len(self._connections) <= self.limits.connections
             and self._of_address[connection.origin] <= self.limits.per_address
             and self._arrivals.allows(connection.origin)
         )
+        if not allowed:
+            self.refusals.log(connection.address, "", "", 503, "too many connections")
+        return allowed
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""

@@ -121,6 +121,19 @@ def test_failed_handshake_of_a_node_with_another_authority_is_logged(
     assert "unknown ca" in front.line_with("TLS handshake with 127.0.0.1 failed")
 
 
+def test_a_slow_group_for_keys_is_not_offered(front: Front) -> None:
+    """A stranger could otherwise choose what a handshake costs the gateway."""
+    for group, offered in (("prime256v1", True), ("secp521r1", False)):
+        context = ssl.create_default_context(cafile=front.state.ca)
+        context.set_ecdh_curve(group)
+        with socket.create_connection(front.address, 10) as line:
+            try:
+                context.wrap_socket(line, server_hostname="localhost").close()
+                assert offered
+            except (ssl.SSLError, ConnectionError):
+                assert not offered
+
+
 def test_old_tls_is_refused(front: Front) -> None:
     context = ssl.create_default_context(cafile=front.state.ca)
     context.set_ciphers("ALL:@SECLEVEL=0")
