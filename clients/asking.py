@@ -39,10 +39,5 @@ def silence(folder: NodeFolder) -> float:
         return 0.0
     try:
         return max(0.0, time.monotonic() - float(folder.asked.read_text()))
-    except (OSError, ValueError):  # not since the node was started, or since this machine was
+    except (OSError, ValueError):  # no node was started here
         return 0.0
-
-
-def forget(folder: NodeFolder) -> None:
-    """Count the silence from the first request on."""
-    folder.asked.unlink(missing_ok=True)

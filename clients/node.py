@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from clients.asking import silence
+from clients.asking import note, silence
 from clients.channel import check_path, is_listening
 from clients.checks import check_all, split_address
 from clients.folder import NodeFolder, NodeSettings
@@ -116,8 +116,9 @@ def _run(node: Node, log: logging.Logger) -> None:
     node.settings.write(node.state)
     make_certificate(node.folder.runtime)
     write_shims(node.state / "bin", {"flwr-clientapp": "clients.process"})
-    for file in (node.folder.tunnel, node.folder.asked, node.folder.unknown_key):
+    for file in (node.folder.tunnel, node.folder.unknown_key):
         file.unlink(missing_ok=True)
+    note(node.folder)  # its SuperNode is silent from now on
     port, timing = free_port(), Timing.read(node.state)
     useful = Useful(node, timing, log)
     processes = children(node, port, free_port([port]), useful)
@@ -224,7 +225,8 @@ def children(node: Node, port: int, tunnel_port: int, useful: Useful) -> list[Ch
             *("--node-config", f'state="{node.state}"'),
         ],
         variables,
-        lambda: speaks_tls(LOOPBACK, port, ca, LOOPBACK) and useful(),
+        # First: a SuperNode whose key is unknown ends before it listens.
+        lambda: useful() and speaks_tls(LOOPBACK, port, ca, LOOPBACK),
         useful.patience,
     )
     superexec = Child(

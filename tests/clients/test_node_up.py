@@ -143,6 +143,28 @@ def test_a_node_runs_without_a_worker(server: ServerFolder, tmp_path: Path) -> N
 
 
 @pytest.mark.long
+def test_a_key_that_the_server_does_not_know_ends_the_node_or_is_waited_for(
+    server: ServerFolder, tmp_path: Path
+) -> None:
+    key, public = make_node(tmp_path, "new")
+    given = [*options(server), "--no-worker"]
+    given[given.index("--key") + 1] = str(key)
+    state = tmp_path / "state"
+    with node_up(state, *given) as node:
+        assert node.wait(PATIENCE) == 2
+        assert processes_of(state) == {}
+    printed = state.with_suffix(".out").read_text()
+    assert "does not know the key" in printed and "start this node after that" in printed
+    with node_up(state, *given, "--wait") as node:
+        eventually(lambda: "yet: waiting (--wait)" in str(logged(state)))
+        assert node.poll() is None
+        add_node(server.path, public)
+        eventually(lambda: "the node is up" in str(logged(state)))
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(PATIENCE) == 0
+
+
+@pytest.mark.long
 def test_a_mistake_ends_node_up_before_any_start(server: ServerFolder, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with node_up(state, *options(server)[:-1], "/no/such/backbone") as node:
