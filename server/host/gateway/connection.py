@@ -138,14 +138,22 @@ class Connection(asyncio.Protocol):
             self._work()
 
     def _work(self) -> None:
-        """Handle a piece of what has arrived; other connections come before the next piece."""
+        """Handle a piece of what has arrived; other connections come before the next piece.
+
+        Nothing more is received until all has been handled, or it would pile up.
+        """
         self._next = None
         if self.closing:
             return
         with self.door.working(self):
             more = self._step()
-        if more and self._next is None:  # it has not been told to rest
+        if self._next is not None:  # it has been told to rest
+            return
+        if more:
+            self.pause_reading()
             self._next = asyncio.get_running_loop().call_soon(self._work)
+        else:
+            self.resume_reading()
 
     def _step(self) -> bool:
         """Continue the handshake, or decrypt and handle a piece; return whether there is more."""
@@ -173,11 +181,7 @@ class Connection(asyncio.Protocol):
         if self._next is not None:
             self._next.cancel()
         self.pause_reading()
-        self._next = asyncio.get_running_loop().call_later(seconds, self._go_on)
-
-    def _go_on(self) -> None:
-        self.resume_reading()
-        self._work()
+        self._next = asyncio.get_running_loop().call_later(seconds, self._work)
 
     # For HTTP
 
