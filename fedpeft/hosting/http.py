@@ -54,7 +54,7 @@ class SameOrigin:
 def bears(headers: Headers, token: str) -> bool:
     """Return whether a request has the token, compared in constant time."""
     scheme, _, given = headers.get("authorization", "").partition(" ")
-    same = hmac.compare_digest(given.strip().encode(), token.encode())
+    same = hmac.compare_digest(given.encode(), token.encode())
     return scheme.lower() == "bearer" and same  # RFC 9110, section 11.1: in any case
 
 
