@@ -8,7 +8,6 @@ from __future__ import annotations
 import contextlib
 import json
 import re
-import socket
 import ssl
 import subprocess
 import sys
@@ -19,6 +18,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from clients.folder import NodeSettings
+from clients.proxy import NotTheServer, Proxy, connected
 from fedpeft.errors import UserError
 
 if TYPE_CHECKING:
@@ -29,7 +29,9 @@ if TYPE_CHECKING:
 _TIMEOUT = 5.0  # seconds for a handshake with the server
 
 
-def check_all(superlink: str, key: Path, ca: Path, settings: NodeSettings) -> list[str]:
+def check_all(
+    superlink: str, key: Path, ca: Path, settings: NodeSettings, proxy: Proxy | None = None
+) -> list[str]:
     """Check a node's options; return a warning for each problem that may go away by itself.
 
     KeyboardInterrupt ends the checks and the process that they have started.
@@ -42,7 +44,7 @@ def check_all(superlink: str, key: Path, ca: Path, settings: NodeSettings) -> li
         [
             partial(check_key, key),
             partial(check_ca, ca),
-            lambda: warnings.extend(check_superlink(superlink, ca)),
+            lambda: warnings.extend(check_superlink(superlink, ca, proxy)),
             partial(check_roster, settings.roster, key),
         ]
     )
@@ -133,7 +135,7 @@ def check_ca(path: Path) -> None:
         ) from None
 
 
-def check_superlink(superlink: str, ca: Path) -> list[str]:
+def check_superlink(superlink: str, ca: Path, proxy: Proxy | None = None) -> list[str]:
     """Check the connection to the server by a TLS handshake.
 
     Returns:
@@ -150,7 +152,7 @@ def check_superlink(superlink: str, ca: Path) -> list[str]:
     name = f"--superlink {superlink}"
     try:
         with (
-            socket.create_connection((host, port), _TIMEOUT) as connection,
+            connected(proxy, host, port, _TIMEOUT) as connection,
             context.wrap_socket(connection, server_hostname=host),
         ):
             return []
@@ -158,6 +160,10 @@ def check_superlink(superlink: str, ca: Path) -> list[str]:
         raise UserError(
             f"{name}: its certificate is refused: {error.verify_message}; is {ca} the right CA?"
         ) from None
+    except NotTheServer as error:
+        return [f"{name}: {error}; the node keeps trying"]
+    except (ssl.SSLEOFError, ssl.SSLZeroReturnError):  # a server that ends, or is too busy
+        return [f"{name}: the connection was closed; the node keeps trying"]
     except ssl.SSLError:
         raise UserError(f"{name}: the program that answers there does not speak TLS") from None
     except OSError as error:

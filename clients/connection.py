@@ -109,7 +109,7 @@ class Connection:
             self._wake()
         stream = self._streams.get(getattr(event, "stream_id", None) or 0)
         if isinstance(event, ResponseReceived) and stream:
-            stream.headers.set_result([(str(name), str(value)) for name, value in event.headers])
+            stream.answered([(str(name), str(value)) for name, value in event.headers])
         elif isinstance(event, DataReceived):
             if stream:
                 stream.pieces.put_nowait((event.data, event.flow_controlled_length))
@@ -187,6 +187,11 @@ class Stream:
         self.pieces: asyncio.Queue[tuple[bytes, int] | None] = asyncio.Queue()
         self._ended, self._problem = False, ""
         self._peeked = b""
+
+    def answered(self, headers: Headers) -> None:
+        """Note the head of the response, unless nobody waits for it any more."""
+        if not self.headers.done():
+            self.headers.set_result(headers)
 
     def end(self, problem: str) -> None:
         """Note the end of the response: complete, or with a problem."""

@@ -1,6 +1,6 @@
 """The only file of the client side that uses private parts of Flower; a contract test covers it.
 
-Written for flwr 1.41. All other files use the public flwr.app and flwr.clientapp.
+Written for flwr 1.41 and 1.42. All other files use the public flwr.app and flwr.clientapp.
 """
 
 from __future__ import annotations

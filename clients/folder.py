@@ -179,6 +179,21 @@ class NodeFolder:
         return self.path / "tunnel.json"
 
     @property
+    def unknown_key(self) -> Path:
+        """A file that is there while the server does not know the node's key."""
+        return self.path / "unknown-key"
+
+    @property
+    def asked(self) -> Path:
+        """When the SuperNode last asked for work, see :mod:`clients.asking`."""
+        return self.path / "asked"
+
+    @property
+    def computes(self) -> Path:
+        """The lock file of the processes that compute replies."""
+        return self.path / "computes.lock"
+
+    @property
     def experiments(self) -> Path:
         """The folder of the experiments received at handshakes."""
         return self.path / "experiments"

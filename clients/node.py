@@ -7,19 +7,24 @@ which starts a process (:mod:`clients.relay`) for each message.
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import logging
 import os
 import signal
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
+from clients.asking import note, silence
 from clients.channel import check_path, is_listening
 from clients.checks import check_all, split_address
 from clients.folder import NodeFolder, NodeSettings
+from clients.proxy import Proxy
 from fedpeft.errors import UserError
 from fedpeft.hosting.child import Child
 from fedpeft.hosting.ports import LOOPBACK, free_port, speaks_tls
@@ -30,6 +35,7 @@ from fedpeft.hosting.timing import Timing
 #: Seconds between two polls of superexec for a message; Flower's default is 1. At 0.1 an idle node
 #: took 7 % of a core.
 _POLL = 0.25
+_REPEAT = 60.0  # seconds between two lines about a key that the server does not know
 
 
 @dataclass(frozen=True)
@@ -42,6 +48,8 @@ class Node:
     state: Path
     settings: NodeSettings
     worker: bool = True
+    wait: bool = False  # while the server does not know the key
+    proxy: Proxy | None = None
 
     @property
     def folder(self) -> NodeFolder:
@@ -64,7 +72,9 @@ def up(node: Node, as_json: bool) -> None:
     with node.folder.locked(), printed_log(node.folder.log, "node", as_json) as log:
         try:
             with _stoppable():
-                for warning in check_all(node.superlink, node.key, node.ca, node.settings):
+                for warning in check_all(
+                    node.superlink, node.key, node.ca, node.settings, node.proxy
+                ):
                     log.warning("%s", warning)
                 _run(node, log)
         except KeyboardInterrupt:
@@ -106,20 +116,75 @@ def _run(node: Node, log: logging.Logger) -> None:
     node.settings.write(node.state)
     make_certificate(node.folder.runtime)
     write_shims(node.state / "bin", {"flwr-clientapp": "clients.process"})
-    node.folder.tunnel.unlink(missing_ok=True)
-    port = free_port()
-    processes = children(node, port, free_port([port]))
-    supervisor = Supervisor(processes, log, Timing.read(node.state), node.folder.processes)
+    for file in (node.folder.tunnel, node.folder.unknown_key):
+        file.unlink(missing_ok=True)
+    note(node.folder)  # its SuperNode is silent from now on
+    port, timing = free_port(), Timing.read(node.state)
+    useful = Useful(node, timing, log)
+    processes = children(node, port, free_port([port]), useful)
+    supervisor = Supervisor(processes, log, timing, node.folder.processes)
     supervisor.run(lambda: log.info("the node is up and asks %s for work", node.superlink))
 
 
-def children(node: Node, port: int, tunnel_port: int) -> list[Child]:
+class Useful:
+    """The check whether a node does what it is for, whatever keeps it from that.
+
+    Args:
+        node: its options.
+        timing: how long its SuperNode may be silent.
+        log: gets a line each minute while the server does not know the node's key.
+    """
+
+    def __init__(self, node: Node, timing: Timing, log: logging.Logger):
+        self.patience = timing.silent
+        self._node, self._log, self._said = node, log, float("-inf")
+
+    def __call__(self) -> bool:
+        """Return whether the SuperNode asks for work, or the node computes a reply.
+
+        Raises:
+            UserError: the server does not know the node's key, and the node does not wait for that.
+        """
+        folder = self._node.folder
+        if folder.unknown_key.exists():
+            self._say_unknown()
+        return silence(folder) <= self.patience
+
+    def _say_unknown(self) -> None:
+        where, key = self._node.superlink, self._node.key
+        line = f"the server at {where} does not know the key '{key}' ({_fingerprint(key)})"
+        if not self._node.wait:
+            raise UserError(
+                f"{line}; its operator runs 'fedpeft server add-node' with '{key}.pub'; start this "
+                f"node after that, or with --wait"
+            )
+        if time.monotonic() - self._said > _REPEAT:
+            self._said = time.monotonic()
+            self._log.warning("%s yet: waiting (--wait)", line)
+
+
+def _fingerprint(key: Path) -> str:
+    """Return the fingerprint of a private key's public part, as ssh-keygen -l shows it."""
+    from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
+    from cryptography.hazmat.primitives.serialization import load_ssh_private_key
+
+    from fedpeft.secure.keys import public_line
+
+    private = load_ssh_private_key(key.read_bytes(), None)
+    assert isinstance(private, EllipticCurvePrivateKey)  # for mypy: it was checked at the start
+    blob = base64.b64decode(public_line(private).split()[1])
+    digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
+    return f"SHA256:{digest}"
+
+
+def children(node: Node, port: int, tunnel_port: int, useful: Useful) -> list[Child]:
     """Return the processes of a node in the order in which they start.
 
     Args:
         node: its options.
         port: of the SuperNode on loopback, for superexec.
         tunnel_port: of the tunnel on loopback, for the SuperNode.
+        useful: the check of Flower's processes together.
     """
     variables = {
         **environment(node.state),
@@ -143,7 +208,7 @@ def children(node: Node, port: int, tunnel_port: int) -> list[Child]:
         "tunnel",
         [
             *(sys.executable, "-P", "-m", "clients.tunnel", str(node.state), str(tunnel_port)),
-            *(host, str(gateway), str(node.ca)),
+            *(host, str(gateway), str(node.ca), *words(node.proxy)),
         ],
         variables,
         lambda: speaks_tls(LOOPBACK, tunnel_port, ca, LOOPBACK),
@@ -160,7 +225,9 @@ def children(node: Node, port: int, tunnel_port: int) -> list[Child]:
             *("--node-config", f'state="{node.state}"'),
         ],
         variables,
-        lambda: speaks_tls(LOOPBACK, port, ca, LOOPBACK),
+        # First: a SuperNode whose key is unknown ends before it listens.
+        lambda: useful() and speaks_tls(LOOPBACK, port, ca, LOOPBACK),
+        useful.patience,
     )
     superexec = Child(
         "superexec",
@@ -169,9 +236,18 @@ def children(node: Node, port: int, tunnel_port: int) -> list[Child]:
             *("--root-certificates", str(ca), "--superexec-auth-secret-file", secret),
         ],
         variables,
+        useful,
+        useful.patience,
     )
     flower = [tunnel, supernode, superexec]
     return [worker, *flower] if node.worker else flower
+
+
+def words(proxy: Proxy | None) -> list[str]:
+    """Return a proxy as arguments of the tunnel."""
+    if proxy is None:
+        return []
+    return [proxy.host, str(proxy.port), *([str(proxy.login)] if proxy.login else [])]
 
 
 def make_certificate(folder: Path) -> None:

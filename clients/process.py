@@ -6,6 +6,7 @@ import os
 import sys
 from pathlib import Path
 
+from clients.asking import computing
 from clients.flower import run_task
 from clients.folder import NodeFolder
 from fedpeft.hosting.logs import start_log
@@ -21,9 +22,10 @@ def main() -> None:
     """
     if STATE not in os.environ:
         sys.exit(f"{STATE} is not set: start this program through 'fedpeft node up'")
-    log = NodeFolder(Path(os.environ[STATE])).log
-    start_log(log, "task")
-    run_task(lambda run: start_log(log, "task", run))
+    folder = NodeFolder(Path(os.environ[STATE]))
+    start_log(folder.log, "task")
+    with computing(folder):
+        run_task(lambda run: start_log(folder.log, "task", run))
 
 
 if __name__ == "__main__":

@@ -10,23 +10,29 @@ import json
 from pathlib import Path
 from typing import Any
 
+from clients.asking import silence
 from clients.channel import is_listening
 from clients.folder import NodeFolder
 from fedpeft.errors import UserError
 from fedpeft.hosting.record import read_record
+from fedpeft.hosting.timing import Timing
 
 CHILDREN = ("worker", "tunnel", "supernode", "superexec")
 
 
 def describe_node(state: Path) -> dict[str, Any]:
-    """Return ``{"up", "pid", "since", "worker", "tunnel", "children", "last_message"}`` for JSON.
+    """Return a node's state for JSON.
 
-    ``up`` is whether all processes of the node run. ``pid`` is the process of `fedpeft node up` and
-    ``since`` its start; null if it has ended. ``worker`` is "listening", "away", or "none" if the
-    node runs without a worker. ``tunnel`` is the connection to the server, ``{"connected",
-    "since", "problem"}``; null while the tunnel does not run or has not tried yet. ``children``
-    maps names to ``{"pid", "restarts"}``. ``last_message`` is the last message that the worker
-    answered: ``{"time", "run", "message"}``, or null. Times are ISO 8601 in UTC.
+    It is ``{"up", "pid", "since", "worker", "tunnel", "silent", "children", "last_message"}``.
+    ``up`` is whether all processes of the node run and its SuperNode is not silent. ``pid`` is the
+    process of `fedpeft node up` and ``since`` its start; null if it has ended. ``worker`` is
+    "listening", "away", or "none" if the node runs without a worker. ``tunnel`` is the connection
+    to the server, ``{"connected", "since", "problem"}``; null while the tunnel does not run or has
+    not tried yet. ``silent`` is for how many seconds the SuperNode has not asked for work, null
+    below the node's limit (60 s, see ``Timing``); after as long again, Flower's processes are
+    restarted. ``children`` maps names to ``{"pid", "restarts"}``. ``last_message`` is the last
+    message that the worker answered: ``{"time", "run", "message"}``, or null. Times are ISO 8601 in
+    UTC.
 
     Raises:
         UserError: not the state folder of a node, or this user may not read it.
@@ -45,12 +51,15 @@ def describe_node(state: Path) -> dict[str, Any]:
     worker = "listening" if is_listening(folder.socket) else "away"
     if "worker" not in pids:
         worker = "none"
+    quiet = silence(folder) if record else 0.0
+    silent = quiet if quiet > Timing.read(folder.path).silent else None
     return {
-        "up": record is not None and all(pids.values()) and worker != "away",
+        "up": record is not None and all(pids.values()) and worker != "away" and silent is None,
         "pid": record.pid if record else None,
         "since": record.since.isoformat(timespec="seconds") if record else None,
         "worker": worker,
         "tunnel": tunnel if pids.get("tunnel") else None,
+        "silent": silent,
         "children": {
             name: {"pid": pid, "restarts": record.restarts[name] if record else 0}
             for name, pid in pids.items()

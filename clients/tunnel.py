@@ -27,19 +27,24 @@ from typing import TypeVar
 
 import h11
 
+from clients.asking import PERIOD, note
 from clients.connection import Broken, Headers, Stream
 from clients.folder import NodeFolder
 from clients.local import PIECE, Gone, Local
+from clients.proxy import Proxy
 from clients.uplink import Gateway, Uplink
 from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, write_together
 from fedpeft.hosting.logs import start_log
 from fedpeft.hosting.ports import LOOPBACK, user_at
 from fedpeft.hosting.timing import Timing
+from fedpeft.hosting.tls import offer_quick_groups
 
 LARGEST = 1 << 30  # bytes of a request's body
 _PATH = re.compile(r"/v1/fleet/[a-z-]+")
 PULL, HEARTBEAT = "/v1/fleet/pull-messages", "/v1/fleet/send-node-heartbeat"
+ACTIVATE = "/v1/fleet/activate-node"
+_UNKNOWN_KEY = 412, b"is not registered"  # how the gateway answers it
 # On 403 (the run has ended) Flower 1.41's SuperNode keeps a message that it is receiving. The node
 # trains for it, but its reply leaves only with the next message. From then on each reply is one
 # message late, and the server waits for it. After 410 (Gone) the SuperNode deletes the message.
@@ -86,9 +91,16 @@ class Request:
 class Tunnel:
     """The proxy between the SuperNode and the server's gateway."""
 
-    def __init__(self, uplink: Uplink, timing: Timing):
-        self._uplink, self._timing = uplink, timing
-        self._connections = 0
+    def __init__(self, uplink: Uplink, timing: Timing, folder: NodeFolder):
+        self._uplink, self._timing, self._folder = uplink, timing, folder
+        self._connections = self._asking = 0
+
+    async def note_questions(self) -> None:
+        """Keep for the supervisor that the SuperNode asks for work, until cancelled."""
+        while True:
+            if self._asking:
+                note(self._folder)
+            await asyncio.sleep(PERIOD)
 
     async def serve(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         """Answer the requests of one connection on loopback until it ends."""
@@ -113,12 +125,29 @@ class Tunnel:
         """Forward a request and send the response, or the reason why there is none."""
         try:
             request = await _read(local, received)
+        except Refused as refusal:
+            await local.refuse(refusal.status)
+            return
+        works = request.path != HEARTBEAT
+        self._asking += works
+        try:
+            if works:
+                note(self._folder)
+            await self._pass(local, request)
+        finally:
+            self._asking -= works
+
+    async def _pass(self, local: Local, request: Request) -> None:
+        try:
             stream = await self._while_connected(local, self._forward(local, request))
         except Refused as refusal:
             await local.refuse(refusal.status)
             return
         try:
             status, headers = await stream.response()
+            if request.path == ACTIVATE:
+                refused = status == _UNKNOWN_KEY[0] and _UNKNOWN_KEY[1] in await stream.peek()
+                _note_refusal(self._folder, refused)
             await local.start(status, headers)
             while piece := await _soon(stream.read()):
                 await local.send(piece)
@@ -236,8 +265,8 @@ async def _read(local: Local, received: h11.Request) -> Request:
     Raises:
         Refused: it is not one of a SuperNode, or too large.
     """
-    path = received.target.decode("ascii")
-    fields = [(name.decode(), value.decode()) for name, value in received.headers]
+    path = received.target.decode("latin-1")
+    fields = [(name.decode("latin-1"), value.decode("latin-1")) for name, value in received.headers]
     length = dict(fields).get("content-length", "")
     if received.method != b"POST" or not _PATH.fullmatch(path):
         raise Refused(403)
@@ -265,20 +294,27 @@ async def serve(state: Path, port: int, gateway: Gateway) -> None:
     folder, timing = NodeFolder(state), Timing.read(state)
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.load_cert_chain(folder.runtime / "server.crt", folder.runtime / "server.key")
+    offer_quick_groups(context)
     uplink = Uplink(gateway, partial(_report, folder.tunnel), timing)
+    tunnel = Tunnel(uplink, timing, folder)
     server = await asyncio.start_server(
-        Tunnel(uplink, timing).serve, LOOPBACK, port, ssl=context, ssl_handshake_timeout=_HANDSHAKE
+        tunnel.serve, LOOPBACK, port, ssl=context, ssl_handshake_timeout=_HANDSHAKE
     )
     loop, stopped = asyncio.get_running_loop(), asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopped.set)
-    connecting = asyncio.create_task(uplink.keep_connected())
-    stopping = asyncio.create_task(stopped.wait())
-    await asyncio.wait((connecting, stopping), return_when="FIRST_COMPLETED")
+    tasks = [
+        asyncio.create_task(work)
+        for work in (uplink.keep_connected(), tunnel.note_questions(), stopped.wait())
+    ]
+    await asyncio.wait(tasks, return_when="FIRST_COMPLETED")
     server.close()
-    connecting.cancel()
-    with suppress(asyncio.CancelledError):
-        await connecting
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+    failed = [task for task in tasks if not task.cancelled() and task.exception()]
+    if failed:
+        failed[0].result()
 
 
 def _report(path: Path, problem: str) -> None:
@@ -293,12 +329,23 @@ def _report(path: Path, problem: str) -> None:
         write_together({path: (content.encode(), PRIVATE)}, replace=True)
 
 
+def _note_refusal(folder: NodeFolder, refused: bool) -> None:
+    """Keep whether the server knows this node's key, for the supervisor."""
+    if not refused:
+        folder.unknown_key.unlink(missing_ok=True)
+    elif not folder.unknown_key.exists():
+        write_together({folder.unknown_key: (b"", PRIVATE)})
+
+
 def main() -> None:
-    """Run ``python -m clients.tunnel STATE PORT HOST PORT CA``."""
-    state, port, host, gateway_port, ca = sys.argv[1:]
+    """Run ``python -m clients.tunnel STATE PORT HOST PORT CA [PROXY PORT [LOGIN]]``."""
+    state, port, host, gateway_port, ca, *way = sys.argv[1:]
+    proxy = Proxy(way[0], int(way[1]), Path(way[2]) if way[2:] else None) if way else None
     start_log(NodeFolder(Path(state)).log, "tunnel")
     try:
-        asyncio.run(serve(Path(state), int(port), Gateway(host, int(gateway_port), Path(ca))))
+        asyncio.run(
+            serve(Path(state), int(port), Gateway(host, int(gateway_port), Path(ca), proxy))
+        )
     except UserError as error:
         log.error("%s", error)
         sys.exit(1)

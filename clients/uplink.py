@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from clients.connection import Broken, Connection
+from clients.proxy import NotTheServer, Proxy, connected
 from fedpeft.hosting.timing import Timing
 
 _CONNECT = 15.0  # seconds for the connection and its TLS handshake
@@ -22,11 +23,12 @@ _STEADY = 10.0  # seconds of a connection after which the pauses are short again
 
 @dataclass(frozen=True)
 class Gateway:
-    """The server's address, and the certificate of the authority that signed the server's."""
+    """The server's address, the certificate of the authority that signed the server's, a proxy."""
 
     host: str
     port: int
     ca: Path
+    proxy: Proxy | None = None
 
     @property
     def authority(self) -> str:
@@ -96,12 +98,16 @@ async def _connect(gateway: Gateway, quiet: float) -> Connection:
     context = ssl.create_default_context(cafile=gateway.ca)
     context.set_alpn_protocols(["h2"])
     async with asyncio.timeout(_CONNECT):
+        line = await asyncio.to_thread(
+            connected, gateway.proxy, gateway.host, gateway.port, _CONNECT
+        )
+        line.setblocking(False)
         reader, writer = await asyncio.open_connection(
-            gateway.host, gateway.port, ssl=context, server_hostname=gateway.host
+            sock=line, ssl=context, server_hostname=gateway.host
         )
     if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
         writer.transport.abort()
-        raise OSError("the program that answers there does not speak HTTP/2")
+        raise NotTheServer("the program that answers there does not speak HTTP/2")
     return Connection(reader, writer, gateway.authority, quiet)
 
 
@@ -114,4 +120,6 @@ def _problem(error: OSError, gateway: Gateway) -> str:
         return f"{name}: the TLS handshake failed ({error.reason or error})"
     if isinstance(error, TimeoutError):
         return f"{name}: no server answers (timed out)"
-    return f"{name}: no server answers ({error.strerror or error})"
+    if isinstance(error, NotTheServer):
+        return f"{name}: {error}"
+    return f"{name}: no server answers ({error.strerror or error or 'the connection was closed'})"

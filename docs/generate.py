@@ -49,7 +49,7 @@ PARTS: dict[str, Callable[..., str]] = {
     **turns.PARTS,
 }
 #: Pages whose parts are committed.
-COMMITTED = [
+COMMITTED = [SOURCE / "explanation" / "threat-model.md"] + [
     SOURCE / "results" / name
     for name in (
         "client-privacy.md",

@@ -134,7 +134,8 @@ class Collector:
             return Request(vector=self._started_from(number).whole, round=number, label=name)
 
         nodes = {client: flight.node.node_id for client, flight in by_client.items()}
-        sent = send(self.run.grid, "train", content, nodes, self.ledger, [*by_client])
+        timeout = self.run.experiment.federation.timeout
+        sent = send(self.run.grid, "train", content, nodes, self.ledger, timeout, [*by_client])
         self.flights |= {message_id: by_client[client] for message_id, client in sent.items()}
 
     def _arrived(self) -> list[Message]:

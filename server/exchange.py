@@ -27,6 +27,9 @@ _TYPES = {
 }
 LONGEST = 600  # characters kept of a node's text
 
+#: Seconds that a message outlives its timeout. Its age follows from the clocks of two machines,
+#: which may differ by five minutes before the gateway refuses a node.
+_MARGIN = 900.0
 Content = TypeVar("Content")
 
 
@@ -91,7 +94,7 @@ def exchange(
     Returns:
         Replies and failures, by client, in client order.
     """
-    send_to = partial(send, grid, kind, content, nodes, ledger)
+    send_to = partial(send, grid, kind, content, nodes, ledger, patience.timeout)
     pending = send_to(sorted(nodes))
     replies: dict[int, Message] = {}
     failed: dict[int, Failure] = {}
@@ -132,14 +135,20 @@ def send(
     content: Callable[[int], object],
     nodes: Mapping[int, int],
     ledger: ByteLedger,
+    timeout: float,
     clients: Sequence[int],
 ) -> dict[str, int]:
-    """Send a message to each of ``clients``; return the clients by the ids of their messages."""
+    """Send a message to each of ``clients``; return the clients by the ids of their messages.
+
+    A message lives as long as its reply is waited for, ``timeout`` seconds, and a margin: Flower's
+    own limit is 12 hours, after which it would lose the work of a client that is still in time.
+    """
     messages = {
         client: Message(
             RecordDict({RECORD: ConfigRecord(to_fields(content(client)))}),
             dst_node_id=nodes[client],
             message_type=_TYPES[kind],
+            ttl=timeout + _MARGIN,
         )
         for client in clients
     }

@@ -1,6 +1,6 @@
 """The only module that uses private parts of Flower; a contract test checks their behavior.
 
-Written against flwr 1.41. Everything else uses the public flwr.app, flwr.serverapp and
+Written against flwr 1.41 and 1.42. Everything else uses the public flwr.app, flwr.serverapp and
 flwr.clientapp.
 """
 

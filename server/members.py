@@ -55,6 +55,7 @@ class Members:
         refused: node id -> why it is refused as long as it stays connected.
         silent: node id -> why its last handshake failed; the next round repeats it.
         unshaken: nodes that did not answer handshakes.
+        began: whether this process has played a round.
     """
 
     nodes: Nodes
@@ -67,6 +68,7 @@ class Members:
     refused: dict[int, str] = field(default_factory=dict)
     silent: dict[int, str] = field(default_factory=dict)
     unshaken: Silence = field(default_factory=Silence)
+    began: bool = False
 
     @property
     def deployed(self) -> bool:
@@ -97,7 +99,8 @@ class Members:
     def refresh(self, ledger: ByteLedger, number: int = 1) -> None:
         """Remove nodes that left and shake hands with new ones.
 
-        A deployment waits ``federation.node_wait`` seconds for missing nodes.
+        A deployment waits at most ``federation.node_wait`` seconds: in the first round of a process
+        for every node, as one may be back in a moment; later only if too few can take part.
 
         Args:
             ledger: counts the bytes of the round.
@@ -110,14 +113,16 @@ class Members:
             return
         federation = self.experiment.federation
         deadline = time.monotonic() + (federation.node_wait if self.deployed else 0.0)
+        first, self.began = self.deployed and not self.began, True
         while True:
             self._update(ledger, number)
-            if len(self.clients) >= federation.min_success:
+            over = time.monotonic() >= deadline
+            missing = federation.clients - len(self.refused) if first and not over else 0
+            if len(self.clients) >= max(missing, federation.min_success):
                 return
-            if time.monotonic() >= deadline:
-                break
+            if over:
+                self._too_few()
             time.sleep(_INTERVAL)
-        self._too_few()
 
     def join(self, clients: Iterable[int], ledger: ByteLedger, number: int) -> dict[int, Node]:
         """Return these clients with their nodes, in order; shake hands first with new ones.

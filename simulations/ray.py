@@ -13,7 +13,9 @@ from __future__ import annotations
 import logging
 import os
 import secrets
+import signal
 import sys
+import threading
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -26,22 +28,22 @@ from flwr.serverapp import ServerApp
 
 from clients.flower import context_from_wire, context_to_wire
 from fedpeft.backbones.hardware import choose_device
-from fedpeft.errors import RunFailed, UserError
+from fedpeft.errors import UserError
 from fedpeft.experiment.config import parsed
 from fedpeft.experiment.settings import EngineSection
 from fedpeft.runtime import runtime_of
 from fedpeft.wire.failures import CODES, FailureKind
 from server.flower import from_wire, give_id, to_wire
+from simulations.actors import Actors, Placed
 from simulations.grid import CohortGrid, NodeConfig
 from simulations.local import answer, serve
 
 log = logging.getLogger(__name__)
 CLIENTS = "clients.app"  # module of the client app that each actor imports
 _PATIENCE = 0.5  # seconds a pull waits for a reply
-_START = 900.0  # seconds for all actors to start and load; a large backbone takes minutes
 
 
-class ClientActor:
+class ClientActor(Placed):
     """A process that answers cohorts of serialized messages with a module's client app."""
 
     def __init__(self, module: str, experiment: str):
@@ -49,10 +51,6 @@ class ClientActor:
         self._app, self._together = clients.app, clients.train_together
         if experiment:  # load now, so that no message waits for it
             runtime_of(parsed(experiment)).load()
-
-    def ready(self) -> bool:
-        """Return True once everything is loaded."""
-        return True
 
     def answer(
         self, sent: Sequence[bytes], contexts: Sequence[bytes]
@@ -65,19 +63,19 @@ class ClientActor:
 
 @dataclass(frozen=True)
 class _Assignment:
-    """A cohort that an actor works on."""
+    """A cohort, and the actor that works on it."""
 
-    actor: int  # index
+    actor: Any
     cohort: list[Message]
-    retried: bool = False  # an earlier actor died over it
+    retried: bool = False  # an earlier actor died over it, on a machine that lives
 
 
 class RayGrid(CohortGrid):
     """Runs cohorts on Ray actors, one at a time on each.
 
-    An actor that dies is replaced and its cohort retried once; if the second actor dies too, the
-    cohort's clients get error replies. An actor whose replies are no longer requested is replaced.
-    Ray must be running, with enough CPUs and GPUs.
+    The cohort of an actor that dies goes to the next idle one; if that dies over it, too, its
+    clients get error replies. Deaths of whole machines do not count. An actor whose replies are no
+    longer requested is replaced. Ray must be running.
 
     Args:
         node_configs: one per node.
@@ -102,35 +100,34 @@ class RayGrid(CohortGrid):
     ):
         super().__init__(node_configs, cohort)
         self._arguments, self._gpus = (module, experiment), gpus
-        self._actors = [self._start() for _ in range(actors)]
-        self._wait()
+        self._actors = Actors(self._start, actors)
         self._assignments: dict[Any, _Assignment] = {}  # by Ray's reference to the answer
+        self._again: list[_Assignment] = []  # those whose actor died
 
     def pull_messages(self, message_ids: Iterable[str]) -> list[Message]:
         """Keep all actors busy; return the replies of the cohorts that finish within a moment."""
-        import ray
-
         wanted = [*message_ids]
         self._abandon_others(set(wanted))
         self._assign(wanted)
-        if not self._assignments:
-            return []
-        done, _ = ray.wait([*self._assignments], timeout=_PATIENCE)
+        done = self._actors.wait([*self._assignments], _PATIENCE)
         replies = [reply for reference in done for reply in self._collect(reference)]
         self._assign(wanted)  # so that no actor waits while the server processes the replies
         return replies
 
     def _assign(self, wanted: Sequence[str]) -> None:
         """Give every idle actor a cohort of the waiting messages."""
-        busy = {assignment.actor for assignment in self._assignments.values()}
-        for actor in range(len(self._actors)):
-            if actor not in busy and (cohort := self._next_cohort(wanted)):
+        while actor := self._actors.take():
+            if self._again:
+                self._begin(replace(self._again.pop(0), actor=actor))
+            elif cohort := self._next_cohort(wanted):
                 self._begin(_Assignment(actor, cohort))
+            else:
+                return self._actors.give_back(actor)
 
     def _begin(self, assignment: _Assignment) -> None:
         sent = [to_wire(message) for message in assignment.cohort]
         contexts = [context_to_wire(self._context(message)) for message in assignment.cohort]
-        reference = self._actors[assignment.actor].answer.remote(sent, contexts)
+        reference = assignment.actor.answer.remote(sent, contexts)
         self._assignments[reference] = assignment
 
     def _collect(self, reference: Any) -> list[Message]:
@@ -142,46 +139,36 @@ class RayGrid(CohortGrid):
         try:
             replies, contexts = ray.get(reference)
         except ray.exceptions.RayTaskError as error:  # the actor lives; a retry would fail too
+            self._actors.give_back(assignment.actor)
             return [_failed(message, type(error.cause).__name__) for message in cohort]
         except ray.exceptions.RayError as error:
-            log.warning("replacing actor %d: %s", assignment.actor, type(error).__name__)
-            self._replace(assignment.actor)
-            if assignment.retried:
+            machine = self._actors.lose(assignment.actor, error)
+            if assignment.retried and not machine:
                 return [_failed(message, "the client's process died") for message in cohort]
-            self._begin(replace(assignment, retried=True))
+            self._again.append(replace(assignment, retried=assignment.retried or not machine))
             return []
+        self._actors.give_back(assignment.actor)
         for message, context in zip(cohort, contexts, strict=True):
             self._contexts[message.metadata.dst_node_id] = context_from_wire(context)
         return [from_wire(reply) for reply in replies]
 
     def _abandon_others(self, wanted: set[str]) -> None:
         """Replace the actors whose replies are no longer wanted: they took too long."""
+
+        def is_wanted(assignment: _Assignment) -> bool:
+            return bool(wanted & {message.metadata.message_id for message in assignment.cohort})
+
+        self._again = [assignment for assignment in self._again if is_wanted(assignment)]
         for reference, assignment in [*self._assignments.items()]:
-            if not wanted & {message.metadata.message_id for message in assignment.cohort}:
+            if not is_wanted(assignment):
                 del self._assignments[reference]
-                self._replace(assignment.actor)
+                self._actors.lose(assignment.actor)
 
     def _start(self) -> Any:
         import ray
 
         actor_class = ray.remote(ClientActor).options(num_cpus=1, num_gpus=self._gpus)
         return actor_class.remote(*self._arguments)
-
-    def _wait(self) -> None:
-        """Wait until all actors are loaded."""
-        import ray
-
-        try:
-            ray.get([actor.ready.remote() for actor in self._actors], timeout=_START)
-        except ray.exceptions.RayError as error:  # its last line is the actor's error
-            reason = str(error).strip().splitlines()[-1]
-            raise RunFailed(f"an actor of engine.kind = 'ray' did not start: {reason}") from None
-
-    def _replace(self, actor: int) -> None:
-        import ray
-
-        ray.kill(self._actors[actor])
-        self._actors[actor] = self._start()
 
 
 def _failed(message: Message, reason: str) -> Message:
@@ -235,11 +222,23 @@ def running_ray(cpus: int) -> Iterator[None]:
         log.warning("Ray asks for no token: set RAY_AUTH_MODE=token before the process starts")
     import ray
 
-    ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
+    with _as_before(signal.SIGTERM):  # Ray's own handler prints its stack
+        ray.init(**options, log_to_driver=False, logging_level=logging.ERROR)
     try:
         yield
     finally:
         ray.shutdown()
+
+
+@contextmanager
+def _as_before(number: signal.Signals) -> Iterator[None]:
+    """Take back the handler of a signal that the block sets; SIGTERM then acts as Ctrl-C."""
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(number)
+    yield
+    signal.signal(number, signal.default_int_handler if before == signal.SIG_DFL else before)
 
 
 def run_ray(

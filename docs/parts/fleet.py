@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 from parts.markdown import table
 from parts.results import BENCHMARKS
+from server.host.gateway.limits import MEGABYTE, Budget, Limits
 
 #: A machine for servers: cores, GB, and the share of them that may be busy.
 CORES, MEMORY, BUSY = 16, 64, 0.5
@@ -66,4 +67,39 @@ def real_nodes() -> str:
     )
 
 
-PARTS: dict[str, Callable[..., str]] = {"real_nodes": real_nodes}
+def budgets() -> str:
+    """Return what strangers, addresses and registered keys may cost at the gateway."""
+    limits = Limits()
+
+    def work(budget: Budget) -> str:
+        return f"{budget.burst:g} s, then {budget.rate:g} s a second"
+
+    def count(budget: Budget) -> str:
+        return f"{budget.burst:,.0f}, then {budget.rate:,.0f} a second"
+
+    wait, refused = "the connection waits", "503"
+    rows = [
+        ["a connection", "TLS handshake", f"{limits.handshake:g} s", "closed"],
+        ["a connection", "time to the next request", f"{limits.request:g} s", "closed"],
+        ["a connection of a node", "the same", f"{limits.idle:g} s", "closed"],
+        ["a connection", "requests at once", limits.streams, "that request is reset"],
+        ["a request", "head, as HPACK counts", f"{limits.head:,} bytes", "closed"],
+        ["a body", "speed", f"{limits.slowest:g} bytes a second", "408"],
+        ["strangers of an address", "work", work(limits.strange_work), wait],
+        ["strangers of an address", "requests", count(limits.strange_requests), refused],
+        ["all strangers", "work", work(limits.all_strange_work), wait],
+        ["all strangers", "connections", f"{limits.strangers:,}", "the oldest is closed"],
+        ["an address", "connections", f"{limits.per_address:,}", "closed"],
+        ["an address", "new connections", count(limits.arrivals), "closed"],
+        ["an address", "requests", count(limits.requests), refused],
+        ["a registered key", "work", work(limits.key_work), wait],
+        ["a registered key", "connections", limits.per_key, refused],
+        ["a registered key", "requests", count(limits.key_requests), refused],
+        ["a registered key", "at the SuperLink at once", limits.upstream, "the request waits"],
+        ["all", "connections", f"{limits.connections:,}", "closed"],
+        ["all", "bodies that wait", f"{limits.waiting // MEGABYTE} MB", refused],
+    ]
+    return table(["of", "what", "limit", "beyond it"], rows)
+
+
+PARTS: dict[str, Callable[..., str]] = {"real_nodes": real_nodes, "budgets": budgets}

@@ -46,6 +46,9 @@ def up(
     weights: options.Weights = "",
     sums: options.Sums = True,
     worker: options.Worker = True,
+    wait: options.Wait = False,
+    proxy: options.Proxy = "",
+    proxy_login: options.ProxyLogin = None,
     log_json: LogJson = False,
 ) -> None:
     """Check key, certificate, data and backbones, then serve the server until stopped.
@@ -57,7 +60,10 @@ def up(
     """
     from clients import node
     from clients.folder import NodeSettings
+    from clients.proxy import Proxy
 
+    if proxy_login and not proxy:
+        raise UserError(f"--proxy-login {proxy_login}: is for --proxy, which is missing")
     _check_limits(max_epsilon, delta, examples, roster, colluders)
     settings = NodeSettings(
         data=str(data or ""),
@@ -81,7 +87,8 @@ def up(
         weights=weights,
         sums=sums,
     )
-    node.up(node.Node(superlink, key, ca, state, settings, worker), log_json)
+    way = Proxy.of(proxy, proxy_login) if proxy else None
+    node.up(node.Node(superlink, key, ca, state, settings, worker, wait, way), log_json)
 
 
 def _check_limits(
@@ -203,6 +210,8 @@ def _print(described: dict[str, Any]) -> None:
             status += ", but does not listen yet"
         if name == "tunnel" and child["pid"]:
             status += _connection(described["tunnel"])
+        if name == "supernode" and described["silent"] is not None:
+            status += f", but has not asked for work for {described['silent']:.0f} s"
         restarts = f"; restarts: {child['restarts']}" if child["restarts"] else ""
         print(f"{name} {status}{restarts}")
     if last := described["last_message"]:

@@ -84,6 +84,28 @@ Sums = Annotated[
         "(head.start).",
     ),
 ]
+Wait = Annotated[
+    bool,
+    typer.Option(
+        "--wait",
+        help="Wait while the server does not know the key, with a line each minute; default: end.",
+    ),
+]
+Proxy = Annotated[
+    str,
+    typer.Option(
+        metavar="URL",
+        help="Connect through this HTTP proxy, http://HOST:PORT, by CONNECT; TLS stays end to end. "
+        "https_proxy is ignored.",
+    ),
+]
+ProxyLogin = Annotated[
+    Path | None,
+    typer.Option(
+        resolve_path=True,
+        help="File (mode 0600) with one line USER:PASSWORD for the proxy (Basic).",
+    ),
+]
 Colluders = Annotated[
     int,
     typer.Option(

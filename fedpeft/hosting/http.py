@@ -53,8 +53,9 @@ class SameOrigin:
 
 def bears(headers: Headers, token: str) -> bool:
     """Return whether a request has the token, compared in constant time."""
-    given = headers.get("authorization", "").encode()
-    return hmac.compare_digest(given, f"Bearer {token}".encode())
+    scheme, _, given = headers.get("authorization", "").partition(" ")
+    same = hmac.compare_digest(given.encode(), token.encode())
+    return scheme.lower() == "bearer" and same  # RFC 9110, section 11.1: in any case
 
 
 def listener(host: str, port: int) -> socket.socket:

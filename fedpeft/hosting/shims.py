@@ -51,14 +51,22 @@ def environment(state: Path) -> dict[str, str]:
             files.
     """
     folders = [str(state / "bin"), str(Path(sys.executable).parent), os.environ.get("PATH", "")]
-    direct = [os.environ.get("no_proxy", os.environ.get("NO_PROXY", "")), "127.0.0.1,localhost"]
     return {
+        **direct(),
         "FLWR_HOME": str(state / "flwr"),
         "FLWR_DISABLE_RUNTIME_DEPENDENCY_INSTALLATION": "1",
         "FLWR_DISABLE_UPDATE_CHECK": "1",
         "FLWR_TELEMETRY_ENABLED": "0",
         "PATH": os.pathsep.join(filter(None, folders)),
         "PYTHONUNBUFFERED": "1",
-        # The processes talk over loopback, which a site's proxy cannot reach.
-        "no_proxy": ",".join(filter(None, direct)),
     }
+
+
+def direct() -> dict[str, str]:
+    """Return variables with which a process reaches loopback without a proxy.
+
+    A site's proxy cannot reach it.
+    """
+    given = os.environ.get("no_proxy", os.environ.get("NO_PROXY", ""))
+    names = ",".join(filter(None, [given, "127.0.0.1,localhost,::1"]))
+    return dict.fromkeys(("no_proxy", "NO_PROXY"), names)

@@ -11,7 +11,7 @@ from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, write_together
 
 FILE = "timing.json"  # in the state folder of a server or node
-_LIMITS = ("stop", "stop_each", "connection", "beat", "quiet", "signature")
+_LIMITS = ("stop", "stop_each", "connection", "beat", "quiet", "silent", "signature")
 
 
 @dataclass(frozen=True)
@@ -31,6 +31,8 @@ class Timing:
         connection: limit for a node's request to get a connection to the server.
         beat: the same for a heartbeat, for which the SuperNode waits only 5 s.
         quiet: limit of silence of the server until a PING, and as long again until the end.
+        silent: of a node's SuperNode, which asks for no work, until it counts as hanging, and as
+            long again until it is restarted.
         signature: age after which a refused signature may only be too old: Flower signs again.
     """
 
@@ -46,6 +48,7 @@ class Timing:
     connection: float = 20.0
     beat: float = 4.0
     quiet: float = 15.0
+    silent: float = 60.0
     signature: float = 5.0
 
     def scaled(self, factor: float) -> Timing:

@@ -6,7 +6,7 @@ import asyncio
 import logging
 import math
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 from contextlib import asynccontextmanager
 from dataclasses import dataclass, field
 from typing import Any
@@ -61,21 +61,23 @@ class Serving:
 def serving_app(catalog: Catalog, settings: Serving) -> Starlette:
     """Return the endpoint as an ASGI application; its lifespan runs the scheduler."""
     endpoint = _Endpoint(catalog, settings)
-    routes: list[tuple[str, str, str, Handler]] = [
-        ("POST", "/predict", "predict", endpoint.predict),
-        ("GET", "/vectors", "vectors", endpoint.vectors),
-        ("GET", "/vectors/{name}", "vector", endpoint.vector),
-        ("PUT", "/vectors/{name}", "add", endpoint.add),
-        ("DELETE", "/vectors/{name}", "remove", endpoint.remove),
-        ("GET", "/health", "health", endpoint.health),
-        ("GET", "/metrics", "metrics", endpoint.show_metrics),
-        ("GET", "/openapi.json", "openapi", endpoint.openapi),
-        ("GET", "/docs", "docs", endpoint.docs),
-    ]
+    routes: dict[str, dict[str, tuple[str, Handler]]] = {
+        "/predict": {"POST": ("predict", endpoint.predict)},
+        "/vectors": {"GET": ("vectors", endpoint.vectors)},
+        "/vectors/{name}": {
+            "GET": ("vector", endpoint.vector),
+            "PUT": ("add", endpoint.add),
+            "DELETE": ("remove", endpoint.remove),
+        },
+        "/health": {"GET": ("health", endpoint.health)},
+        "/metrics": {"GET": ("metrics", endpoint.show_metrics)},
+        "/openapi.json": {"GET": ("openapi", endpoint.openapi)},
+        "/docs": {"GET": ("docs", endpoint.docs)},
+    }
     app = Starlette(
         routes=[
-            Route(path, endpoint.counted(name, handler), methods=[method])
-            for method, path, name, handler in routes
+            Route(path, endpoint.answering(handlers), methods=[*handlers])
+            for path, handlers in routes.items()
         ],
         middleware=[
             *([Middleware(LoopbackHost)] if settings.loopback else ()),
@@ -111,10 +113,11 @@ class _Endpoint:
         self._scheduler.stop()
         await running
 
-    def counted(self, name: str, handler: Handler) -> Handler:
-        """Return a handler whose requests are counted by status."""
+    def answering(self, handlers: Mapping[str, tuple[str, Handler]]) -> Handler:
+        """Return the handler of a path's methods; its requests are counted by status."""
 
         async def answer(request: Request) -> Response:
+            name, handler = handlers["GET" if request.method == "HEAD" else request.method]
             start, status = time.perf_counter(), 500
             try:
                 response = await handler(request)

@@ -6,10 +6,11 @@ import asyncio
 import secrets
 import signal
 import socket
+from collections import Counter
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 import uvicorn
 from starlette.applications import Starlette
@@ -17,9 +18,11 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.files import PRIVATE, write_together
+from fedpeft.hosting.tls import offer_quick_groups
 
 _PATIENCE = 20.0  # seconds until a connection that sends no complete head is closed
 _CONNECTIONS = 1000
+_PER_ADDRESS = 500  # of them; a proxy in front is one address
 _GRACE = 30  # seconds for accepted requests when the server stops
 _TOKEN = 16  # shortest token that is accepted, in characters
 
@@ -47,6 +50,8 @@ def server_of(app: Starlette, certificate: Path | None, key: Path | None) -> uvi
         ssl_keyfile=key,
     )
     config.load()
+    if config.ssl is not None:
+        offer_quick_groups(config.ssl)
     return uvicorn.Server(config)
 
 
@@ -101,11 +106,27 @@ def token_of(path: Path, option: str) -> str:
 
 
 class _Patient(H11Protocol):
-    """HTTP/1.1 that closes connections which do not send the head of a request in time."""
+    """HTTP/1.1 that closes connections which do not send the head of a request in time.
+
+    It also closes connections of an address that has too many.
+    """
+
+    _held: ClassVar[Counter[str]] = Counter()  # connections by address
+    _address = ""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self._address = str(transport.get_extra_info("peername")[0])
+        self._held[self._address] += 1
+        if self._held[self._address] > _PER_ADDRESS:
+            transport.abort()
         self.loop.call_later(_PATIENCE, self._check, None)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        super().connection_lost(exc)
+        self._held[self._address] -= 1
+        if not self._held[self._address]:
+            del self._held[self._address]
 
     def _check(self, before: Any) -> None:
         """Close the connection if it had no request since the last check; ``before`` is its last.

@@ -30,6 +30,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedpeft.hosting.http import LoopbackHost, bears, json_error, json_response
 from fedpeft.hosting.processes import Supervisor
+from fedpeft.hosting.tls import offer_quick_groups
 from server.deployed import RUNS
 from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
@@ -72,6 +73,8 @@ def operations(state: ServerFolder, supervisor: Supervisor) -> Iterator[None]:
         ssl_keyfile=state.key,
     )
     config.load()  # in this thread, so that the caller gets the error
+    assert config.ssl is not None  # for mypy: there is a certificate
+    offer_quick_groups(config.ssl)
     servers.append(server := _Server(config))
     listener = socket.create_server(("127.0.0.1", state.ports["operations"]))
     # asyncio sets it only on sockets made with a protocol; without it, an answer takes 40 ms more.

@@ -14,6 +14,7 @@ from typing import Any
 
 from fedpeft.errors import UserError
 from fedpeft.files import parse_object
+from fedpeft.hosting.shims import direct
 from server.remote.connection import Connection
 
 _NAME = "fedpeft"  # the connection's name in the temporary configuration
@@ -49,6 +50,7 @@ def run_flwr(arguments: Sequence[str], connection: Connection) -> dict[str, Any]
                 [flwr, *arguments, _NAME, "--format", "json"],
                 env={
                     **os.environ,
+                    **direct(),
                     "FLWR_HOME": home,
                     "FLWR_TELEMETRY_ENABLED": "0",
                     "FLWR_DISABLE_UPDATE_CHECK": "1",

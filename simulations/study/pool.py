@@ -129,5 +129,5 @@ def _next(
 
 def _how_it_ended(code: int) -> str:
     if code < 0:
-        return f"its process was ended by signal {-code}; is the memory enough?"
+        return f"its process was ended by signal {-code}; is there enough memory?"
     return f"its process ended with exit code {code}; {LOG} says more"

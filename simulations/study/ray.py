@@ -10,11 +10,14 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
+from simulations.actors import Actors, Placed
 from simulations.ray import require_ray, running_ray
 from simulations.study.cell_process import Job, Outcome, next_jobs, run_together
 
+_LOOK = 5.0  # seconds between two looks at the actors
 
-class CellActor:
+
+class CellActor(Placed):
     """An actor that runs cells and keeps its backbone from one job to the next."""
 
     def run(self, joint: int, jobs: list[dict[str, str]]) -> list[dict[str, Any]]:
@@ -30,7 +33,8 @@ def run_on_ray(
 ) -> Iterator[tuple[Job, Outcome]]:
     """Yield every job with its outcome, see ``run_jobs``.
 
-    Outcomes of jobs that share passes arrive together, when the last one ends.
+    Outcomes of jobs that share passes arrive together, when the last one ends. A job whose actor
+    dies is given to an actor once more.
 
     Args:
         jobs: in the order to run.
@@ -40,43 +44,51 @@ def run_on_ray(
 
     Raises:
         UserError: Ray is not installed.
+        RunFailed: no actor works.
     """
     require_ray("--on ray")
     import ray
 
-    pending, running = list(jobs), {}
+    pending, lost = list(jobs), set[str]()
+    running: dict[Any, tuple[Any, list[Job]]] = {}
+    loaded: dict[Any, str] = {}  # the backbone of each actor
     with running_ray(count):
         gpus = int(ray.cluster_resources().get("GPU", 0) > 0)
         actor_class = ray.remote(CellActor).options(num_cpus=1, num_gpus=gpus)
-
-        def give(actor: Any, backbone: str) -> None:
-            if pending:
-                taken = next_jobs(pending, backbone, joint, count)
+        actors = Actors(actor_class.remote, min(count, len(pending)))
+        while pending or running:
+            while pending and (actor := actors.take()):
+                taken = next_jobs(pending, loaded.get(actor, ""), joint, count)
                 for job in taken:
                     started(job)
                 running[actor.run.remote(joint, [asdict(job) for job in taken])] = actor, taken
+                loaded[actor] = taken[0].backbone
+            for reference in actors.wait([*running], _LOOK):
+                actor, taken = running.pop(reference)
+                outcomes, alive = _outcomes(actors, actor, reference, taken)
+                again = [job for job in taken if not alive and job.name not in lost]
+                lost |= {job.name for job in again}
+                pending[:0] = again
+                yield from (
+                    pair for pair in zip(taken, outcomes, strict=True) if pair[0] not in again
+                )
 
-        for _ in range(min(count, len(pending))):
-            give(actor_class.remote(), "")
-        while running:
-            (reference, *_), _ = ray.wait([*running])
-            actor, taken = running.pop(reference)
-            outcomes, alive = _outcomes(reference, taken)
-            yield from zip(taken, outcomes, strict=True)
-            if pending:
-                give(actor if alive else actor_class.remote(), taken[0].backbone if alive else "")
 
-
-def _outcomes(reference: Any, jobs: Sequence[Job]) -> tuple[list[Outcome], bool]:
-    """Return the outcome of each job, and whether their actor is alive."""
+def _outcomes(
+    actors: Actors, actor: Any, reference: Any, jobs: Sequence[Job]
+) -> tuple[list[Outcome], bool]:
+    """Return the outcome of each job, and whether their actor lives; it is idle again, or lost."""
     import ray
 
     try:
         ended = {outcome["name"]: Outcome(**outcome) for outcome in ray.get(reference)}
+        actors.give_back(actor)
         return [ended[job.name] for job in jobs], True
     except ray.exceptions.RayTaskError as error:
+        actors.give_back(actor)
         reason, detail, alive = f"{type(error.cause).__name__} at its actor", str(error), True
     except ray.exceptions.RayError as error:
-        reason = f"its actor died ({type(error).__name__}); is the memory enough?"
-        detail, alive = str(error), False
+        machine, detail, alive = actors.lose(actor, error), str(error), False
+        died = f"its actor died ({type(error).__name__}); is there enough memory?"
+        reason = f"its machine, {machine}, was lost" if machine else died
     return [Outcome(job.name, reason, detail) for job in jobs], alive

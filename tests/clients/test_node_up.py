@@ -21,7 +21,7 @@ from workers import PATIENCE, eventually, handshake, logged, node_context
 from clients import relay
 from clients.channel import is_listening
 from clients.folder import NodeFolder, NodeSettings
-from clients.node import Node, children, make_certificate, up
+from clients.node import Node, Useful, children, make_certificate, up
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.hosting.keys import make_node
@@ -143,6 +143,28 @@ def test_a_node_runs_without_a_worker(server: ServerFolder, tmp_path: Path) -> N
 
 
 @pytest.mark.long
+def test_a_key_that_the_server_does_not_know_ends_the_node_or_is_waited_for(
+    server: ServerFolder, tmp_path: Path
+) -> None:
+    key, public = make_node(tmp_path, "new")
+    given = [*options(server), "--no-worker"]
+    given[given.index("--key") + 1] = str(key)
+    state = tmp_path / "state"
+    with node_up(state, *given) as node:
+        assert node.wait(PATIENCE) == 2
+        assert processes_of(state) == {}
+    printed = state.with_suffix(".out").read_text()
+    assert "does not know the key" in printed and "start this node after that" in printed
+    with node_up(state, *given, "--wait") as node:
+        eventually(lambda: "yet: waiting (--wait)" in str(logged(state)))
+        assert node.poll() is None
+        add_node(server.path, public)
+        eventually(lambda: "the node is up" in str(logged(state)))
+        node.send_signal(signal.SIGTERM)
+        assert node.wait(PATIENCE) == 0
+
+
+@pytest.mark.long
 def test_a_mistake_ends_node_up_before_any_start(server: ServerFolder, tmp_path: Path) -> None:
     state = tmp_path / "state"
     with node_up(state, *options(server)[:-1], "/no/such/backbone") as node:
@@ -197,7 +219,8 @@ def test_the_nodes_processes_are_private_and_use_our_scripts(tmp_path: Path) -> 
     state = tmp_path / "a state"
     NodeFolder(state).prepare()
     node = Node("host:1", Path("/k"), Path("/ca"), state, NodeSettings("", 0))
-    worker, tunnel, supernode, superexec = children(node, 4321, 4322)
+    useful = Useful(node, Timing(), logging.getLogger("test"))
+    worker, tunnel, supernode, superexec = children(node, 4321, 4322, useful)
     assert "process" in supernode.command and f'state="{state}"' in supernode.command
     assert "--host" in supernode.command and "127.0.0.1" in supernode.command
     assert "127.0.0.1:4322" in supernode.command and "host:1" not in supernode.command

@@ -17,11 +17,14 @@ from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 
+import h2.config
+import h2.connection
 import httpx
 import pytest
 from tunnels import TIMING, Gateway, Running, gateway, tunnel
 from workers import PATIENCE, eventually, logged, other_user
 
+from clients.connection import Connection
 from clients.folder import NodeFolder
 from clients.tunnel import RECEIVE
 from fedpeft.hosting.keys import make_authority
@@ -326,3 +329,112 @@ def test_a_taken_port_ends_the_tunnel_with_a_line(tmp_path: Path) -> None:
         assert f"cannot listen at {LOOPBACK}:{near.port} (Address already in use)" in str(
             logged(near.state)
         )
+
+
+def test_a_header_that_is_not_ascii_is_no_mistake_of_the_tunnel(tmp_path: Path) -> None:
+    with pair(tmp_path) as (far, near, client):
+        head = f"POST {PUSH} HTTP/1.1\r\nHost: x\r\nContent-Length: 1\r\nX-Name: ".encode()
+        assert b" 200 " in ask(near, head + b"\xff\xe9\r\nConnection: close\r\n\r\n1")
+        assert ask(near, b"POST /\xff HTTP/1.1\r\nHost: x\r\n\r\n") == b""  # no valid HTTP
+        assert client.post(PUSH, content=b"2").content == b"2"
+        assert [each.body for each in far.received] == [b"1", b"2"]
+        assert not any("exception" in line.lower() for line in logged(near.state))
+
+
+def test_a_slow_group_for_keys_is_not_offered(tmp_path: Path) -> None:
+    """Whoever reaches the port could otherwise choose what a handshake costs."""
+    with pair(tmp_path) as (_, near, _client):
+        for group, offered in (("prime256v1", True), ("secp521r1", False)):
+            context = ssl.create_default_context(cafile=near.ca)
+            context.set_ecdh_curve(group)
+            with socket.create_connection((LOOPBACK, near.port), PATIENCE) as plain:
+                try:
+                    context.wrap_socket(plain, server_hostname=LOOPBACK).close()
+                    assert offered
+                except (ssl.SSLError, ConnectionError):
+                    assert not offered
+
+
+def test_the_tunnel_notes_that_the_supernode_asks_for_work(tmp_path: Path) -> None:
+    """Also while a request waits; a heartbeat is no question."""
+    with pair(tmp_path) as (far, near, client), ThreadPoolExecutor() as pool:
+        folder, released = NodeFolder(near.state), threading.Event()
+
+        async def held(path: str, body: bytes) -> tuple[int, bytes]:
+            assert await asyncio.to_thread(released.wait, PATIENCE)
+            return 200, b"message"
+
+        assert client.post("/v1/fleet/send-node-heartbeat", content=b"").status_code == 200
+        assert not folder.asked.exists()
+        far.answer = held
+        waiting = pool.submit(client.post, PULL, content=b"node")
+        eventually(folder.asked.exists)
+        first = folder.asked.read_text()
+        eventually(lambda: folder.asked.read_text() != first)
+        released.set()
+        assert waiting.result().content == b"message"
+
+
+def test_the_tunnel_notes_whether_the_server_knows_the_key(tmp_path: Path) -> None:
+    """The gateway's answer is in tests/server/host/test_gateway_admission.py."""
+    answers = {
+        "unknown": (412, b'{"detail": "The key of this node is not registered at the server."}'),
+        "online already": (412, b'{"detail": "Node is already online"}'),
+        "known": (200, b"fine"),
+    }
+    with pair(tmp_path) as (far, near, client):
+        marker = NodeFolder(near.state).unknown_key
+        for name in ("unknown", "unknown", "known", "unknown", "online already"):
+            status, body = answers[name]
+
+            async def answer(
+                path: str, content: bytes, status: int = status, body: bytes = body
+            ) -> tuple[int, bytes]:
+                return status, body
+
+            far.answer = answer
+            response = client.post("/v1/fleet/activate-node", content=b"")
+            assert (response.status_code, response.content) == (status, body)
+            assert marker.exists() == (name == "unknown")
+
+
+def test_an_answer_to_a_request_that_was_given_up_is_dropped() -> None:
+    """The answer arrives in the moment in which the SuperNode leaves."""
+
+    async def run() -> None:
+        reader, writer = asyncio.StreamReader(), Writer()
+        line = Connection(reader, writer, "localhost", 60.0)  # type: ignore[arg-type]
+        server = h2.connection.H2Connection(h2.config.H2Configuration(client_side=False))
+        server.initiate_connection()
+        running = asyncio.create_task(line.run())
+        await asyncio.sleep(0)
+        stream = line.open(PUSH, [])
+        await stream.send(b"", last=True)
+        waiting = asyncio.create_task(stream.response())
+        await asyncio.sleep(0)
+        waiting.cancel()
+        await asyncio.gather(waiting, return_exceptions=True)
+        server.receive_data(bytes(writer.sent))
+        server.send_headers(1, [(":status", "200")], end_stream=True)
+        reader.feed_data(server.data_to_send())
+        while not reader.at_eof() and reader._buffer:  # type: ignore[attr-defined]
+            await asyncio.sleep(0)
+        line.open(PUSH, [])  # the connection goes on
+        reader.feed_eof()
+        assert "the server closed the connection" in await running
+
+    asyncio.run(asyncio.wait_for(run(), PATIENCE))
+
+
+class Writer:
+    """Keeps what is sent."""
+
+    def __init__(self) -> None:
+        self.sent, self.transport = bytearray(), self
+
+    def write(self, content: bytes) -> None:
+        self.sent += content
+
+    async def drain(self) -> None: ...
+
+    def abort(self) -> None: ...

@@ -30,7 +30,7 @@ from clients import relay
 from clients.channel import ask, is_listening
 from clients.flower import context_to_wire, to_wire
 from clients.folder import NodeFolder, NodeSettings
-from clients.node import Node, children
+from clients.node import Node, Useful, children
 from fedpeft.experiment.config import Experiment
 from fedpeft.hosting.processes import Supervisor
 from fedpeft.hosting.timing import Timing
@@ -124,9 +124,9 @@ def asking(folder: Path, asked: Message, context: Context) -> subprocess.Popen[b
 def test_the_worker_restarts_if_the_requester_disconnects(tmp_path: Path, quick: Quick) -> None:
     state, experiment = state_folder(tmp_path / "state"), quick("local.steps=1000000")
     node = Node("nowhere:1", tmp_path, tmp_path, state, NodeSettings("", 0))
-    supervisor = Supervisor(
-        children(node, 1, 2)[:1], logging.getLogger("test"), Timing().scaled(0.1)
-    )
+    log, timing = logging.getLogger("test"), Timing().scaled(0.1)
+    worker = children(node, 1, 2, Useful(node, timing, log))[:1]
+    supervisor = Supervisor(worker, log, timing)
     supervising = threading.Thread(target=supervisor.run)
     supervising.start()
     try:

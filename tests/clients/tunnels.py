@@ -19,7 +19,8 @@ from hypercorn.config import Config
 from workers import PATIENCE, eventually
 
 from clients.folder import NodeFolder
-from clients.node import make_certificate
+from clients.node import make_certificate, words
+from clients.proxy import Proxy
 from fedpeft.hosting.keys import make_authority, make_server
 from fedpeft.hosting.ports import LOOPBACK, free_port, speaks_tls
 from fedpeft.hosting.timing import Timing
@@ -131,7 +132,12 @@ class Running:
 
 @contextmanager
 def tunnel(
-    state: Path, port: int, ca: Path, host: str = "localhost", timing: Timing = TIMING
+    state: Path,
+    port: int,
+    ca: Path,
+    host: str = "localhost",
+    timing: Timing = TIMING,
+    proxy: Proxy | None = None,
 ) -> Iterator[Running]:
     """Run a tunnel to a gateway at ``host:port``; its node's state folder is ``state``."""
     NodeFolder(state).prepare()
@@ -139,7 +145,7 @@ def tunnel(
     make_certificate(NodeFolder(state).runtime)
     own = free_port([port])
     command = [sys.executable, "-P", "-m", "clients.tunnel", str(state), str(own)]
-    process = subprocess.Popen([*command, host, str(port), str(ca)])
+    process = subprocess.Popen([*command, host, str(port), str(ca), *words(proxy)])
     running = Running(state, own, process)
     try:
         eventually(lambda: speaks_tls(LOOPBACK, own, running.ca, LOOPBACK))

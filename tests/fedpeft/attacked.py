@@ -21,16 +21,18 @@ from server.host import up
 from server.host.folder import ServerFolder
 
 HEARTBEAT = "/v1/fleet/send-node-heartbeat"
-PUSH = "/v1/fleet/push-object"
+_HEAD = 1  # type of the frame with a response's head
+_HEAD = 1  # type of the frame with a response's head
 #: Last part of the first attacker's address; all of 127.0.0.0/8 is this machine.
 ATTACKER = 66
 
 
 @dataclass
 class Running(Client):
-    """A gateway and a SuperLink with one registered node."""
+    """A gateway and a SuperLink with two registered nodes, of which one does no harm."""
 
     node: Node
+    bad: Node  # another registered one
     stranger: Node
     lines: list[str]
     supervisor: Supervisor = field(repr=False)
@@ -52,17 +54,10 @@ class Running(Client):
     def tcp(self) -> socket.socket:
         return socket.create_connection(self.address, PATIENCE, source_address=(self.attacker, 0))
 
-    def tls(self, *alpn: str) -> ssl.SSLSocket:
+    def tls(self) -> ssl.SSLSocket:
         context = ssl.create_default_context(cafile=self.state.ca)
-        context.set_alpn_protocols(list(alpn) or ["http/1.1"])
+        context.set_alpn_protocols(["h2"])
         return context.wrap_socket(self.tcp(), server_hostname="localhost")
-
-    def head(self, node: Node, length: int, path: str = PUSH) -> bytes:
-        """Return the signed head of a request."""
-        signed = "".join(f"{name}: {value}\r\n" for name, value in node.headers().items())
-        return (
-            f"POST {path} HTTP/1.1\r\nHost: a\r\n{signed}Content-Length: {length}\r\n\r\n".encode()
-        )
 
     def complaints(self) -> list[str]:
         """Return lines of the log with a traceback or headers, which attacks must not leave."""
@@ -76,9 +71,10 @@ def attacked(folder: Path) -> Iterator[Running]:
     """Run a gateway and a SuperLink in a folder."""
     state: ServerFolder = server_folder(folder)
     link = SuperLinkState(state.path / "superlink.db")
-    node, stranger = make_nodes(folder, "north", "stranger")
-    node.node_id = link.register(node.pem)
-    register(state.path, [node])
+    node, bad, stranger = make_nodes(folder, "north", "bad", "stranger")
+    for registered in (node, bad):
+        registered.node_id = link.register(registered.pem)
+    register(state.path, [node, bad])
     log, lines = logging.Logger("gateway"), Lines()
     log.addHandler(lines)
     supervisor = Supervisor([up.gateway(state, 64)], log)
@@ -88,7 +84,7 @@ def attacked(folder: Path) -> Iterator[Running]:
         thread.start()
         try:
             assert ready.wait(PATIENCE)
-            yield Running(state, node, stranger, lines.texts, supervisor)
+            yield Running(state, node, bad, stranger, lines.texts, supervisor)
         finally:
             supervisor.stop()
             thread.join(PATIENCE)
@@ -102,14 +98,14 @@ def working_node(running: Running) -> Iterator[list[float]]:
     failed: list[str] = []
     stopping = threading.Event()
 
-    def work(http2: bool) -> None:
+    def work() -> None:
         from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
         from flwr.proto.node_pb2 import Node as ProtoNode
 
         node = ProtoNode(node_id=running.node.node_id)
         request = SendNodeHeartbeatRequest(node=node, heartbeat_interval=30)
         body = request.SerializeToString()
-        with running.http(http2) as client:
+        with running.http() as client:
             while not stopping.is_set():
                 start = time.monotonic()
                 try:
@@ -121,7 +117,7 @@ def working_node(running: Running) -> Iterator[list[float]]:
                 took.append(time.monotonic() - start)
                 time.sleep(0.1)
 
-    workers = [threading.Thread(target=work, args=(http2,)) for http2 in (False, True)]
+    workers = [threading.Thread(target=work) for _ in range(2)]
     for worker in workers:
         worker.start()
     try:
@@ -157,14 +153,18 @@ def bounded_memory(running: Running, most: float = 200.0) -> Iterator[None]:
     assert peak - idle < most
 
 
-def until_closed(line: socket.socket, drip: bytes = b"") -> None:
-    """Wait until the gateway closes a connection; send ``drip`` every second."""
+def until_closed(line: socket.socket, drip: bytes = b"", answered: bool = False) -> None:
+    """Wait until the gateway closes a connection; send ``drip`` every second.
+
+    With ``answered``, until it sends the head of a response.
+    """
     limit = time.monotonic() + PATIENCE
     line.settimeout(1.0)
     while True:
         assert time.monotonic() < limit, "the gateway did not close the connection"
         try:
-            if not line.recv(65536):
+            received = line.recv(65536)
+            if not received or (answered and _HEAD in frames(received)):
                 break
         except TimeoutError:
             try:
@@ -174,6 +174,15 @@ def until_closed(line: socket.socket, drip: bytes = b"") -> None:
         except OSError:
             break
     line.close()
+
+
+def frames(content: bytes) -> set[int]:
+    """Return the types of the HTTP/2 frames in received bytes, which begin with one."""
+    types = set()
+    while len(content) >= 9:
+        types.add(content[3])
+        content = content[9 + int.from_bytes(content[:3], "big") :]
+    return types
 
 
 def in_threads(calls: list[Callable[[], float]]) -> list[float]:

@@ -1,10 +1,11 @@
-"""Clients of a gateway for tests: signed headers, raw requests over TLS, HTTP/2."""
+"""Clients of a gateway for tests: signed headers, requests by hand and by httpx."""
 
 from __future__ import annotations
 
 import base64
 import json
 import logging
+import os
 import re
 import socket
 import ssl
@@ -18,6 +19,7 @@ from pathlib import Path
 import httpx
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
+from handmade import ask
 
 from fedpeft.hosting.keys import make_node
 from server.host.folder import ServerFolder
@@ -114,19 +116,12 @@ class Client:
     def line(self, *alpn: str, timeout: float = PATIENCE) -> Iterator[ssl.SSLSocket]:
         """Open a TLS connection."""
         context = ssl.create_default_context(cafile=self.state.ca)
-        context.set_alpn_protocols(list(alpn) or ["http/1.1"])
+        context.set_alpn_protocols(list(alpn) or ["h2"])
         with (
             socket.create_connection(self.address, timeout) as line,
             context.wrap_socket(line, server_hostname="localhost") as wrapped,
         ):
             yield wrapped
-
-    def send(self, raw: bytes) -> str:
-        """Send raw bytes and return the whole answer."""
-        with self.line() as line:
-            line.sendall(raw)
-            with line.makefile("rb") as answer:
-                return answer.read().decode()
 
     def ask(
         self,
@@ -137,16 +132,14 @@ class Client:
         length: int | None = None,
     ) -> int:
         """Return the status of a request; ``length`` announces a body that is not sent."""
-        given = {"content-length": str(len(body) if length is None else length), **(headers or {})}
-        head = f"{method} {path} HTTP/1.1\r\nHost: fl.example.org\r\nConnection: close\r\n"
-        head += "".join(f"{name}: {value}\r\n" for name, value in given.items())
-        return status(self.send(head.encode() + b"\r\n" + body))
+        with self.line() as line:
+            return ask(line, path, headers or {}, body, method, length)
 
-    def http(self, http2: bool = False, timeout: float = PATIENCE) -> httpx.Client:
+    def http(self, timeout: float = PATIENCE) -> httpx.Client:
         """Return a client that keeps its connections."""
         base = f"https://localhost:{self.state.ports['public']}"
         return httpx.Client(
-            base_url=base, verify=self.context, http2=http2, timeout=timeout, trust_env=False
+            base_url=base, verify=self.context, http2=True, timeout=timeout, trust_env=False
         )
 
     def logged(self, words: str, lines: list[str]) -> str:
@@ -168,10 +161,10 @@ def until(true: Callable[[], object]) -> None:
         time.sleep(0.05)
 
 
-def status(answer: str) -> int:
-    """Return the status of a raw HTTP/1.1 response; 0 if there is none."""
-    match = re.match(r"HTTP/1\.1 (\d{3})", answer)
-    return int(match[1]) if match else 0
+def processor(pid: int) -> float:
+    """Return the processor time in seconds that a process has used."""
+    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def resident(pid: int) -> float:

@@ -149,6 +149,23 @@ def test_a_client_whose_process_died_is_asked_a_second_time(deaths: int) -> None
     assert sizes[1] == 2 * sizes[0]
 
 
+@pytest.mark.parametrize("timeout", [60.0, 24 * 3600.0])
+def test_a_message_lives_as_long_as_its_reply_is_waited_for(timeout: float) -> None:
+    """Flower's own limit is 12 hours."""
+    lives: list[float] = []
+
+    class Noting(LocalGrid):
+        def push_messages(self, messages: Iterable[Message]) -> list[str]:
+            made = list(messages)
+            lives.extend(message.metadata.ttl for message in made)
+            return super().push_messages(made)
+
+    grid = Noting(Echo(nothing), [{"partition-id": 0}])
+    patience = Patience(timeout, deadline=5.0)
+    exchange(grid, "train", lambda client: Request(), {0: 1000}, ByteLedger(), patience)
+    assert lives == [timeout + 900]
+
+
 def test_an_exchange_ends_after_the_timeout_without_any_reply() -> None:
     class Silent(LocalGrid):
         def pull_messages(self, message_ids: object) -> list[Message]:

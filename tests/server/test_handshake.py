@@ -21,6 +21,7 @@ from server.byte_ledger import ByteLedger
 from server.handshake import Report, with_backbone
 from server.nodes import Nodes
 from server.participants import Participants
+from server.registry import Registered
 from server.runfolder import RunFolder
 from simulations.grid import NodeConfig
 from simulations.local import LocalGrid
@@ -217,6 +218,49 @@ def test_nodes_that_leave_shake_hands_again_when_they_return(
     participants.refresh(ledger)
     assert sorted(participants.clients) == [0, 1, 2]
     assert {client for _, client, _ in ledger.entries} == {1}
+
+
+class BackSoon(LocalGrid):
+    """A local grid with a node that is away for the first looks."""
+
+    looks = 0
+
+    def get_node_ids(self) -> list[int]:
+        self.looks += 1
+        return [node for node in super().get_node_ids() if node != 1001 or self.looks > 3]
+
+
+def test_the_first_round_of_a_process_waits_for_a_node_that_is_back_soon(
+    quick: Quick, node_configs: Callable[..., list[NodeConfig]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.members._INTERVAL", 0.01)
+    experiment = quick("federation.min_success=1", "federation.node_wait=3600")
+    registered = [Registered(f"n{n}", n, "", "2026") for n in (1000, 1001, 1002)]
+
+    def participants() -> Participants:
+        grid = BackSoon(client_app, node_configs(experiment))
+        return Participants(Nodes(grid, lambda: registered), experiment, identity={})
+
+    first = participants()
+    first.refresh(ByteLedger())
+    assert sorted(first.clients) == [0, 1, 2]
+    later = participants()
+    later.began = True  # a later round goes on with those that are there
+    later.refresh(ByteLedger())
+    assert sorted(later.clients) == [0, 2]
+
+
+def test_the_first_round_goes_on_without_a_node_after_the_wait(
+    quick: Quick, node_configs: Callable[..., list[NodeConfig]], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("server.members._INTERVAL", 0.01)
+    experiment = quick("federation.min_success=2", "federation.node_wait=0.05")
+    registered = [Registered(f"n{n}", n, "", "2026") for n in (1000, 1001, 1002)]
+    grid = BackSoon(client_app, node_configs(experiment))
+    grid.looks = -(10**9)  # it never comes back
+    participants = Participants(Nodes(grid, lambda: registered), experiment, identity={})
+    participants.refresh(ByteLedger())
+    assert sorted(participants.clients) == [0, 2]
 
 
 def test_a_refused_node_that_reconnects_shakes_hands_again(

@@ -20,6 +20,8 @@ def act(message: Message, context: Context) -> Message:
     if order["do"] == "die once" and not Path(str(order["mark"])).exists():
         Path(str(order["mark"])).touch()
         os.kill(os.getpid(), signal.SIGKILL)
+    while order["do"] == "wait" and not Path(str(order["mark"])).exists():
+        time.sleep(0.1)
     if order["do"] == "hang":
         time.sleep(600)
     if order["do"] == "raise":

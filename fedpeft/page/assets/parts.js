@@ -10,7 +10,8 @@ function table(columns, rows, label) {
   const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((cell, at) => fill(el("td"), cell, columns[at])))));
   const made = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, ...heads)), body);
   sortable(made);
-  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": label }, made);
+  // Its own name: a section may have the table's, and no two landmarks of a page may share one.
+  return el("div", { class: "wide", tabindex: "0", role: "region", "aria-label": `table of ${label}` }, made);
 }
 
 function fill(cell, value, column) {

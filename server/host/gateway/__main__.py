@@ -7,12 +7,14 @@ import asyncio
 import os
 import resource
 import signal
+import socket
 import ssl
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from fedpeft.errors import UserError
+from fedpeft.hosting.tls import offer_quick_groups
 from server.host.folder import ServerFolder
 from server.host.gateway.admission import Admission
 from server.host.gateway.connected import Connected
@@ -66,7 +68,7 @@ async def serve(state: ServerFolder, limits: Limits) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = await loop.create_server(
-        lambda: Connection(door), state.host, state.ports["public"], backlog=_BACKLOG
+        lambda: Connection(door), sock=listener(state.host, state.ports["public"])
     )
     sweep = asyncio.create_task(door.sweep())
     try:
@@ -84,12 +86,24 @@ async def serve(state: ServerFolder, limits: Limits) -> None:
             connected.save(())
 
 
+def listener(host: str, port: int) -> socket.socket:
+    """Return a socket that listens at an IP address; at :: also for IPv4.
+
+    Raises:
+        OSError: the port is taken, or this machine does not have the address.
+    """
+    both = host == "::" and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
+
+
 def tls_context(state: ServerFolder) -> ssl.SSLContext:
     """Return the TLS settings of the public port."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(state.certificate, state.key)
-    context.set_alpn_protocols(["h2", "http/1.1"])
+    offer_quick_groups(context)
+    context.set_alpn_protocols(["h2"])
     context.options |= ssl.OP_NO_RENEGOTIATION | ssl.OP_NO_TICKET
     context.num_tickets = 0  # nodes keep their connection instead of resuming sessions
     return context

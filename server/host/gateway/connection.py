@@ -9,21 +9,22 @@ wire.
 from __future__ import annotations
 
 import asyncio
+import ipaddress
 import ssl
-from contextlib import suppress
+from contextlib import AbstractContextManager, suppress
 from typing import Protocol
 
 from server.host.gateway.exchange import Exchange, Waiting
 from server.host.gateway.limits import Limits
 from server.host.gateway.refusals import Refusals
 
-_PIECE = 1 << 16  # bytes that are decrypted at once
+_PIECE = 1 << 14  # bytes that are decrypted at once: a record of TLS
 _UNSENT = 1 << 22  # bytes that a client may leave unread before it is disconnected
 _LINGER = 2.0  # seconds in which a client may read the last answer
 
 
 class Http(Protocol):
-    """HTTP/1.1 or HTTP/2 on a connection."""
+    """HTTP/2 on a connection."""
 
     def received(self, data: bytes) -> None:
         """Handle decrypted bytes."""
@@ -43,14 +44,20 @@ class Host(Protocol):
     def opened(self, connection: Connection) -> bool:
         """Register a new connection; return False if there are too many."""
 
+    def may_ask(self, connection: Connection) -> bool:
+        """Count a request; return False if its address has sent too many."""
+
     def verified(self, connection: Connection, node: int) -> bool:
-        """Attribute a connection to a node; return False if the node has too many."""
+        """Attribute a connection and a request to a node; return False if the node has too many."""
+
+    def working(self, connection: Connection) -> AbstractContextManager[None]:
+        """Charge the processor's time of the block to the sender of a connection's bytes."""
 
     def closed(self, connection: Connection) -> None:
         """Forget a connection."""
 
-    def speak(self, connection: Connection, protocol: str | None) -> Http:
-        """Return the handler of a connection's bytes for the protocol that TLS agreed on."""
+    def speak(self, connection: Connection) -> Http:
+        """Return the handler of a connection's decrypted bytes."""
 
     async def handle(self, connection: Connection, exchange: Exchange) -> None:
         """Answer a request."""
@@ -60,7 +67,8 @@ class Connection(asyncio.Protocol):
     """A connection from its first byte to its last.
 
     Attributes:
-        address: of the client.
+        address: of the client; an IPv4 address also where it came to a socket of IPv6.
+        origin: what counts as one address.
         up: received bytes, as seen at the socket.
         down: sent bytes, as seen at the socket.
         counted: how many of both were added to the totals.
@@ -69,7 +77,7 @@ class Connection(asyncio.Protocol):
     """
 
     def __init__(self, door: Host):
-        self.door, self.address = door, ""
+        self.door, self.address, self.origin = door, "", ""
         self.up = self.down = 0
         self.counted = (0, 0)
         self.node: int | None = None
@@ -81,6 +89,7 @@ class Connection(asyncio.Protocol):
         self._may_write = asyncio.Event()
         self._may_write.set()
         self._paused = False
+        self._next: asyncio.Handle | None = None  # the call that handles the next piece
 
     def expect(self, seconds: float | None) -> None:
         """Close the connection unless something happens within this time; None: no limit."""
@@ -95,7 +104,8 @@ class Connection(asyncio.Protocol):
         assert isinstance(transport, asyncio.Transport)
         self._transport = transport
         peer = transport.get_extra_info("peername")
-        self.address = str(peer[0]) if peer else ""
+        self.address = str(peer[0]).removeprefix("::ffff:") if peer else ""
+        self.origin = origin_of(self.address)
         self.expect(self.door.limits.handshake)
         if not self.door.opened(self):
             transport.abort()
@@ -124,31 +134,54 @@ class Connection(asyncio.Protocol):
                 self.pause_reading()
             return
         self._incoming.write(data)
+        if self._next is None:
+            self._work()
+
+    def _work(self) -> None:
+        """Handle a piece of what has arrived; other connections come before the next piece.
+
+        Nothing more is received until all has been handled, or it would pile up.
+        """
+        self._next = None
+        if self.closing:
+            return
+        with self.door.working(self):
+            more = self._step()
+        if self._next is not None:  # it has been told to rest
+            return
+        if more:
+            self.pause_reading()
+            self._next = asyncio.get_running_loop().call_soon(self._work)
+        else:
+            self.resume_reading()
+
+    def _step(self) -> bool:
+        """Continue the handshake, or decrypt and handle a piece; return whether there is more."""
         try:
-            if self._http is None and not self._handshake():
-                return
-            while not self.closing and (plain := self._tls.read(_PIECE)):
-                assert self._http is not None  # for mypy: made by the handshake
+            if self._http is None:
+                self._tls.do_handshake()
+                self._flush()
+                self.expect(self.door.limits.request)
+                self._http = self.door.speak(self)
+            if plain := self._tls.read(_PIECE):
                 self._http.received(plain)
+                return True
         except ssl.SSLWantReadError:
             self._flush()
-            return
+            return False
         except ssl.SSLError as error:
             self._flush()  # the alert says why
             if self._http is None:
                 self.door.refusals.log_handshake(self.address, _cause(error))
-            self.abort_after_sending()
-            return
-        if not self.closing:  # the client ended TLS
-            self.abort_after_sending()
+        self.abort_after_sending()  # also where the client ended TLS
+        return False
 
-    def _handshake(self) -> bool:
-        """Continue the handshake; return whether it is complete."""
-        self._tls.do_handshake()
-        self._flush()
-        self.expect(self.door.limits.request)
-        self._http = self.door.speak(self, self._tls.selected_alpn_protocol())
-        return True
+    def rest(self, seconds: float) -> None:
+        """Handle nothing more for some time."""
+        if self._next is not None:
+            self._next.cancel()
+        self.pause_reading()
+        self._next = asyncio.get_running_loop().call_later(seconds, self._work)
 
     # For HTTP
 
@@ -218,6 +251,14 @@ class Connection(asyncio.Protocol):
         if data and not self._transport.is_closing():
             self.down += len(data)
             self._transport.write(data)
+
+
+def origin_of(address: str) -> str:
+    """Return what counts as one address: of IPv6 the first 64 bits, which one site has alone."""
+    if ":" not in address:
+        return address
+    network = ipaddress.ip_network((address.partition("%")[0], 64), strict=False)
+    return str(network)
 
 
 def _cause(error: ssl.SSLError) -> str:

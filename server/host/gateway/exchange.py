@@ -1,4 +1,4 @@
-"""One request and its response, as the handler sees it: the same for HTTP/1.1 and HTTP/2."""
+"""One request and its response, as the handler sees it."""
 
 from __future__ import annotations
 

@@ -6,15 +6,17 @@ import asyncio
 import re
 import sqlite3
 from collections import defaultdict
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
 
 from server.host.gateway.admission import Admission, Admitted, Refused
 from server.host.gateway.connection import Connection
 from server.host.gateway.exchange import BodyTooLarge, BodyTooSlow, Disconnected, Exchange
 from server.host.gateway.holding import Holding
-from server.host.gateway.limits import Rate
 from server.host.gateway.mailbox import Mailbox
 from server.host.gateway.replies import PATHS, START, amended
 from server.host.gateway.upstream import Upstream
+from server.registry import Registered
 
 PULL = "/v1/fleet/pull-messages"
 _OPEN = re.compile(r"/v1/fleet/[a-z-]{1,40}")
@@ -44,10 +46,7 @@ class Fleet:
         self._admission, self._mailbox, self._upstream = admission, mailbox, upstream
         self._holding = Holding(mailbox)
         self._pulls: defaultdict[int, asyncio.Lock] = defaultdict(asyncio.Lock)
-        # Ten times what 100 nodes behind one address send while a round ends.
-        self._of_address: Rate[str] = Rate(300.0, 3000.0)
-        self._of_strangers: Rate[str] = Rate(50.0, 500.0)  # each may cost a check of a signature
-        self._of_node: Rate[int] = Rate(100.0, 1000.0)
+        self._forwarded: dict[int, asyncio.Semaphore] = {}
 
     async def handle(self, connection: Connection, exchange: Exchange) -> None:
         """Answer a request.
@@ -59,10 +58,9 @@ class Fleet:
             admitted = self._admit(connection, exchange)
             if exchange.path == PULL:
                 status = await self._pull(connection, exchange, admitted)
-            elif exchange.path in PATHS:
-                status = await self._reply(connection, exchange)
             else:
-                status = await self._upstream.forward(exchange, connection.address)
+                async with self._turn(connection, admitted.node):
+                    status = await self._pass(connection, exchange)
             if not 200 <= status < 300:
                 reason = _REASONS.get(status, f"the SuperLink answered {status}")
                 self._log(connection, exchange, status, reason)
@@ -80,15 +78,12 @@ class Fleet:
         """Decide from the head alone whether a request is read at all."""
         if exchange.method != "POST" or not _OPEN.fullmatch(exchange.path):
             raise Refused(403, "only POST /v1/fleet/NAME is open to the outside")
-        door, address = connection.door, connection.address
-        allowed = self._of_address.allows(address) and (
-            connection.node is not None or self._of_strangers.allows(address)
-        )
-        if not allowed:
+        door = connection.door
+        if not door.may_ask(connection):
             raise Refused(503, _BUSY + " from this address")
-        admitted = self._admission.check(exchange.path, exchange.headers)
-        node = admitted.node.node_id
-        if not (door.verified(connection, node) and self._of_node.allows(node)):
+        with door.working(connection):
+            admitted = self._admission.check(exchange.path, exchange.headers)
+        if not door.verified(connection, admitted.node.node_id):
             raise Refused(503, f"{_BUSY} of node '{admitted.node.name}'")
         if exchange.length is not None and not 0 <= exchange.length <= door.limits.body:
             raise Refused(413, _LARGE)
@@ -107,11 +102,32 @@ class Fleet:
         hold = min(connection.door.limits.hold, admitted.seconds - _SPARE)
         if not await self._holding.message(node, hold):
             return await exchange.respond(b"")
-        async with self._pulls[node]:
+        async with self._pulls[node], self._turn(connection, admitted.node):
             return await self._upstream.forward(exchange, connection.address, body)
 
-    async def _reply(self, connection: Connection, exchange: Exchange) -> int:
-        """Pass a part of a reply on; the node may send it again, see ``replies``."""
+    @asynccontextmanager
+    async def _turn(self, connection: Connection, node: Registered) -> AsyncIterator[None]:
+        """Wait for one of the ways to the SuperLink that a key may use at the same time.
+
+        Raises:
+            Refused: none became free in time.
+        """
+        limits = connection.door.limits
+        ways = self._forwarded.setdefault(node.node_id, asyncio.Semaphore(limits.upstream))
+        try:
+            async with asyncio.timeout(limits.piece):
+                await ways.acquire()
+        except TimeoutError:
+            raise Refused(503, f"{_BUSY} of node '{node.name}'") from None
+        try:
+            yield
+        finally:
+            ways.release()
+
+    async def _pass(self, connection: Connection, exchange: Exchange) -> int:
+        """Pass a request on; parts of a reply may come again, see ``replies``."""
+        if exchange.path not in PATHS:
+            return await self._upstream.forward(exchange, connection.address)
         start = await exchange.body.peek(START)
 
         def amend(answer: bytes) -> bytes:

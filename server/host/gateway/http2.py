@@ -12,21 +12,20 @@ import h2.errors
 import h2.events
 import h2.exceptions
 import h2.settings
+from hyperframe.frame import SettingsFrame
 
 from server.host.gateway.connection import Connection
 from server.host.gateway.exchange import Body, Exchange, Headers
-from server.host.gateway.limits import Rate
 
 _WINDOW = 1 << 18  # bytes of a body that may wait; per round trip, so it bounds the speed
 _CONNECTION_WINDOW = 1 << 20  # of all bodies of a connection together
-_DATA_FRAMES_PER_FRAME = 16  # a frame of data counts as little, for bodies sent in tiny pieces
+_SPARE = 100  # streams beyond the limit, which are refused one by one
 
 
 class Http2:
     """The requests of one connection.
 
-    A client may send only so many frames that cost work but no data (settings, pings, resets,
-    priorities, empty data): beyond, it is disconnected.
+    Whatever frames a client sends, their work is charged to it; see ``Door.working``.
     """
 
     def __init__(self, connection: Connection):
@@ -37,7 +36,8 @@ class Http2:
         self._h2.local_settings = h2.settings.Settings(
             client=False,
             initial_values={
-                h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: self._limits.streams,
+                # h2 would end the connection at the first stream too many.
+                h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS: self._limits.streams + _SPARE,
                 h2.settings.SettingCodes.MAX_HEADER_LIST_SIZE: self._limits.head,
                 h2.settings.SettingCodes.INITIAL_WINDOW_SIZE: _WINDOW,
                 h2.settings.SettingCodes.ENABLE_PUSH: 0,
@@ -46,11 +46,12 @@ class Http2:
         self._h2.decoder.max_header_list_size = self._limits.head  # h2 would wait for the client
         self._h2.initiate_connection()
         self._h2.increment_flow_control_window(_CONNECTION_WINDOW - 65_535)
-        self._frames: Rate[None] = Rate(self._limits.frames, 10 * self._limits.frames)
         self._tasks: dict[int, asyncio.Task[None]] = {}
         self._bodies: dict[int, Body] = {}
         self._windows: dict[int, asyncio.Event] = {}
         self._flush()
+        announced = {int(h2.settings.SettingCodes.MAX_CONCURRENT_STREAMS): self._limits.streams}
+        connection.write(SettingsFrame(0, settings=announced).serialize())
 
     def received(self, data: bytes) -> None:
         """Handle decrypted bytes."""
@@ -70,31 +71,26 @@ class Http2:
             task.cancel()
 
     def _handle_event(self, event: h2.events.Event) -> None:
-        cost = 1.0
         match event:
             case h2.events.RequestReceived():
                 self._start(event.stream_id, event.headers)
             case h2.events.DataReceived():
                 self._add(event.stream_id, event.data, event.flow_controlled_length)
-                cost = 1 / _DATA_FRAMES_PER_FRAME if event.data else 1.0
             case h2.events.StreamEnded():
                 if body := self._bodies.get(event.stream_id):
                     body.end()
-                cost = 0.0
             case h2.events.StreamReset():
                 if task := self._tasks.get(event.stream_id):
                     task.cancel()
-                cost = 4.0  # opened and reset at once, it would cost us more than the client
             case h2.events.WindowUpdated() | h2.events.RemoteSettingsChanged():
                 for window in self._windows.values():
                     window.set()
-                cost = 0.25
             case h2.events.ConnectionTerminated():
                 self._connection.close()
-        if not self._frames.allows(None, cost):
-            self._refuse("too many HTTP/2 frames without data")
 
     def _start(self, stream: int, headers: Any) -> None:
+        if len(self._tasks) >= self._limits.streams:
+            return self._reset(stream, h2.errors.ErrorCodes.REFUSED_STREAM)
         values = dict(headers)
         pseudo = values.get(b":method", b""), values.get(b":path", b"")
         method, path = (value.decode("latin-1") for value in pseudo)

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import time
 
-from server.host.gateway.limits import Rate
+from server.host.gateway.limits import Budget, Rate
 
 _LONGEST = 200  # characters of a requested address
+_LINES = Budget(200, 2)  # printed
 _REPORT = 60.0  # seconds between two lines about lines that were left out
 
 
@@ -18,7 +19,7 @@ class Refusals:
     """
 
     def __init__(self) -> None:
-        self._rate: Rate[None] = Rate(2.0, 200.0)
+        self._rate: Rate[None] = Rate(_LINES)
         self._left_out, self._reported = 0, 0.0
 
     def log(self, address: str, method: str, path: str, status: int, reason: str) -> None:

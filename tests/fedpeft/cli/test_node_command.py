@@ -78,10 +78,11 @@ def test_each_state_of_a_node_in_words(
         "pid": 7,
         "since": "2026-01-31T12:00:00+00:00",
         "worker": "away",
+        "silent": 75.3,
         "children": {
             "worker": {"pid": 8, "restarts": 2},
-            "supernode": {"pid": None, "restarts": 1},
-            "superexec": {"pid": 9, "restarts": 0},
+            "supernode": {"pid": 10, "restarts": 1},
+            "superexec": {"pid": None, "restarts": 0},
         },
         "last_message": None,
         "privacy": None,
@@ -90,8 +91,8 @@ def test_each_state_of_a_node_in_words(
     assert capsys.readouterr().out.splitlines() == [
         "partly up since 2026-01-31T12:00:00+00:00 (pid 7)",
         "worker runs (pid 8), but does not listen yet; restarts: 2",
-        "supernode does not run; restarts: 1",
-        "superexec runs (pid 9)",
+        "supernode runs (pid 10), but has not asked for work for 75 s; restarts: 1",
+        "superexec does not run",
     ]
 
 

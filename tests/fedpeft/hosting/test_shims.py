@@ -70,7 +70,7 @@ def test_environment_puts_scripts_first_and_exempts_loopback_from_proxies(
     )
     assert shutil.which("flwr", path=around["PATH"]) is not None
     assert around["FLWR_HOME"] == str(tmp_path / "flwr")
-    assert around["no_proxy"] == "intern.example.org,127.0.0.1,localhost"
+    assert around["no_proxy"] == around["NO_PROXY"] == "intern.example.org,127.0.0.1,localhost,::1"
     program = "import httpx; print(httpx.get('http://127.0.0.1:1'))"  # as Flower asks
     dead = {"HTTP_PROXY": "http://192.0.2.1:1", "HTTPS_PROXY": "http://192.0.2.1:1"}
     done = run([sys.executable, "-c", program], env={**around, **dead}, timeout=240)

@@ -23,7 +23,7 @@ def test_a_folder_without_a_file_has_the_defaults_and_a_written_one_is_read(tmp_
 def test_pauses_are_scaled_and_limits_are_kept() -> None:
     before, after = asdict(Timing()), asdict(Timing().scaled(0.5))
     kept = {name for name, value in before.items() if after[name] == value}
-    assert kept == {"stop", "stop_each", "connection", "beat", "quiet", "signature"}
+    assert kept == {"stop", "stop_each", "connection", "beat", "quiet", "silent", "signature"}
     assert after["restarts"] == (0.5, 1.0, 2.5, 5.0, 15.0) and after["questions"] == 10.0
 
 

@@ -190,6 +190,38 @@ def test_paths_and_methods_that_do_not_exist(served: Endpoint) -> None:
     assert served.http.get("/vectors/../health").status_code in (200, 404)  # httpx normalizes
 
 
+def test_a_path_names_all_of_its_methods(served: Endpoint) -> None:
+    for path, methods in (("/vectors/lora", "DELETE GET HEAD PUT"), ("/predict", "POST")):
+        refused = served.http.request("PATCH", path)
+        assert refused.status_code == 405
+        assert sorted(refused.headers["Allow"].split(", ")) == methods.split()
+
+
+def test_one_address_cannot_take_all_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(hosting, "_PER_ADDRESS", 2)
+    with endpoint(catalog_of("sentiment")) as served:
+        served.http.close()
+        host, port = served.url.removeprefix("http://").split(":")
+        until(lambda: not hosting._Patient._held)
+
+        def answered(source: str) -> bool:
+            with socket.create_connection((host, int(port)), 10, (source, 0)) as line:
+                try:
+                    line.sendall(b"GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n")
+                    return line.recv(100).startswith(b"HTTP/1.1 200")
+                except ConnectionError:
+                    return False
+
+        silent = [socket.create_connection((host, int(port)), 10) for _ in range(2)]
+        until(lambda: hosting._Patient._held["127.0.0.1"] == 2)
+        assert not answered("127.0.0.1")
+        assert answered("127.0.0.2")
+        for line in silent:
+            line.close()
+        until(lambda: not hosting._Patient._held)
+        assert answered("127.0.0.1")
+
+
 @pytest.mark.parametrize("token", ["x", "wrong", OPERATOR + "x", "ä"])
 def test_vectors_need_the_operators_token(served: Endpoint, token: str) -> None:
     headers = {"Authorization": f"Bearer {token}".encode()}
@@ -221,6 +253,9 @@ def test_a_token_for_clients() -> None:
                 assert served.http.get(path, headers=bearer(token)).status_code == 200
         assert served.predict(single()).status_code == 401
         assert served.predict(single(), headers=bearer(TOKEN)).status_code == 200
+        for scheme, status in (("bearer", 200), ("BEARER", 200), ("Basic", 401), ("", 401)):
+            given = {"Authorization": f"{scheme} {TOKEN}".strip()}
+            assert served.predict(single(), headers=given).status_code == status
         assert served.remove("sentiment", TOKEN).status_code == 401
         assert served.http.get("/health").status_code == 200
 

@@ -48,14 +48,12 @@ def test_headers_within_their_window_are_accepted(front: Front, age: float) -> N
     assert front.ask(PUSH, front.node.headers(age), b"z") == 200
 
 
-@pytest.mark.parametrize("http2", [False, True])
 def test_unregistered_key_with_a_valid_signature_is_refused_before_the_body(
-    front: Front, tmp_path: Path, http2: bool
+    front: Front, tmp_path: Path
 ) -> None:
     (stranger,) = make_nodes(tmp_path, "stranger")
-    if not http2:
-        assert front.ask(PUSH, stranger.headers(), length=5_000_000) == 401
-    with front.http(http2) as client:
+    assert front.ask(PUSH, stranger.headers(), length=5_000_000) == 401
+    with front.http() as client:
         answer = client.post("/v1/fleet/activate-node", headers=stranger.headers())
     assert answer.status_code == 412  # the SuperNode shows its operator the text
     assert "not registered" in answer.json()["detail"]

@@ -10,21 +10,11 @@ import threading
 import time
 from collections.abc import Awaitable, Callable, Iterator
 
-import h2.config
-import h2.connection
-import h2.exceptions
-import h2.settings
+import httpx
 import pytest
-from attacked import (
-    PUSH,
-    Running,
-    attacked,
-    bounded_memory,
-    in_threads,
-    until_closed,
-    working_node,
-)
+from attacked import Running, attacked, bounded_memory, in_threads, until_closed, working_node
 from gateways import PATIENCE, until
+from handmade import PUSH, connection, data, head
 
 from server.host.gateway.limits import Limits
 
@@ -38,26 +28,23 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
 
 
 def test_slow_senders_are_disconnected_in_time(running: Running) -> None:
-    """Handshakes, heads and bodies at one byte a second, and connections that say nothing."""
+    """Handshakes, heads and bodies at one byte a second, and connections that say nothing.
+
+    After a slow body its connection stays for other requests of the node: the response is 408.
+    """
     limits = Limits()
-    connection = h2.connection.H2Connection()
-    connection.initiate_connection()
+    preface = connection().data_to_send()
     frame = b"\x00\x10\x00\x01\x04\x00\x00\x00\x01"  # its start: 4 KB of headers of stream 1
+    body = head(PUSH, running.node.headers(), 1_000_000)
     # Name: how to connect, what comes at once, what comes each second, the limit.
     cases: dict[str, tuple[Callable[[], socket.socket], bytes, bytes, float]] = {
         # The start of a ClientHello of 512 bytes.
         "handshake": (running.tcp, b"\x16\x03\x01\x02\x00\x01\x00", b"\x00", limits.handshake),
-        "head": (running.tls, f"POST {PUSH} HTTP/1.1\r\nX: ".encode(), b"x", limits.request),
         "tcp": (running.tcp, b"", b"", limits.handshake),
         "tls": (running.tls, b"", b"", limits.request),
-        "preface": (lambda: running.tls("h2"), b"PRI * HTTP/2.0\r\n", b"", limits.request),
-        "frame": (
-            lambda: running.tls("h2"),
-            connection.data_to_send() + frame,
-            b"\x00",
-            limits.request,
-        ),
-        "body": (running.tls, running.head(running.node, 1_000_000), b"x", limits.piece),
+        "preface": (running.tls, b"PRI * HTTP/2.0\r\n", b"", limits.request),
+        "head": (running.tls, preface + frame, b"\x00", limits.request),
+        "body": (running.tls, body, data(b"x"), limits.piece),
     }
     took: dict[str, float] = {}
 
@@ -66,7 +53,7 @@ def test_slow_senders_are_disconnected_in_time(running: Running) -> None:
         start = time.monotonic()
         line = connect()
         line.sendall(first)
-        until_closed(line, more)
+        until_closed(line, more, answered=name == "body")
         took[name] = time.monotonic() - start
 
     with working_node(running), bounded_memory(running):
@@ -81,12 +68,11 @@ def test_slow_senders_are_disconnected_in_time(running: Running) -> None:
         assert took[name] >= expected, took  # nobody who is only slow is cut off
 
 
-@pytest.mark.parametrize("protocol", ["http/1.1", "h2"])
-def test_1000_connections_do_not_disturb_a_node(running: Running, protocol: str) -> None:
+def test_1000_connections_do_not_disturb_a_node(running: Running) -> None:
     """Without a handshake, and with one but without a request."""
     with working_node(running) as took, bounded_memory(running):
         silent = [running.tcp() for _ in range(300)]
-        shaken = [running.tls(protocol) for _ in range(700)]
+        shaken = [running.tls() for _ in range(700)]
         start = len(took)
         until(lambda: len(took) - start > 20)
         for line in (*silent, *shaken):
@@ -97,9 +83,7 @@ def test_1500_connections_of_one_address_are_cut_to_1000(running: Running) -> No
     with working_node(running):
         lines = [running.tcp() for _ in range(1500)]
         # A later connection is answered after the gateway has looked at all of them.
-        with running.line() as later:
-            later.sendall(running.head(running.node, 0))
-            assert later.recv(100)
+        assert running.ask(PUSH, running.node.headers())
         still_open = 0
         for line in lines:
             line.setblocking(False)
@@ -119,9 +103,9 @@ def test_strangers_bodies_are_not_read(running: Running) -> None:
     def send() -> float:
         sent = 0
         with running.tls() as line, contextlib.suppress(OSError):
-            line.sendall(running.head(running.stranger, 60_000_000))
+            line.sendall(head(PUSH, running.stranger.headers(), 60_000_000))
             while sent < 150_000_000:
-                line.sendall(b"x" * 1_000_000)
+                line.sendall(data(b"x" * 1_000_000))
                 sent += 1_000_000
         return sent / 1e6
 
@@ -135,18 +119,13 @@ def test_memory_is_bounded_for_bodies_of_a_registered_key(running: Running) -> N
     """As with a stolen key: 20 bodies of 60 MB at once, which the SuperLink then refuses."""
 
     def send() -> float:
-        with running.tls() as line, contextlib.suppress(OSError):
-            line.sendall(running.head(running.node, 60_000_000))
-            for _ in range(60):
-                line.sendall(b"x" * 1_000_000)
-            line.recv(100)
+        with running.http() as client, contextlib.suppress(httpx.HTTPError):
+            client.post(PUSH, content=b"x" * 60_000_000, headers=running.node.headers())
         return 0.0
 
     with bounded_memory(running):
         in_threads([send] * 20)
-    with running.tls() as line:  # the gateway still answers
-        line.sendall(running.head(running.node, 0))
-        assert line.recv(100).startswith(b"HTTP/1.1 ")
+    assert running.ask(PUSH, running.node.headers())  # the gateway still answers
 
 
 def test_malformed_requests_do_not_disturb_a_node_and_not_fill_the_log(running: Running) -> None:
@@ -154,6 +133,7 @@ def test_malformed_requests_do_not_disturb_a_node_and_not_fill_the_log(running: 
 
     async def attack() -> None:
         context = ssl.create_default_context(cafile=running.state.ca)
+        context.set_alpn_protocols(["h2"])
 
         async def one(number: int) -> None:
             with contextlib.suppress(OSError):
@@ -163,7 +143,8 @@ def test_malformed_requests_do_not_disturb_a_node_and_not_fill_the_log(running: 
                     server_hostname="localhost",
                     local_addr=(running.attacker, 0),
                 )
-                writer.write(b"GET /%d\x00\r\n\r\n" % number)
+                writer.write(head(f"/{number}\x00", {}, method="GET"))
+                writer.write(b"GET /%d\r\n\r\n" % number)  # no frame
                 await asyncio.wait_for(reader.read(), PATIENCE)
                 writer.close()
 

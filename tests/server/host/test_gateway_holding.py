@@ -9,12 +9,12 @@ import threading
 import time
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 
 import pytest
 from flwr.proto.fleet_pb2 import PullMessagesRequest
 from flwr.proto.node_pb2 import Node as ProtoNode
-from gateways import PATIENCE, Node, resident, until
+from gateways import PATIENCE, Node, processor, resident, until
+from handmade import END, data, head
 from linked import PULL, Linked, linked
 
 from server.host.gateway.holding import Holding
@@ -31,12 +31,6 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Linked]:
         yield made
 
 
-def seconds(pid: int) -> float:
-    """Return the processor time that a process has used."""
-    fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
-
-
 def is_held(running: Linked, node: Node) -> bool:
     """Return whether a node is connected, and so waits for the answer to its first pull."""
     line = connected_nodes(running.state.path).get(node.node_id)
@@ -44,13 +38,12 @@ def is_held(running: Linked, node: Node) -> bool:
 
 
 @pytest.mark.long
-@pytest.mark.parametrize("http2", [False, True])
-def test_50_held_pulls_cost_little(running: Linked, http2: bool) -> None:
+def test_50_held_pulls_cost_little(running: Linked) -> None:
     gateway, nodes = running.supervisor.pids["gateway"], running.nodes[:NODES]
     all_sent = threading.Event()
 
     def one(node: Node) -> str:
-        with running.http(http2) as client:
+        with running.http() as client:
             while not (messages := running.pull(node, client)):  # held for its longest time
                 pass
             assert all_sent.wait(PATIENCE)
@@ -60,9 +53,9 @@ def test_50_held_pulls_cost_little(running: Linked, http2: bool) -> None:
     with ThreadPoolExecutor(NODES) as pool:
         pulls = [pool.submit(one, node) for node in nodes]
         until(lambda: all(is_held(running, node) for node in nodes))
-        before = [seconds(pid) for pid in (gateway, running.superlink)]
+        before = [processor(pid) for pid in (gateway, running.superlink)]
         time.sleep(5)
-        after = [seconds(pid) for pid in (gateway, running.superlink)]
+        after = [processor(pid) for pid in (gateway, running.superlink)]
         assert not any(pull.done() for pull in pulls)
         sent = [running.link.send(node.node_id) for node in nodes]
         all_sent.set()
@@ -152,10 +145,8 @@ def test_message_of_a_killed_gateway_is_delivered_again(running: Linked) -> None
 def test_disconnected_pull_takes_no_message(running: Linked) -> None:
     node, other = running.nodes[NODES + 1 : NODES + 3]
     body = PullMessagesRequest(node=ProtoNode(node_id=node.node_id)).SerializeToString()
-    given = {"Host": "a", "Content-Length": str(len(body)), **node.headers()}
-    head = "".join(f"{name}: {value}\r\n" for name, value in given.items())
     with running.line() as line:
-        line.sendall(f"POST {PULL} HTTP/1.1\r\n{head}\r\n".encode() + body)
+        line.sendall(head(PULL, node.headers(), len(body)) + data(body) + END)
         until(lambda: is_held(running, node))
     until(lambda: not is_held(running, node))
     with ThreadPoolExecutor() as pool, running.http() as client:

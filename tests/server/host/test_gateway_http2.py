@@ -4,24 +4,18 @@ from __future__ import annotations
 
 import contextlib
 import ssl
-from collections.abc import Callable, Iterator
+import time
+from collections.abc import Iterator
 
-import h2.config
-import h2.connection
-import h2.exceptions
-import h2.settings
 import pytest
-from attacked import (
-    PUSH,
-    Running,
-    attacked,
-    bounded_memory,
-    until_closed,
-    working_node,
-)
-from gateways import PATIENCE, Node
+from attacked import Running, attacked, bounded_memory, working_node
+from gateways import processor
+from handmade import END, PUSH, Answers, connection, data, fields, head
+
+from server.host.gateway.limits import Limits
 
 pytestmark = pytest.mark.long
+_NODES = 0.25  # of a core: what the two working nodes may cost
 
 
 @pytest.fixture(scope="module")
@@ -30,53 +24,67 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Running]:
         yield made
 
 
-def h2_flood(
-    running: Running, make: Callable[[h2.connection.H2Connection, int], None], rounds: int = 20_000
-) -> None:
-    """Send HTTP/2 frames until the gateway disconnects; fail if it does not."""
-    with running.tls("h2") as line:
-        connection = h2.connection.H2Connection(h2.config.H2Configuration(header_encoding="utf-8"))
-        connection.initiate_connection()
-        with contextlib.suppress(OSError, h2.exceptions.ProtocolError):
-            for number in range(rounds):
-                make(connection, number)
-                line.sendall(connection.data_to_send())
-                if number % 10 == 0:
-                    line.setblocking(False)
-                    with contextlib.suppress(ssl.SSLWantReadError):
-                        connection.receive_data(line.recv(1 << 20) or b"not a frame, but the end")
-                    line.settimeout(PATIENCE)
-            until_closed(line)
+def flood(running: Running, first: bytes, frames: bytes, seconds: float = 8.0) -> float:
+    """Send frames all the time; return the processor time that the gateway used beyond its share.
+
+    Its share is the budget of a stranger or a key, and what the working nodes cost.
+    """
+    limits = Limits()
+    most = max(limits.strange_work, limits.key_work, key=lambda budget: budget.rate)
+    begun, before = time.monotonic(), processor(running.pid)
+    with running.tls() as line, contextlib.suppress(OSError):
+        line.settimeout(1.0)
+        line.sendall(first)
+        while time.monotonic() - begun < seconds:
+            with contextlib.suppress(TimeoutError):
+                line.sendall(frames)
+            with contextlib.suppress(TimeoutError, ssl.SSLWantReadError):
+                line.setblocking(False)
+                line.recv(1 << 20)
+            line.settimeout(1.0)
+    took = time.monotonic() - begun
+    return processor(running.pid) - before - most.burst - most.rate * took - _NODES * took
 
 
-def signed(node: Node, path: str = PUSH, **more: str) -> list[tuple[str, str]]:
-    pseudo = {":method": "POST", ":path": path, ":scheme": "https", ":authority": "a"}
-    return [*(pseudo | node.headers() | more).items()]
-
-
-def test_http2_floods_are_disconnected(running: Running) -> None:
-    """Rapid resets (CVE-2023-44487), pings, settings, priorities and empty data."""
-    headers = signed(running.node)
-
-    def reset(connection: h2.connection.H2Connection, number: int) -> None:
-        stream = connection.get_next_available_stream_id()
-        connection.send_headers(stream, headers)
-        connection.reset_stream(stream)
-
-    def ping(connection: h2.connection.H2Connection, number: int) -> None:
-        connection.ping(number.to_bytes(8, "big"))
-
-    def settings(connection: h2.connection.H2Connection, number: int) -> None:
-        connection.update_settings({h2.settings.SettingCodes.HEADER_TABLE_SIZE: 100 + number % 9})
-
-    def empty(connection: h2.connection.H2Connection, number: int) -> None:
-        if number == 0:
-            connection.send_headers(1, headers)
-        connection.send_data(1, b"")
-
+def test_http2_floods_cost_no_more_than_their_budget(running: Running) -> None:
+    """Rapid resets (CVE-2023-44487), pings, settings and empty data; nodes work on."""
+    state = connection()
+    start = state.data_to_send()
+    ping = b"\x00\x00\x08\x06\x00\x00\x00\x00\x00" + bytes(8)
+    settings = b"\x00\x00\x06\x04\x00\x00\x00\x00\x00" + b"\x00\x01\x00\x00\x10\x00"
+    resets = bytearray()
+    for _ in range(3000):
+        stream = state.get_next_available_stream_id()
+        state.send_headers(stream, fields(PUSH, running.bad.headers()))
+        state.reset_stream(stream)
+        resets += state.data_to_send()
+    signed = head(PUSH, running.bad.headers(), 10)
+    floods = {
+        "ping": (start, ping * 5000),
+        "settings": (start, settings * 5000),
+        "empty data": (signed, b"\x00\x00\x00\x00\x00\x00\x00\x00\x01" * 5000),
+        "resets": (start, bytes(resets)),
+    }
     with working_node(running), bounded_memory(running):
-        for call in (reset, ping, settings, empty):
-            h2_flood(running, call)
+        beyond = {name: flood(running, *frames) for name, frames in floods.items()}
+    print("seconds of the processor beyond the share:", beyond)
+    assert max(beyond.values()) < 0.5
+
+
+def test_a_stream_too_many_is_refused_alone(running: Running) -> None:
+    """The others go on."""
+    streams = Limits().streams
+    answers = Answers(running.tls())
+    for _ in range(streams + 1):
+        stream = answers.state.get_next_available_stream_id()
+        headers = fields(PUSH, running.node.headers() | {"content-length": "1"})
+        answers.state.send_headers(stream, headers)
+    answers.send()
+    assert answers.until(2 * streams + 1) == 0
+    assert answers.resets == {2 * streams + 1: 7}  # REFUSED_STREAM
+    answers.line.sendall(data(b"x") + END)
+    assert answers.until(1) and not answers.ended
+    answers.line.close()
 
 
 @pytest.mark.parametrize(
@@ -102,42 +110,21 @@ def test_http2_floods_are_disconnected(running: Running) -> None:
 )
 def test_http2_tricks_never_reach_the_superlink(running: Running, values: dict[str, str]) -> None:
     """Each ends with a status of refusal, a reset, or the end of the connection."""
-    line = running.tls("h2")
-    config = h2.config.H2Configuration(
-        header_encoding="utf-8",
-        validate_outbound_headers=False,
-        normalize_outbound_headers=False,
-        validate_inbound_headers=False,
-    )
-    connection = h2.connection.H2Connection(config)
-    connection.initiate_connection()
-    pseudo = {":method": "POST", ":path": PUSH, ":scheme": "https", ":authority": "a"}
-    headers = [*(pseudo | running.node.headers() | values).items()]
-    headers.sort(key=lambda pair: not pair[0].startswith(":"))
-    connection.send_headers(1, headers)
-    connection.send_data(1, b"", end_stream=True)
-    line.sendall(connection.data_to_send())
-    statuses, ended = [], False
-    while not (statuses or ended):
-        data = line.recv(65536)
-        ended = not data
-        for event in connection.receive_data(data) if data else []:
-            if isinstance(event, h2.events.ResponseReceived):
-                statuses = [value for name, value in event.headers if name == ":status"]
-            ended |= isinstance(event, h2.events.StreamReset | h2.events.ConnectionTerminated)
-    line.close()
-    assert ended or statuses[0] in ("400", "403", "408"), statuses
+    answers = Answers(running.tls())
+    answers.state.send_headers(1, fields(PUSH, running.node.headers() | values))
+    answers.state.send_data(1, b"", end_stream=True)
+    answers.send()
+    assert answers.until(1) in (0, 400, 403, 408)
+    answers.line.close()
 
 
 def test_header_bomb_is_refused(running: Running) -> None:
     """Few bytes that HPACK expands to many."""
-
-    def bomb(connection: h2.connection.H2Connection, number: int) -> None:
-        stream = connection.get_next_available_stream_id()
-        connection.send_headers(stream, [*signed(running.node), *[("x", "y" * 4000)] * 15])
-
-    with working_node(running), bounded_memory(running):
-        h2_flood(running, bomb, rounds=1)
+    answers = Answers(running.tls())
+    bomb = [*fields(PUSH, running.node.headers()), *[("x", "y" * 4000)] * 15]
+    answers.state.send_headers(1, bomb)
+    answers.send()
+    assert answers.until(1) == 0 and answers.ended
 
 
 def test_the_log_has_no_headers(running: Running) -> None:

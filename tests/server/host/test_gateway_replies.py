@@ -40,9 +40,9 @@ def node(running: Linked) -> Node:
     return running.nodes[0]
 
 
-@pytest.fixture(params=[False, True], ids=["HTTP/1.1", "HTTP/2"])
-def client(running: Linked, request: pytest.FixtureRequest) -> Iterator[httpx.Client]:
-    with running.http(request.param) as made:
+@pytest.fixture
+def client(running: Linked) -> Iterator[httpx.Client]:
+    with running.http() as made:
         yield made
 
 

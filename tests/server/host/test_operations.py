@@ -276,6 +276,20 @@ def test_plain_http_and_silent_connections_get_no_answer(
     assert "Traceback" not in capfd.readouterr().err
 
 
+def test_a_slow_group_for_keys_is_not_offered(server: Server) -> None:
+    """Another user of this machine could otherwise choose what a handshake costs."""
+    port, ca = server.state.ports["operations"], server.state.connection().ca
+    for group, offered in (("prime256v1", True), ("secp521r1", False)):
+        context = ssl.create_default_context(cafile=ca)
+        context.set_ecdh_curve(group)
+        with socket.create_connection(("127.0.0.1", port), 10) as line:
+            try:
+                context.wrap_socket(line, server_hostname="localhost").close()
+                assert offered
+            except (ssl.SSLError, ConnectionError):
+                assert not offered
+
+
 def test_header_says_whether_a_run_is_in_use(server: Server) -> None:
     folder = RunFolder(server.state.path / "runs" / "first")
     assert server.get("/runs/first").headers["X-In-Use"] == "no"

@@ -16,9 +16,10 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+import httpx
 import pytest
+from gateways import make_nodes
 
-from fedpeft.hosting.keys import make_node
 from fedpeft.hosting.ports import free_port
 from fedpeft.hosting.timing import Timing
 from server.host.folder import ServerFolder
@@ -94,17 +95,14 @@ def server(keys: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Up]
         end(process)
 
 
-def ask(server: Up, path: str, port: str) -> int:
-    """Return the status of a POST to one of the server's ports."""
+def ask(server: Up, path: str, port: str, headers: dict[str, str] | None = None) -> httpx.Response:
+    """Return the response to a POST to one of the server's ports; the public one speaks HTTP/2."""
     context = ssl.create_default_context(cafile=server.state.ca)
-    url = f"https://localhost:{server.state.ports[port]}{path}"
-    request = urllib.request.Request(url, method="POST")
-    try:
-        with urllib.request.urlopen(request, timeout=PATIENCE, context=context) as answer:
-            return int(answer.status)
-    except urllib.error.HTTPError as error:
-        error.close()
-        return error.code
+    base = f"https://localhost:{server.state.ports[port]}"
+    with httpx.Client(
+        base_url=base, verify=context, http2=True, timeout=PATIENCE, trust_env=False
+    ) as client:
+        return client.post(path, headers=headers)
 
 
 def test_all_processes_are_up_and_the_next_steps_are_printed(server: Up) -> None:
@@ -122,11 +120,11 @@ def test_all_processes_are_up_and_the_next_steps_are_printed(server: Up) -> None
 
 
 def test_only_calls_of_nodes_are_open_and_refusals_are_logged(server: Up) -> None:
-    assert ask(server, "/v1/control/list-runs", "public") == 403
-    assert ask(server, "/v1/control/list-runs", "control") != 403
+    assert ask(server, "/v1/control/list-runs", "public").status_code == 403
+    assert ask(server, "/v1/control/list-runs", "control").status_code != 403
     refused = "refused 127.0.0.1 POST /v1/control/list-runs: only POST /v1/fleet/NAME is open"
     until(lambda: any(line.startswith(refused) for line in server.lines("gateway")))
-    assert ask(server, "/v1/fleet/pull-messages", "public") == 401
+    assert ask(server, "/v1/fleet/pull-messages", "public").status_code == 401
 
 
 def test_the_superlink_asks_for_the_superexecs_secret(server: Up) -> None:
@@ -149,27 +147,11 @@ def test_the_superlink_asks_for_the_superexecs_secret(server: Up) -> None:
 
 
 def test_refusal_of_a_node_without_a_registered_key_is_logged(server: Up, tmp_path: Path) -> None:
-    make_node(tmp_path, "stranger")
-    node = subprocess.run(
-        [
-            *("flower-supernode", "--superlink", f"localhost:{server.state.ports['public']}"),
-            *("--root-certificates", str(server.state.ca), "--isolation", "process"),
-            *("--auth-supernode-private-key", str(tmp_path / "stranger")),
-            *("--host", "127.0.0.1", "--port", str(free_port())),
-        ],
-        env={
-            **os.environ,
-            "PATH": f"{Path(sys.executable).parent}:{os.environ['PATH']}",
-            "FLWR_HOME": str(tmp_path),
-            "FLWR_TELEMETRY_ENABLED": "0",
-            "FLWR_DISABLE_UPDATE_CHECK": "1",
-        },
-        capture_output=True,
-        timeout=PATIENCE,
-    )
-    assert node.returncode != 0
+    (stranger,) = make_nodes(tmp_path, "stranger")
+    answer = ask(server, "/v1/fleet/activate-node", "public", stranger.headers())
+    assert answer.status_code == 412 and "not registered" in answer.json()["detail"]
     until(lambda: any("key is not registered" in line for line in server.lines("gateway")))
-    assert "PRIVATE KEY" not in server.state.log.read_text()
+    assert stranger.headers()["flwr-public-key"] not in server.state.log.read_text()
 
 
 def test_a_second_server_in_the_same_folder_is_refused(server: Up, keys: Path) -> None:
