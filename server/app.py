@@ -160,7 +160,7 @@ def play_round(run: Run, state: ServerState) -> ServerState:
     )
     run.folder.save_round(line, ledger.lines(number), after)
     if participants.deployed:
-        write_roster(run.folder.path, participants, updates, failed)
+        write_roster(run.folder.path, number, participants, updates, failed)
     # A client that is late took part; only what it holds is unknown, if it holds anything.
     participants.forget(client for client in failed if sent.name or client not in trained.late)
     return after

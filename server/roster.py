@@ -28,6 +28,7 @@ class Entry:
         last_seen: time of the last update, ISO 8601 in UTC.
         rounds: number of rounds in which it succeeded.
         failed: number of rounds in which it failed.
+        away: number of rounds in which its node was not connected, those before it came included.
         epsilon: its last report, by unit of privacy.
     """
 
@@ -38,6 +39,7 @@ class Entry:
     last_seen: str = ""
     rounds: int = 0
     failed: int = 0
+    away: int = 0
     epsilon: dict[str, float | None] = field(default_factory=dict)
 
 
@@ -59,17 +61,20 @@ def read_roster(folder: Path) -> dict[int, Entry]:
 
 def write_roster(
     folder: Path,
+    number: int,
     participants: Participants,
     updates: Mapping[int, Update],
     failed: Mapping[int, Failure],
 ) -> None:
-    """Add the outcome of a round to the roster."""
+    """Add the outcome of round ``number`` to the roster."""
     now, roster = datetime.now(UTC).isoformat(timespec="seconds"), read_roster(folder)
     for client, node in participants.clients.items():
-        new = Entry(client, node.node_id, node.name, node.examples)
+        new = Entry(client, node.node_id, node.name, node.examples, away=number - 1)
         entry = roster.setdefault(client, new)
         entry.failed += client in failed
         if client in updates:
             entry.last_seen, entry.rounds = now, entry.rounds + 1
             entry.epsilon |= {s["unit"]: s["epsilon"] for s in updates[client].statements}
+    for client in roster.keys() - participants.clients.keys():
+        roster[client].away += 1
     write_json(folder / ROSTER, {"nodes": [asdict(roster[client]) for client in sorted(roster)]})

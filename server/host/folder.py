@@ -143,6 +143,11 @@ class ServerFolder:
         )
 
     @property
+    def database(self) -> Path:
+        """The SuperLink's database, written by Flower alone."""
+        return self.path / "superlink.db"
+
+    @property
     def ca(self) -> Path:
         """The file of the authority's certificate."""
         return self.keys / CA_CERTIFICATE

@@ -107,10 +107,11 @@ def _latest_part(
                 return {
                     "run": run.name,
                     **{key: entry[key] for key in ("client", "rounds", "failed", "last_seen")},
+                    "away": entry.get("away", 0),  # not in rosters of earlier versions
                     "bytes": counts,
                     "epsilon": entry["epsilon"],
                 }
-    none = dict.fromkeys(("run", "client", "rounds", "failed", "bytes"))
+    none = dict.fromkeys(("run", "client", "rounds", "failed", "away", "bytes"))
     return {**none, "epsilon": {}}
 
 

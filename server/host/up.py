@@ -21,6 +21,7 @@ from fedpeft.hosting.processes import Supervisor
 from fedpeft.hosting.shims import environment, write_shims
 from fedpeft.hosting.timing import Timing
 from server.host.certificate import Certificate, check_keys
+from server.host.database import check_database
 from server.host.folder import ServerFolder, locked
 from server.host.gateway.limits import MEGABYTE
 from server.host.health import superlink_answers
@@ -67,6 +68,7 @@ def up(server: Server, as_json: bool) -> None:
         state = ServerFolder.settle(
             server.state, server.keys, certificate.hosts, server.host.strip("[]"), ports
         )
+        check_database(state.database)
         with printed_log(state.log, "server", as_json) as log:
             _run(state, certificate, server.max_body, log, as_json)
 
@@ -142,7 +144,7 @@ def superlink(state: ServerFolder) -> Child:
             *("flower-superlink", "--host", "127.0.0.1", "--port", str(state.ports["control"])),
             *("--ssl-ca-certfile", str(state.ca)),
             *("--ssl-certfile", str(state.certificate), "--ssl-keyfile", str(state.key)),
-            *("--enable-supernode-auth", "--database", str(state.path / "superlink.db")),
+            *("--enable-supernode-auth", "--database", str(state.database)),
             *("--disable-runtime-dependency-installation", "--isolation", "process"),
             *("--superexec-auth-secret-file", str(state.secret)),
         ],

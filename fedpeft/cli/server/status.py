@@ -33,7 +33,7 @@ def status(
     """Show whether a server is up, its runs and its nodes; the exit code is 1 if it is down.
 
     Prints a table of runs and a table of nodes. A node's client number, the rounds it answered of
-    those it was asked in, bytes and epsilon belong to its latest run. "seen" is the last time that
+    those it was asked in or away from, bytes and epsilon belong to its latest run. "seen" is the last time that
     the node was online or that the server accepted an update from it.
 
     Example: fedpeft server status --state /var/lib/fedpeft
@@ -135,7 +135,7 @@ def _node_cells(node: dict[str, Any]) -> list[str]:
         str(node["node_id"]),
         _presence(node["state"], node["last_seen"]),
         _or_dash(node["client"], "{}"),
-        "-" if rounds is None else f"{rounds} of {rounds + node['failed']}",
+        "-" if rounds is None else f"{rounds} of {rounds + node['failed'] + node['away']}",
         *_sent(node["bytes"]),
         ", ".join(_spent(node["epsilon"])) or "-",
     ]

@@ -59,7 +59,7 @@ async def serve(state: ServerFolder, limits: Limits) -> None:
     Raises:
         OSError: the port is taken, or the keys cannot be read.
     """
-    upstream, mailbox = Upstream(state), Mailbox(state.path / "superlink.db")
+    upstream, mailbox = Upstream(state), Mailbox(state.database)
     counts, connected = Counts(state.path), Connected(state.path)
     fleet = Fleet(Admission(state.path), mailbox, upstream)
     door = Door(tls_context(state), limits, counts, connected, fleet.handle)

@@ -101,12 +101,13 @@ def test_bytes_of_the_nodes_add_up_to_those_of_the_run(state: ServerFolder) -> N
 def test_a_node_shows_the_latest_run_that_it_was_in(state: ServerFolder) -> None:
     add_run(state, "z-old", 100, a={"client": 0, "rounds": 7}, b={"client": 1})
     epsilon = {"example": 2.5, "client": None}
-    add_run(state, "a-new", 10, b={"client": 0, "failed": 2, "epsilon": epsilon})
+    add_run(state, "a-new", 10, b={"client": 0, "failed": 2, "away": 3, "epsilon": epsilon})
     status = describe_server(state.path)
     assert [run["name"] for run in status["runs"]] == ["z-old", "a-new"]
     a, b, c = (by_name(status)[name] for name in "abc")
-    assert (a["run"], a["client"], a["rounds"]) == ("z-old", 0, 7)
-    assert (b["run"], b["client"], b["failed"], b["epsilon"]) == ("a-new", 0, 2, epsilon)
+    assert (a["run"], a["client"], a["rounds"], a["away"]) == ("z-old", 0, 7, 0)
+    assert (b["run"], b["client"], b["epsilon"]) == ("a-new", 0, epsilon)
+    assert (b["failed"], b["away"]) == (2, 3)
     assert (c["run"], c["client"], c["epsilon"]) == (None, None, {})
 
 
