@@ -17,6 +17,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedpeft.errors import UserError
 from fedpeft.hosting.hosts import is_loopback
+from fedpeft.hosting.ports import listen
 
 
 class LoopbackHost:
@@ -65,8 +66,7 @@ def listener(host: str, port: int) -> socket.socket:
         UserError: the port is in use, or this machine does not have the address.
     """
     try:
-        family = socket.AF_INET6 if ":" in host else socket.AF_INET
-        sock = socket.create_server((host, port), family=family, backlog=512)
+        sock = listen(host, port, backlog=512)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise UserError(

@@ -1,4 +1,4 @@
-"""Free ports for the processes of a server or node."""
+"""Ports of the processes of a server or node: free ones, listening, who answers."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ LOOPBACK = "127.0.0.1"
 #: Below the ports of outgoing connections, which could take a port while the process that listens
 #: there is being restarted.
 PORTS = range(20000, 32000)
+#: Bytes that the kernel takes for a connection whose bytes are not read yet, and that may be on
+#: their way, so they bound the speed per round trip. Linux alone lets them grow (here to 33 MB).
+_UNREAD = 1 << 18
 
 
 def free_port(reserved: Container[object] = ()) -> int:
@@ -38,6 +41,19 @@ def check_free(host: str, port: int) -> None:
     with socket.socket(family) as probe:
         probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         probe.bind((host, port))
+
+
+def listen(host: str, port: int, backlog: int) -> socket.socket:
+    """Return a socket that listens at an IP address; at :: also for IPv4.
+
+    Raises:
+        OSError: the port is taken, or this machine does not have the address.
+    """
+    both = host == "::" and socket.has_dualstack_ipv6()
+    family = socket.AF_INET6 if ":" in host else socket.AF_INET
+    made = socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=both)
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD)  # connections inherit it
+    return made
 
 
 def speaks_tls(host: str, port: int, ca: Path, name: str) -> bool:

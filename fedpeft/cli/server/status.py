@@ -33,8 +33,8 @@ def status(
     """Show whether a server is up, its runs and its nodes; the exit code is 1 if it is down.
 
     Prints a table of runs and a table of nodes. A node's client number, the rounds it answered of
-    those it was asked in or away from, bytes and epsilon belong to its latest run. "seen" is the last time that
-    the node was online or that the server accepted an update from it.
+    those it was asked in or away from, bytes and epsilon belong to its latest run. "seen" is the
+    last time that the node was online or that the server accepted an update from it.
 
     Example: fedpeft server status --state /var/lib/fedpeft
     """

@@ -7,13 +7,13 @@ import asyncio
 import os
 import resource
 import signal
-import socket
 import ssl
 import sys
 from contextlib import suppress
 from pathlib import Path
 
 from fedpeft.errors import UserError
+from fedpeft.hosting.ports import listen
 from fedpeft.hosting.tls import offer_quick_groups
 from server.host.folder import ServerFolder
 from server.host.gateway.admission import Admission
@@ -68,7 +68,7 @@ async def serve(state: ServerFolder, limits: Limits) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = await loop.create_server(
-        lambda: Connection(door), sock=listener(state.host, state.ports["public"])
+        lambda: Connection(door), sock=listen(state.host, state.ports["public"], _BACKLOG)
     )
     sweep = asyncio.create_task(door.sweep())
     try:
@@ -84,17 +84,6 @@ async def serve(state: ServerFolder, limits: Limits) -> None:
         with suppress(OSError):
             counts.save()
             connected.save(())
-
-
-def listener(host: str, port: int) -> socket.socket:
-    """Return a socket that listens at an IP address; at :: also for IPv4.
-
-    Raises:
-        OSError: the port is taken, or this machine does not have the address.
-    """
-    both = host == "::" and socket.has_dualstack_ipv6()
-    family = socket.AF_INET6 if ":" in host else socket.AF_INET
-    return socket.create_server((host, port), family=family, backlog=_BACKLOG, dualstack_ipv6=both)
 
 
 def tls_context(state: ServerFolder) -> ssl.SSLContext:

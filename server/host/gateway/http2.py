@@ -122,10 +122,10 @@ class Http2:
     async def _handle(self, stream: int, exchange: Exchange) -> None:
         try:
             await self._connection.door.handle(self._connection, exchange)
-            # Answered early: a stranger may not send the rest. A node's is dropped as it arrives;
-            # httpcore does not notice a reset while it waits for the window.
+            # Answered early: a stranger may not send the rest. A reset would not keep it from that.
+            # A node's is dropped as it arrives.
             if not exchange.body.complete and self._connection.node is None:
-                self._reset(stream, h2.errors.ErrorCodes.NO_ERROR)
+                self._leave()
         except (h2.exceptions.ProtocolError, ConnectionError):
             self._reset(stream, h2.errors.ErrorCodes.INTERNAL_ERROR)
 
@@ -142,6 +142,12 @@ class Http2:
         except h2.exceptions.ProtocolError:
             return  # the client has closed it
         self._flush()
+
+    def _leave(self) -> None:
+        """End the connection; the client may still read what was sent."""
+        self._h2.close_connection()
+        self._flush()
+        self._connection.close()
 
     def _refuse(self, reason: str) -> None:
         if self._connection.closing:

@@ -1,6 +1,7 @@
 """Messages in the SuperLink's database: which wait for nodes, and what got lost on the way.
 
-Written against the tables of flwr 1.41 and 1.42; a contract test checks them with a real SuperLink state.
+Written against the tables of flwr 1.41 and 1.42; a contract test checks them with a real SuperLink
+state.
 """
 
 from __future__ import annotations

@@ -39,5 +39,5 @@ def test_one_of_a_newer_flower_is_refused(database: Path) -> None:
 def test_a_file_that_is_no_database_is_refused(tmp_path: Path) -> None:
     path = tmp_path / "superlink.db"
     path.write_bytes(b"no database" * 100)
-    with pytest.raises(UserError, match="is damaged .*; restore it from a backup"):
+    with pytest.raises(UserError, match=r"is damaged .*; restore it from a backup"):
         check_database(path)
