@@ -120,11 +120,12 @@ def test_http2_tricks_never_reach_the_superlink(running: Running, values: dict[s
 
 def test_header_bomb_is_refused(running: Running) -> None:
     """Few bytes that HPACK expands to many."""
-    answers = Answers(running.tls())
     bomb = [*fields(PUSH, running.node.headers()), *[("x", "y" * 4000)] * 15]
-    answers.state.send_headers(1, bomb)
-    answers.send()
-    assert answers.until(1) == 0 and answers.ended
+    with running.tls() as line:
+        answers = Answers(line)
+        answers.state.send_headers(1, bomb)
+        answers.send()
+        assert answers.until(1) == 0 and answers.ended
 
 
 def test_the_log_has_no_headers(running: Running) -> None:
