@@ -63,6 +63,12 @@ class Running:
         self._asked = 0.0  # last health check
         self._reader: threading.Thread | None = None
 
+    @property
+    def answers(self) -> bool:
+        """Whether it runs, and its last health check succeeded."""
+        ready = self._ready_since is not None and self._failing_since is None
+        return self.process is not None and ready
+
     def find_program(self) -> None:
         """Look up the child's program before anything is started.
 

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from datetime import UTC, datetime
 from pathlib import Path
 from types import FrameType
+from typing import Any
 
 from fedpeft.hosting.child import Child, Running
 from fedpeft.hosting.record import write_record
@@ -45,6 +46,21 @@ class Supervisor:
         self._since = datetime.now(UTC)
         self._running = [Running(child, log, self._timing) for child in children]
         self._stopping = False  # not an Event: a signal handler must not wait for a lock
+
+    def children(self) -> dict[str, dict[str, Any]]:
+        """Return ``{"pid", "answers", "restarts"}`` by name; ``pid`` is None if it does not run.
+
+        ``answers`` is the result of the last health check, which takes a few seconds to notice a
+        process that hangs.
+        """
+        return {
+            running.child.name: {
+                "pid": self.pids.get(running.child.name),
+                "answers": running.answers,
+                "restarts": running.restarts,
+            }
+            for running in self._running
+        }
 
     def stop(self) -> None:
         """Make ``run`` stop the children and return; from any thread or a signal handler."""

@@ -20,10 +20,20 @@ def superlink_answers(connection: Connection) -> bool:
 def ask_health(connection: Connection) -> dict[str, Any]:
     """Return the answer of /health at the operations endpoint, or {} if nothing answers.
 
-    It is ``{"superlink": bool, "children": {name: {"pid": int or null, "restarts": int}}}``.
+    It is ``{"superlink": bool, "children": {name: {"pid", "answers", "restarts"}}}``.
     """
     _, body = _ask(connection.operations, connection, 2 * _PATIENCE)  # it asks the SuperLink
     return parse_object(body)
+
+
+def failing(health: dict[str, Any]) -> list[str]:
+    """Return which processes do not answer; "server" if /health, whose answer this is, did not."""
+    if not health:
+        return ["server"]
+    children = health["children"]
+    down = [name for name, child in children.items() if not child["answers"]]
+    known = health["superlink"] or "superlink" in down
+    return down if known else ["superlink", *down]
 
 
 def _ask(address: str, connection: Connection, patience: float) -> tuple[int, bytes]:

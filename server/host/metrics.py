@@ -77,14 +77,16 @@ class Metrics:
         from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
 
         up = GaugeMetricFamily(
-            "fedpeft_child_up", "Whether a process of the server runs (1 or 0).", labels=["child"]
+            "fedpeft_child_up",
+            "Whether a process of the server answers (1 or 0).",
+            labels=["child"],
         )
         restarts = CounterMetricFamily(
             "fedpeft_child_restarts", "Restarts of a process of the server.", labels=["child"]
         )
-        for name, count in self.supervisor.restarts.items():
-            up.add_metric([name], name in self.supervisor.pids)
-            restarts.add_metric([name], count)
+        for name, child in self.supervisor.children().items():
+            up.add_metric([name], child["answers"])
+            restarts.add_metric([name], child["restarts"])
         yield from (up, restarts)
 
 

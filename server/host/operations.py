@@ -142,14 +142,10 @@ class _Endpoint:
         self.presence = self._metrics.presence
 
     def health(self, request: Request) -> Response:
-        """Return the state of the processes: 200 if all run and the SuperLink answers, or 503."""
-        answers = superlink_answers(self._connection)
-        children = {
-            name: {"pid": self._supervisor.pids.get(name), "restarts": restarts}
-            for name, restarts in self._supervisor.restarts.items()
-        }
-        healthy = answers and all(child["pid"] for child in children.values())
-        return json_response({"superlink": answers, "children": children}, 200 if healthy else 503)
+        """Return the state of the processes: 200 if all answer and the SuperLink does, or 503."""
+        up, children = superlink_answers(self._connection), self._supervisor.children()
+        healthy = up and all(child["answers"] for child in children.values())
+        return json_response({"superlink": up, "children": children}, 200 if healthy else 503)
 
     def metrics(self, request: Request) -> Response:
         """Return the metrics in Prometheus's text format."""

@@ -9,7 +9,7 @@ from typing import Any
 
 from fedpeft.hosting.record import read_record
 from server.host.folder import ServerFolder
-from server.host.health import superlink_answers
+from server.host.health import ask_health, failing, superlink_answers
 from server.host.presence import flower_nodes, last_seen
 from server.host.runs import Run, read_run, run_folders, sent_by_client
 from server.registry import registered_nodes
@@ -19,31 +19,34 @@ _UNREGISTERED = "unregistered"  # Flower's word for a node that was removed
 
 
 def describe_server(state: Path) -> dict[str, Any]:
-    """Return ``{"up", "pid", "since", "host", "ports", "runs", "nodes"}`` as JSON values.
+    """Return ``{"up", "failing", "pid", "since", "host", "ports", "runs", "nodes"}`` for JSON.
 
     The state of a run is that of ``Run``, or "running" while a process works on it.
-    ``up`` is whether the SuperLink answers; ``pid`` is the process of `fedpeft server up` and
-    ``since`` its start, null if it does not run. ``runs`` are the runs of the state folder, the
-    latest one last. ``nodes`` are the registered nodes in order, then those that only the
-    SuperLink knows; the numbers of a node are those of the latest run it took part in. Bytes are
-    bytes of messages, times are ISO 8601 in UTC.
+    ``up`` is whether all processes answer, ``failing`` are those that do not, which takes some
+    seconds to notice. ``pid`` is the process of `fedpeft server up` and ``since`` its start, null
+    if it does not run. ``runs`` are the runs of the state folder, the latest one last. ``nodes``
+    are the registered nodes in order, then those that only the SuperLink knows; the numbers of a
+    node are those of the latest run it took part in. Bytes are bytes of messages, times are ISO
+    8601 in UTC.
 
     Raises:
         UserError: the server's state is missing or damaged.
     """
     server = ServerFolder.read(state)
     connection = server.connection()
-    up = superlink_answers(connection)
     record = read_record(server.processes)
+    down = failing(ask_health(connection)) if record else []
+    answers = superlink_answers(connection)
     runs = {folder: read_run(folder) for folder in run_folders(state)}
     return {
-        "up": up,
+        "up": answers and not down,
+        "failing": down,
         "pid": record.pid if record else None,
         "since": _iso(record.since.timestamp()) if record else None,
         "host": server.host,
         "ports": dict(server.ports),
         "runs": [_describe_run(folder, run) for folder, run in runs.items()],
-        "nodes": describe_nodes(state, flower_nodes(connection) if up else {}, runs),
+        "nodes": describe_nodes(state, flower_nodes(connection) if answers else {}, runs),
     }
 
 

@@ -54,19 +54,18 @@ def status(
 
 def _print_quick(state: Path, as_json: bool) -> None:
     """Print whether all parts of the server run; the exit code is 1 if not."""
-    from server.host.health import ask_health
+    from server.host.health import ask_health, failing
     from server.remote.connection import CONNECTION, Connection
 
     file = state / CONNECTION
     if not file.is_file():
         raise UserError(f"no '{file}'; 'fedpeft server up --state {state}' creates it")
     health = ask_health(Connection.read(file))
-    down = [name for name, child in health.get("children", {}).items() if not child["pid"]]
-    down += [] if health.get("superlink") else ["the SuperLink does not answer"]
+    down = failing(health)
     if as_json:
         print(json.dumps({"up": not down, **health}))
     else:
-        print(f"down: {', '.join(down)}" if down else "up")
+        print(f"no answer: {', '.join(down)}" if down else "up")
     if down:
         sys.exit(1)
 
@@ -98,7 +97,7 @@ def _headline(described: dict[str, Any]) -> str:
     if described["up"]:
         return f"up {since}".rstrip()
     if described["pid"]:
-        return f"partly up {since}: the SuperLink does not answer"
+        return f"partly up {since}: no answer from {', '.join(described['failing'])}"
     return "down; 'fedpeft server up' starts it"
 
 

@@ -35,6 +35,6 @@ function facts(entries) {
 
 function childrenTable(children) {
   const columns = [{ title: "process" }, { title: "state" }, { title: "pid", number: true }, { title: "restarts", number: true }];
-  const rows = children.map(({ name, pid, restarts }) => [name, badge(pid ? "up" : "down"), numberCell(pid, String), numberCell(restarts, countText)]);
+  const rows = children.map(({ name, pid, answers = true, restarts }) => [name, badge(!pid ? "down" : answers ? "up" : "no answer"), numberCell(pid, String), numberCell(restarts, countText)]);
   return table(columns, rows, "processes");
 }

@@ -66,17 +66,14 @@ class Overview:
         children = self._children()
         return {
             "superlink": up,
-            "healthy": up and all(child["pid"] for child in children),
+            "healthy": up and all(child["answers"] for child in children),
             "version": __version__,
             "host": self._state.host,
             "port": str(self._state.ports["public"]),
         }
 
     def _children(self) -> list[dict[str, Any]]:
-        return [
-            {"name": name, "pid": self._supervisor.pids.get(name), "restarts": restarts}
-            for name, restarts in self._supervisor.restarts.items()
-        ]
+        return [{"name": name, **child} for name, child in self._supervisor.children().items()]
 
     def _runs(self) -> dict[Path, Run]:
         """Return the latest runs, the last one at the end; read only those that changed."""
@@ -99,7 +96,7 @@ class Overview:
         """Return the nodes, and why there are none: a file is damaged; otherwise ""."""
         flower = self._presence.known() if up else {}
         lines, wire = connected_nodes(self._state.path), read_wire(self._state.path)
-        if "gateway" in self._supervisor.restarts and "gateway" not in self._supervisor.pids:
+        if not self._supervisor.children().get("gateway", {"answers": True})["answers"]:
             lines = {}
         versions = {run.name: _version(folder) for folder, run in runs.items()}
         try:

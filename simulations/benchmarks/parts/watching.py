@@ -10,7 +10,7 @@ from pathlib import Path
 from types import TracebackType
 
 from clients.status import describe_node
-from server.host.health import ask_health
+from server.host.health import ask_health, failing
 from server.remote.connection import CONNECTION, Connection
 from simulations.loopback import Deployment
 
@@ -83,10 +83,9 @@ class Watch:
 
     def _says(self, place: str) -> bool:
         if place != "server":
-            return bool(describe_node(self._made.node(place))["up"])
-        health = ask_health(Connection.read(self._made.state / CONNECTION))
-        children = health.get("children", {}).values()
-        return bool(health.get("superlink")) and all(child["pid"] for child in children)
+            node = describe_node(self._made.node(place))
+            return bool(node["up"] and node["tunnel"] and node["tunnel"]["connected"])
+        return not failing(ask_health(Connection.read(self._made.state / CONNECTION)))
 
 
 def _stopped(pid: int) -> bool:

@@ -120,10 +120,9 @@ def test_quick_status_checks_only_the_processes(
     fedpeft: Fedpeft, state: ServerFolder, tmp_path: Path
 ) -> None:
     probe = ("server", "status", "--quick", "--state")
-    down = "down: the SuperLink does not answer\n"
-    assert fedpeft(*probe, state.path) == (1, down, "")
+    assert fedpeft(*probe, state.path) == (1, "no answer: server\n", "")
     with operations(state):  # without a SuperLink
-        assert fedpeft(*probe, state.path) == (1, down, "")
+        assert fedpeft(*probe, state.path) == (1, "no answer: superlink\n", "")
         code, out, _ = fedpeft(*probe, state.path, "--json")
     assert code == 1 and json.loads(out) == {"up": False, "superlink": False, "children": {}}
     code, _, err = fedpeft(*probe, tmp_path)

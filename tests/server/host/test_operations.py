@@ -84,7 +84,7 @@ def test_health_lists_the_processes(server: Server) -> None:
     assert answer.status == 503
     assert health["superlink"] is False
     assert health["children"] == {
-        "sleeper": {"pid": server.supervisor.pids["sleeper"], "restarts": 0}
+        "sleeper": {"pid": server.supervisor.pids["sleeper"], "answers": True, "restarts": 0}
     }
     assert answer.body.count(b"\n") == 1
 
@@ -100,7 +100,8 @@ def test_health_is_ok_with_a_superlink_and_all_processes(server: Server) -> None
         with operations(other.state, dead):
             answer = other.get("/health", token="")
         assert answer.status == 503
-        assert json.loads(answer.body)["children"] == {"gateway": {"pid": None, "restarts": 0}}
+        absent = {"pid": None, "answers": False, "restarts": 0}
+        assert json.loads(answer.body)["children"] == {"gateway": absent}
         assert b"fedpeft_up 1.0" in server.get("/metrics", token="").body
     assert server.get("/health", token="").status == 503
 

@@ -6,6 +6,9 @@ import json
 import logging
 import os
 import shutil
+import signal
+import threading
+import time
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
@@ -17,6 +20,7 @@ from servers import server_folder
 
 from fedpeft.hosting.child import Child
 from fedpeft.hosting.processes import Supervisor
+from fedpeft.hosting.timing import Timing
 from server.host.folder import ServerFolder
 from server.host.metrics import Metrics, watched_runs
 
@@ -28,8 +32,9 @@ def state(tmp_path: Path) -> ServerFolder:
     return server_folder(tmp_path)
 
 
-def supervisor() -> Supervisor:
-    return Supervisor([Child("superlink", ["sleep", "1"])], logging.getLogger("test"))
+def supervisor(seconds: int = 1) -> Supervisor:
+    child = Child("superlink", ["sleep", str(seconds)])
+    return Supervisor([child], logging.getLogger("test"), Timing().scaled(0.1))
 
 
 def scrape(state: ServerFolder) -> dict[str, dict[str, float]]:
@@ -73,10 +78,20 @@ def test_server_that_is_down_has_no_metrics_of_runs_and_nodes(state: ServerFolde
 
 
 def test_restarts_come_from_the_supervisor(state: ServerFolder) -> None:
-    running = supervisor()
-    running.restarts["superlink"], running.pids["superlink"] = 3, 1
-    text = Metrics(state.path, state.connection(), running).text().decode()
-    assert 'fedpeft_child_restarts_total{child="superlink"} 3.0' in text
+    running = supervisor(seconds=60)
+    metrics, ready = Metrics(state.path, state.connection(), running), threading.Event()
+    thread = threading.Thread(target=running.run, args=(ready.set,))
+    thread.start()
+    try:
+        assert ready.wait(60)
+        os.kill(running.pids["superlink"], signal.SIGKILL)
+        while not (running.restarts["superlink"] and running.children()["superlink"]["answers"]):
+            time.sleep(0.05)
+        text = metrics.text().decode()
+    finally:
+        running.stop()
+        thread.join()
+    assert 'fedpeft_child_restarts_total{child="superlink"} 1.0' in text
     assert 'fedpeft_child_up{child="superlink"} 1.0' in text
 
 

@@ -23,7 +23,8 @@ from gateways import make_nodes
 from fedpeft.hosting.ports import free_port
 from fedpeft.hosting.timing import Timing
 from server.host.folder import ServerFolder
-from server.host.health import ask_health, superlink_answers
+from server.host.health import ask_health, failing, superlink_answers
+from server.host.status import describe_server
 from simulations.processes import alive
 
 pytestmark = pytest.mark.long
@@ -173,6 +174,19 @@ def test_killed_superlink_is_restarted_and_the_superexec_survives(server: Up) ->
     assert after["superlink"] != before["superlink"]
     assert (after["superexec"], after["gateway"]) == (before["superexec"], before["gateway"])
     until(lambda: any("Connection successful" in line for line in server.lines("superexec")))
+
+
+def test_a_gateway_that_hangs_is_named(server: Up) -> None:
+    pid = server.pids()["gateway"]
+    os.kill(pid, signal.SIGSTOP)
+    try:
+        until(lambda: failing(server.health()) == ["gateway"])
+        described = describe_server(server.state.path)
+        assert not described["up"] and described["failing"] == ["gateway"]
+    finally:
+        os.kill(pid, signal.SIGCONT)
+    until(lambda: not failing(server.health()))
+    assert server.pids()["gateway"] == pid
 
 
 def test_sigterm_ends_all_processes(server: Up) -> None:
