@@ -35,8 +35,9 @@ CODECS = (
     *(("eden4", f"pca{count}") for count in (16, 8, 4)),
     *((f"eden{rate}", NONE) for rate in (4, 2, 1)),
 )
-#: Of a head that starts from sums; found as ``RATES``. That of tags is further from its best.
-HEAD_LR, TAGS_HEAD_LR = 2e-3, 3e-2
+#: Of a head that starts from sums, by the kind of its task; found as ``RATES``. That of tags is
+#: further from its best; that of a score is a ridge regression, which training does not shrink.
+HEAD_LR = {"classes": 2e-3, "score": 1e-4, "tags": 3e-2}
 #: ``local.lr`` of methods whose head starts from sums; the others keep their own. Found on
 #: validation splits of training data, see docs/explanation/heads.md.
 RATES = {"slash": 5e-2, "lora": 3e-3, "bitfit": 3e-3, "houlsby": 3e-3}
@@ -155,7 +156,7 @@ def _gentle(experiment: Experiment) -> dict[str, Any]:
     if "head.lr" in left and ("local.lr" in left or name != "linear"):
         info = described(experiment.task)
         kind = info.kind if info else experiment.task.kind
-        chosen["head.lr"] = TAGS_HEAD_LR if kind == "tags" else HEAD_LR
+        chosen["head.lr"] = HEAD_LR[kind]
     return chosen
 
 

@@ -16,7 +16,6 @@ from fedpeft.planning import (
     HEAD_LR,
     RATES,
     STEEPNESS,
-    TAGS_HEAD_LR,
     choices_of,
     planned,
 )
@@ -144,13 +143,17 @@ def test_choices_follow_when_a_printed_experiment_is_edited() -> None:
 
 def test_a_head_from_sums_has_its_own_rates_and_starts_from_the_backbone_as_it_is() -> None:
     slash = planned(Experiment.load("", []))
-    assert (slash.head.lr, slash.method.init) == (HEAD_LR, "zeros")  # type: ignore[attr-defined]
+    assert (slash.head.lr, slash.method.init) == (HEAD_LR["classes"], "zeros")  # type: ignore[attr-defined]
     for name in ("slash", "lora", "linear", "said"):
         chosen = planned(Experiment.load("", [f"method.name={name}"]))
-        assert chosen.head.lr == HEAD_LR
+        assert chosen.head.lr == HEAD_LR["classes"]
         assert chosen.local.lr == RATES.get(name, default_lr(name))
         assert chosen.head.steepness == STEEPNESS.get(name)
         assert "local.lr" in chosen.left_open()
+
+
+def test_a_head_for_scores_has_its_own_rate() -> None:
+    assert planned(Experiment.load("", ["task.name=stsb"])).head.lr == HEAD_LR["score"]
 
 
 @pytest.mark.parametrize("settings", [["task.name=synthetic/entities"], ["task.kind=tags"]])
@@ -161,7 +164,7 @@ def test_a_head_for_tags_has_its_own_rate(settings: list[str], tmp_path: Path) -
             "".join(json.dumps({"text": ["a", "b"], "label": [tag, "O"]}) + "\n" for tag in "XY")
         )
         settings = [*settings, "task.name=custom", f"task.train={table}"]
-    assert planned(Experiment.load("", settings)).head.lr == TAGS_HEAD_LR
+    assert planned(Experiment.load("", settings)).head.lr == HEAD_LR["tags"]
 
 
 @pytest.mark.parametrize(
