@@ -206,14 +206,15 @@ def running_ray(cpus: int) -> Iterator[None]:
     Ray that is started here requires a random token, which only this process and its children know.
     Not if Ray was imported before, or RAY_AUTH_MODE is set: then Ray's own settings apply.
     """
-    joins, options = _joins_cluster(), {}
+    joins, options = _joins_cluster(), dict[str, Any]()
     variables = {
         "RAY_worker_niceness": "0",  # at 15, Ray's default, busy programs starve actors
         "RAY_USAGE_STATS_ENABLED": "0",
         "RAY_ACCEL_ENV_VAR_OVERRIDE_ON_ZERO": "0",  # or Ray warns about a future version
     }
     if not joins:
-        options = {"num_cpus": cpus, "include_dashboard": False}
+        # "local": or Ray looks for one that somebody else has started on this machine.
+        options = {"address": "local", "num_cpus": cpus, "include_dashboard": False}
         if "ray" not in sys.modules:  # it reads the mode once, when it is imported
             variables |= {"RAY_AUTH_MODE": "token", "RAY_AUTH_TOKEN": secrets.token_hex(32)}
     for name, value in variables.items():

@@ -16,7 +16,7 @@ from small_studies import GRID, Watched, here
 
 from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
-from simulations.processes import command_line, descendants
+from simulations.processes import command_line, descendants, kill
 from simulations.ray import RayGrid, running_ray
 from simulations.study.cell_process import Job
 from simulations.study.execution import run_study
@@ -55,8 +55,12 @@ def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
 
 
 def lose(cluster: Any) -> None:
-    """Kill the second machine."""
+    """Kill the second machine, and its workers with it: alone, they would see it only later."""
+    [raylet] = cluster.second.all_processes["raylet"]
+    workers = descendants(raylet.process.pid)
     cluster.remove_node(cluster.second, allow_graceful=False)
+    for worker in workers:
+        kill(worker)
 
 
 def push(grid: RayGrid, order: str, mark: Path) -> list[str]:
