@@ -1,4 +1,4 @@
-"""Tables of the studies of heads that start from sums: intents, frozen and rates."""
+"""Tables of the studies of heads that start from sums."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from parts.small_messages import differences, read
 if TYPE_CHECKING:
     import pandas as pd
 
-METHOD, TASK = "axis.method", "axis.task"
+METHOD, TASK, SETTING = "axis.method", "axis.task", "axis.setting"
 _METRICS = {"cola": ", Matthews", "mrpc": ", F1", "stsb": ", Pearson", "conll2003": ", F1"}
 
 
@@ -35,15 +35,55 @@ def intents() -> str:
 
 def frozen() -> str:
     """Return what training adds on each task, and the frozen backbone beside it."""
-    lines, rows = frozen_lines("frozen"), []
-    for task, own in lines.groupby(TASK, sort=False):
-        by_seed = own.set_index("seed")
-        score, start, here = (by_seed[name] for name in ("score", "start_score", "frozen"))
-        name = f"{task}{_METRICS.get(own['task'].iloc[0], '')}"
-        means = map(with_deviation, (here, start, score))
-        rows.append([name, *means, differences(score, here), differences(score, start)])
-    heads = ["task", "frozen backbone", "start", "SLaSh, ten rounds"]
-    return table([*heads, "points to the frozen backbone", "points to the start"], rows)
+    rows = []
+    for task, own in frozen_lines("frozen").groupby(TASK, sort=False):
+        rows.append([f"{task}{_METRICS.get(own['task'].iloc[0], '')}", *added(own)])
+    return table(["task", *_heads("SLaSh, ten rounds")], rows)
+
+
+def around() -> str:
+    """Return the same for other numbers of clients, uneven ones, and another backbone."""
+    rows = []
+    for (setting, task), own in frozen_lines("around").groupby([SETTING, TASK], sort=False):
+        rows.append([setting, task, *added(own)])
+    return table(["setting", "task", *_heads("SLaSh, five rounds")], rows)
+
+
+def slower() -> str:
+    """Return the scores on STS-B with the earlier rate of the head and with the present one."""
+    old = read("around").query(f"last and `{TASK}` == 'STS-B'")
+    new = read("slower").query("last")
+    rows = []
+    for setting, own in new.groupby(SETTING, sort=False):
+        before = old[old[SETTING] == setting].set_index("seed")
+        after = own.set_index("seed")
+        start, was, now = before["start_score"], before["score"], after["score"]
+        means = map(with_deviation, (start, was, now))
+        rows.append([setting, *means, differences(now, was), differences(now, start)])
+    heads = ["setting", "start", "`head.lr = 0.002`", "0.0001"]
+    return table([*heads, "points gained", "points to the start"], rows)
+
+
+def scores() -> str:
+    """Return the scores of the search for the head's rate, by setting and rate."""
+    rounds = read("scores").query("last")
+    by_cell = rounds.set_index([SETTING, "axis.rate"])["score"]
+    settings, rates = (rounds[axis].unique() for axis in (SETTING, "axis.rate"))
+    rows = [[each, *(f"{by_cell[each, rate]:.3f}" for rate in rates)] for each in settings]
+    return table(["setting", *rates], rows)
+
+
+def added(cells: pd.DataFrame) -> list[str]:
+    """Return the frozen line, the start, the score and both differences, over the seeds."""
+    by_seed = cells.set_index("seed")
+    score, start, here = (by_seed[name] for name in ("score", "start_score", "frozen"))
+    means = map(with_deviation, (here, start, score))
+    return [*means, differences(score, here), differences(score, start)]
+
+
+def _heads(name: str) -> list[str]:
+    ends = ["points to the frozen backbone", "points to the start"]
+    return ["frozen backbone", "start", name, *ends]
 
 
 def before() -> str:
@@ -112,6 +152,9 @@ def with_deviation(scores: pd.Series) -> str:
 PARTS: dict[str, Callable[..., str]] = {
     "intents": intents,
     "frozen": frozen,
+    "around": around,
+    "slower": slower,
+    "scores": scores,
     "before": before,
     "rates": rates,
 }
