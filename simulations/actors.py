@@ -125,9 +125,15 @@ class Actors:
 
 
 def _is_lost(machine: str, error: Exception) -> bool:
-    """Return whether the machine with this id left the cluster."""
+    """Return whether the machine with this id left the cluster.
+
+    Ray takes half a minute to be sure. Of a process that ended on a machine that lives, it knows
+    within a second; until then an actor is "unavailable".
+    """
     import ray
 
+    if isinstance(error, ray.exceptions.ActorUnavailableError):
+        return True
     if "node has died" in str(error) or "node was terminated" in str(error):
         return True
     return not any(node["NodeID"] == machine and node["Alive"] for node in ray.nodes())
