@@ -11,6 +11,7 @@ import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import httpx
 import pytest
 from flowering import foreign_project
 
@@ -96,12 +97,10 @@ def connection(deployed: Deployment) -> Connection:
 def ask(deployed: Deployment, name: str, path: str, method: str = "POST") -> int:
     """Return the status of a request over TLS to one of the server's ports."""
     context = ssl.create_default_context(cafile=deployed.keys / "ca.crt")
-    line = http.client.HTTPSConnection("localhost", port(deployed, name), context=context)
-    try:
-        line.request(method, path, b"", {"Content-Type": "application/protobuf"})
-        return line.getresponse().status
-    finally:
-        line.close()
+    url = f"https://localhost:{port(deployed, name)}{path}"
+    headers = {"Content-Type": "application/protobuf"}
+    with httpx.Client(verify=context, http2=True, trust_env=False, timeout=60) as client:
+        return client.request(method, url, content=b"", headers=headers).status_code
 
 
 def test_nodes_with_another_version_or_result_are_refused_and_the_others_train(
