@@ -46,7 +46,7 @@ class Proxy:
         except ValueError:
             host = port = None
         if not host or not port or parts.scheme != "http" or "@" in url:
-            shown = f"{url.partition('@')[2]} with a login" if "@" in url else url
+            shown = f"{url.rpartition('@')[2]} with a login" if "@" in url else url
             raise UserError(
                 f"--proxy {shown}: expected http://HOST:PORT; user and password come from a file, "
                 "--proxy-login"

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from clients.connection import Broken, Connection
 from clients.proxy import NotTheServer, Proxy, connected
@@ -98,12 +99,15 @@ async def _connect(gateway: Gateway, quiet: float) -> Connection:
     context = ssl.create_default_context(cafile=gateway.ca)
     context.set_alpn_protocols(["h2"])
     async with asyncio.timeout(_CONNECT):
-        line = await asyncio.to_thread(
-            connected, gateway.proxy, gateway.host, gateway.port, _CONNECT
-        )
-        line.setblocking(False)
+        where: dict[str, Any] = {"host": gateway.host, "port": gateway.port}
+        if gateway.proxy:
+            line = await asyncio.to_thread(
+                connected, gateway.proxy, gateway.host, gateway.port, _CONNECT
+            )
+            line.setblocking(False)
+            where = {"sock": line}
         reader, writer = await asyncio.open_connection(
-            sock=line, ssl=context, server_hostname=gateway.host
+            **where, ssl=context, server_hostname=gateway.host
         )
     if writer.get_extra_info("ssl_object").selected_alpn_protocol() != "h2":
         writer.transport.abort()

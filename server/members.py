@@ -18,6 +18,7 @@ from fedpeft.errors import RunFailed, printable
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure.masks import run_context
 from fedpeft.tasks.metrics import MAX_EXAMPLES
+from fedpeft.wire.failures import FailureKind
 from server.byte_ledger import ByteLedger
 from server.exchange import LONGEST
 from server.handshake import (
@@ -55,6 +56,8 @@ class Members:
         refused: node id -> why it is refused as long as it stays connected.
         silent: node id -> why its last handshake failed; the next round repeats it.
         unshaken: nodes that did not answer handshakes.
+        declined: nodes that answered a handshake of this round with an error, as a refusal by
+            their own rules; nobody waits for them.
         began: whether this process has played a round.
     """
 
@@ -68,6 +71,7 @@ class Members:
     refused: dict[int, str] = field(default_factory=dict)
     silent: dict[int, str] = field(default_factory=dict)
     unshaken: Silence = field(default_factory=Silence)
+    declined: set[int] = field(default_factory=set)
     began: bool = False
 
     @property
@@ -114,11 +118,13 @@ class Members:
         federation = self.experiment.federation
         deadline = time.monotonic() + (federation.node_wait if self.deployed else 0.0)
         first, self.began = self.deployed and not self.began, True
+        self.declined = set()
         while True:
             self._update(ledger, number)
             over = time.monotonic() >= deadline
-            missing = federation.clients - len(self.refused) if first and not over else 0
-            if len(self.clients) >= max(missing, federation.min_success):
+            away = federation.clients - len(self.refused) - len(self.declined)
+            wanted = away if first and not over else 0
+            if len(self.clients) >= max(wanted, federation.min_success):
                 return
             if over:
                 self._too_few()
@@ -163,6 +169,7 @@ class Members:
         new = online - known
         if len(self.clients) >= self.experiment.federation.min_success:
             new = {node_id for node_id in new if not self.unshaken.rests(node_id, number)}
+            new -= self.declined
         self._shake_hands(self._propose(new), ledger, number)
 
     def _shake_hands(
@@ -197,7 +204,10 @@ class Members:
                 accepted[node_id] = self._accept(node_id, report)
             except Refused as error:
                 self._refuse(node_id, str(error))
+        passing = (FailureKind.GONE, FailureKind.DIED, FailureKind.SILENT)
         for node_id, reason in failed.items():
+            if reason.kind not in passing:
+                self.declined.add(node_id)
             self.silent[node_id] = f"{self.nodes.name(node_id)}: {reason}"
             log.warning("no handshake: %s", self.silent[node_id])
             self.note(f"no handshake: {self.silent[node_id]}")

@@ -112,7 +112,7 @@ class Actors:
         try:
             place = ray.get(reference)
         except ray.exceptions.RayError as error:
-            self._failures += 1
+            self._failures += not _is_gone(error)
             if getattr(error, "actor_init_failed", False) or self._failures >= _ATTEMPTS:
                 reason = str(error).strip().splitlines()[-1]
                 raise RunFailed(f"an actor of Ray did not start: {reason}") from None
@@ -124,16 +124,23 @@ class Actors:
             log.warning("an actor has started: %d of %d work", len(self._places), self._count)
 
 
-def _is_lost(machine: str, error: Exception) -> bool:
-    """Return whether the machine with this id left the cluster.
+def _is_gone(error: Exception) -> bool:
+    """Return whether an error says that an actor's machine is gone.
 
     Ray takes half a minute to be sure. Of a process that ended on a machine that lives, it knows
     within a second; until then an actor is "unavailable".
     """
     import ray
 
-    if isinstance(error, ray.exceptions.ActorUnavailableError):
-        return True
-    if "node has died" in str(error) or "node was terminated" in str(error):
-        return True
-    return not any(node["NodeID"] == machine and node["Alive"] for node in ray.nodes())
+    words = ("node has died", "node was terminated")
+    unavailable = isinstance(error, ray.exceptions.ActorUnavailableError)
+    return unavailable or any(each in str(error) for each in words)
+
+
+def _is_lost(machine: str, error: Exception) -> bool:
+    """Return whether the machine with this id left the cluster."""
+    import ray
+
+    return _is_gone(error) or not any(
+        node["NodeID"] == machine and node["Alive"] for node in ray.nodes()
+    )

@@ -66,16 +66,13 @@ def listener(host: str, port: int) -> socket.socket:
         UserError: the port is in use, or this machine does not have the address.
     """
     try:
-        sock = listen(host, port, backlog=512)
+        return listen(host, port, backlog=512)
     except OSError as error:
         reason = os.strerror(error.errno or 0)
         raise UserError(
             f"cannot listen at {host} port {port} ({reason}); choose another --port, or stop the "
             f"program that uses it"
         ) from None
-    # asyncio sets it only on sockets made with a protocol; without it, an answer takes 40 ms more.
-    sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-    return sock
 
 
 def json_response(

@@ -52,7 +52,10 @@ def listen(host: str, port: int, backlog: int) -> socket.socket:
     both = host == "::" and socket.has_dualstack_ipv6()
     family = socket.AF_INET6 if ":" in host else socket.AF_INET
     made = socket.create_server((host, port), family=family, backlog=backlog, dualstack_ipv6=both)
-    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD)  # connections inherit it
+    # Connections inherit both. asyncio sets the second only on sockets made with a protocol;
+    # without it, an answer takes 40 ms more.
+    made.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, _UNREAD)
+    made.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
     return made
 
 

@@ -116,7 +116,8 @@ class _Patient(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
-        self._address = str(transport.get_extra_info("peername")[0])
+        peer = transport.get_extra_info("peername")  # None: it has reset the connection
+        self._address = str(peer[0]) if peer else ""
         self._held[self._address] += 1
         if self._held[self._address] > _PER_ADDRESS:
             transport.abort()

@@ -30,9 +30,10 @@ def failing(health: dict[str, Any]) -> list[str]:
     """Return which processes do not answer; "server" if /health, whose answer this is, did not."""
     if not health:
         return ["server"]
-    children = health["children"]
-    down = [name for name, child in children.items() if not child["answers"]]
-    known = health["superlink"] or "superlink" in down
+    children = health.get("children", {}).items()
+    # A server that was started by an earlier version says only whether they run.
+    down = [name for name, child in children if not child.get("answers", child.get("pid"))]
+    known = health.get("superlink") or "superlink" in down
     return down if known else ["superlink", *down]
 
 

@@ -47,6 +47,8 @@ def run_on_ray(
         RunFailed: no actor works.
     """
     require_ray("--on ray")
+    if not jobs:
+        return
     import ray
 
     pending, lost = list(jobs), set[str]()

@@ -106,7 +106,7 @@ def test_an_address_that_is_no_proxys_is_refused(url: str) -> None:
 
 def test_a_login_in_an_address_is_refused_and_not_shown() -> None:
     with pytest.raises(UserError) as error:
-        Proxy.of("http://me:secret@host:3128", None)
+        Proxy.of("http://me:secret@and-secret@host:3128", None)
     assert "host:3128 with a login" in str(error.value) and "secret" not in str(error.value)
 
 

@@ -9,13 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from flwr.app import Message
+from flwr.app import Context, Error, Message
+from flwr.clientapp import ClientApp
 from messaging import changed
 
 from clients.app import app as client_app
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import COMMON, runtime_of
+from fedpeft.wire.failures import CODES, FailureKind
 from fedpeft.wire.messages import HandshakeReply
 from server.byte_ledger import ByteLedger
 from server.handshake import Report, with_backbone
@@ -261,6 +263,32 @@ def test_the_first_round_goes_on_without_a_node_after_the_wait(
     participants = Participants(Nodes(grid, lambda: registered), experiment, identity={})
     participants.refresh(ByteLedger())
     assert sorted(participants.clients) == [0, 2]
+
+
+class Declining(ClientApp):
+    """The real client app, but client 1 refuses, as by the rules of its node."""
+
+    asked = 0
+
+    def __call__(self, message: Message, context: Context) -> Message:
+        if context.node_config["partition-id"] != 1:
+            return client_app(message, context)
+        self.asked += 1
+        return Message(Error(CODES[FailureKind.UNCHARGED], "not here"), reply_to=message)
+
+
+def test_the_first_round_does_not_wait_for_a_node_that_declines(
+    quick: Quick, node_configs: Callable[..., list[NodeConfig]]
+) -> None:
+    experiment = quick("federation.min_success=1", "federation.node_wait=3600")
+    registered = [Registered(f"n{n}", n, "", "2026") for n in (1000, 1001, 1002)]
+    app = Declining()
+    grid = LocalGrid(app, node_configs(experiment))
+    participants = Participants(Nodes(grid, lambda: registered), experiment, identity={})
+    participants.refresh(ByteLedger())
+    assert sorted(participants.clients) == [0, 2] and app.asked == 1
+    participants.refresh(ByteLedger(), 2)
+    assert sorted(participants.clients) == [0, 2] and app.asked == 2  # once a round
 
 
 def test_a_refused_node_that_reconnects_shakes_hands_again(

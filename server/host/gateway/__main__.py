@@ -68,7 +68,9 @@ async def serve(state: ServerFolder, limits: Limits) -> None:
     for number in (signal.SIGTERM, signal.SIGINT):
         loop.add_signal_handler(number, stopping.set)
     server = await loop.create_server(
-        lambda: Connection(door), sock=listen(state.host, state.ports["public"], _BACKLOG)
+        lambda: Connection(door),
+        sock=listen(state.host, state.ports["public"], _BACKLOG),
+        backlog=_BACKLOG,
     )
     sweep = asyncio.create_task(door.sweep())
     try:

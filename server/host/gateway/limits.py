@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 MEGABYTE = 10**6
+_LONGEST = 3.0  # seconds that a debt takes to be paid
 _Key = TypeVar("_Key")
 
 
@@ -47,7 +48,8 @@ class Limits:
         strange_requests: requests of the strangers of an address; each may cost a signature check.
         key_requests: requests of a registered key.
         strange_work: seconds of the processor for the strangers of an address.
-        all_strange_work: for all strangers together, so that nodes always get the rest.
+        all_strange_work: for all strangers together. The first bytes of a connection are handled in
+            any case: who sends them is not known before.
         key_work: for a registered key.
     """
 
@@ -95,8 +97,11 @@ class Rate(Generic[_Key]):
         return allowed
 
     def spend(self, key: _Key, cost: float) -> float:
-        """Spend what is known only afterwards; return the seconds until the debt is paid."""
-        left = self._left(key) - cost
+        """Spend what is known only afterwards; return the seconds until the debt is paid.
+
+        The debt is bounded: who comes later must not wait for long for what others have done.
+        """
+        left = max(self._left(key) - cost, -_LONGEST * self._budget.rate)
         self._keep(key, left)
         return max(0.0, -left / self._budget.rate)
 
