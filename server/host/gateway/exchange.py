@@ -140,7 +140,13 @@ class Body:
 
 
 class Answer(Protocol):
-    """The client's side of a response."""
+    """The client's side of a response.
+
+    Attributes:
+        status: of the response; 0 before its head is sent.
+    """
+
+    status: int
 
     async def start(self, status: int, headers: Headers) -> None:
         """Send the head."""
@@ -172,11 +178,10 @@ class Exchange:
     body: Body
     answer: Answer
 
-    async def respond(self, content: bytes) -> int:
-        """Answer with a message of Protocol Buffers; return the status."""
+    async def respond(self, content: bytes) -> None:
+        """Answer with a message of Protocol Buffers."""
         length = (b"content-length", b"%d" % len(content))
         await self.answer.start(200, [(b"content-type", b"application/protobuf"), length])
         if content:
             await self.answer.send(content)
         await self.answer.end()
-        return 200

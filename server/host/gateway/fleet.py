@@ -6,8 +6,8 @@ import asyncio
 import re
 import sqlite3
 from collections import defaultdict
-from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Iterator
+from contextlib import asynccontextmanager, contextmanager
 
 from server.host.gateway.admission import Admission, Admitted, Refused
 from server.host.gateway.connection import Connection
@@ -56,14 +56,12 @@ class Fleet:
         """
         try:
             admitted = self._admit(connection, exchange)
-            if exchange.path == PULL:
-                status = await self._pull(connection, exchange, admitted)
-            else:
-                async with self._turn(connection, admitted.node):
-                    status = await self._pass(connection, exchange)
-            if not 200 <= status < 300:
-                reason = _REASONS.get(status, f"the SuperLink answered {status}")
-                self._log(connection, exchange, status, reason)
+            with self._logged(connection, exchange):
+                if exchange.path == PULL:
+                    await self._pull(connection, exchange, admitted)
+                else:
+                    async with self._turn(connection, admitted.node):
+                        await self._pass(connection, exchange)
         except Refused as refused:
             await self._refuse(connection, exchange, refused)
         except BodyTooLarge:
@@ -73,6 +71,17 @@ class Fleet:
             await self._refuse(connection, exchange, Refused(408, reason))
         except Disconnected:
             pass
+
+    @contextmanager
+    def _logged(self, connection: Connection, exchange: Exchange) -> Iterator[None]:
+        """Log an answer of the SuperLink that is no success, also to a client that leaves."""
+        try:
+            yield
+        finally:
+            status = exchange.answer.status
+            if status and not 200 <= status < 300:
+                reason = _REASONS.get(status, f"the SuperLink answered {status}")
+                self._log(connection, exchange, status, reason)
 
     def _admit(self, connection: Connection, exchange: Exchange) -> Admitted:
         """Decide from the head alone whether a request is read at all."""
@@ -91,7 +100,7 @@ class Fleet:
             raise Refused(503, "too many messages arrive at once")
         return admitted
 
-    async def _pull(self, connection: Connection, exchange: Exchange, admitted: Admitted) -> int:
+    async def _pull(self, connection: Connection, exchange: Exchange, admitted: Admitted) -> None:
         body = await exchange.body.all(_PULL_BYTES)
         node = admitted.node.node_id
         async with self._pulls[node]:  # an earlier pull may be getting a message just now
@@ -101,9 +110,10 @@ class Fleet:
                 _warn(connection, error)
         hold = min(connection.door.limits.hold, admitted.seconds - _SPARE)
         if not await self._holding.message(node, hold):
-            return await exchange.respond(b"")
+            await exchange.respond(b"")
+            return
         async with self._pulls[node], self._turn(connection, admitted.node):
-            return await self._upstream.forward(exchange, connection.address, body)
+            await self._upstream.forward(exchange, connection.address, body)
 
     @asynccontextmanager
     async def _turn(self, connection: Connection, node: Registered) -> AsyncIterator[None]:
@@ -124,10 +134,11 @@ class Fleet:
         finally:
             ways.release()
 
-    async def _pass(self, connection: Connection, exchange: Exchange) -> int:
+    async def _pass(self, connection: Connection, exchange: Exchange) -> None:
         """Pass a request on; parts of a reply may come again, see ``replies``."""
         if exchange.path not in PATHS:
-            return await self._upstream.forward(exchange, connection.address)
+            await self._upstream.forward(exchange, connection.address)
+            return
         start = await exchange.body.peek(START)
 
         def amend(answer: bytes) -> bytes:
@@ -137,7 +148,7 @@ class Fleet:
                 _warn(connection, error)
                 return answer
 
-        return await self._upstream.forward(exchange, connection.address, amend=amend)
+        await self._upstream.forward(exchange, connection.address, amend=amend)
 
     async def _refuse(self, connection: Connection, exchange: Exchange, refused: Refused) -> None:
         self._log(connection, exchange, refused.status, str(refused))

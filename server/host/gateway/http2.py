@@ -165,9 +165,10 @@ class _Answer:
     """The response on one stream."""
 
     def __init__(self, http: Http2, stream: int):
-        self._http, self._stream = http, stream
+        self._http, self._stream, self.status = http, stream, 0
 
     async def start(self, status: int, headers: Headers) -> None:
+        self.status = status
         self._http._h2.send_headers(self._stream, [(b":status", b"%d" % status), *headers])
         self._http._flush()
 

@@ -54,8 +54,8 @@ class Upstream:
         address: str,
         body: bytes | None = None,
         amend: Callable[[bytes], bytes] | None = None,
-    ) -> int:
-        """Pass a request on and its response back; return the status.
+    ) -> None:
+        """Pass a request on and its response back.
 
         Args:
             exchange: the request.
@@ -102,15 +102,14 @@ class Upstream:
             await response.aclose()
 
 
-async def _answer(exchange: Exchange, response: httpx.Response) -> int:
-    """Pass a response back; return its status."""
+async def _answer(exchange: Exchange, response: httpx.Response) -> None:
+    """Pass a response back."""
     answer = exchange.answer
     await answer.start(response.status_code, _passing(response.headers.raw, _RESPONSE))
     with _broken_off():
         async for piece in response.aiter_raw():
             await answer.send(piece)
     await answer.end()
-    return response.status_code
 
 
 async def _content(response: httpx.Response) -> bytes:
