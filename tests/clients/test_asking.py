@@ -61,7 +61,7 @@ def test_silence_counts_from_the_last_question(node: Node) -> None:
     assert asking.silence(node.folder) < 59 and useful(node)
 
 
-@pytest.mark.parametrize("content", ["", "x", "1e999", "nan", str(time.monotonic() + 1e6)])
+@pytest.mark.parametrize("content", ["", "x", "1e999", "nan", "1e12"])
 def test_a_damaged_or_later_time_is_no_silence(node: Node, content: str) -> None:
     """As after a restart of the machine, whose clock begins again."""
     node.folder.asked.write_text(content)
