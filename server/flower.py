@@ -10,6 +10,7 @@ import importlib
 import logging
 import secrets
 from collections.abc import Callable, Collection
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from flwr.app import Error, Message, Metadata
@@ -159,3 +160,10 @@ def run_task(on_start: Callable[[str], object]) -> None:
     pulling = Pulling()
     HttpGrid.pull_messages = lambda grid, message_ids: pulling.pull(grid, [*message_ids])
     flwr_serverapp()
+
+
+def migrations() -> Path:
+    """Return Flower's folder of the migrations of a SuperLink's database."""
+    from flwr.supercore.state.alembic.utils import ALEMBIC_DIR
+
+    return ALEMBIC_DIR

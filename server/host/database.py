@@ -18,7 +18,8 @@ def check_database(path: Path) -> None:
     """
     from alembic.script import ScriptDirectory
     from alembic.util import CommandError
-    from flwr.supercore.state.alembic.utils import ALEMBIC_DIR
+
+    from server.flower import migrations
 
     if not path.exists():
         return
@@ -26,7 +27,7 @@ def check_database(path: Path) -> None:
         with closing(sqlite3.connect(f"file:{path}?mode=ro", uri=True)) as database:
             [found] = database.execute("SELECT version_num FROM alembic_version").fetchone() or [""]
         if found:
-            ScriptDirectory(str(ALEMBIC_DIR)).get_revision(found)
+            ScriptDirectory(str(migrations())).get_revision(found)
     except sqlite3.OperationalError:  # no such table: it was killed in its first start
         return
     except sqlite3.DatabaseError as error:

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from small_families import small_family, small_tokenizer
 
 from simulations.study.cells import Cell
 from simulations.study.file import StudyFile, read
@@ -41,7 +42,17 @@ def tables(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.fixture(scope="session")
-def plan(study: Callable[..., StudyFile], tables: Path) -> Callable[[str], Plan]:
+def weights(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Return a folder with a small backbone in place of the checkpoint that a study names."""
+    folder = tmp_path_factory.mktemp("weights")
+    small = small_family("mpnet", hidden_size=384, max_position_embeddings=514).model
+    small.save_pretrained(folder / "all-mpnet-base-v2")
+    small_tokenizer().save_pretrained(folder / "all-mpnet-base-v2")
+    return folder
+
+
+@pytest.fixture(scope="session")
+def plan(study: Callable[..., StudyFile], tables: Path, weights: Path) -> Callable[[str], Plan]:
     """Return a planner of ready studies, which reads them without a network.
 
     Studies of public tables read made-up ones. It keeps the latest plans: tests of one study, one
@@ -55,6 +66,7 @@ def plan(study: Callable[..., StudyFile], tables: Path) -> Callable[[str], Plan]
     def make(name: str) -> Plan:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(socket.socket, "connect", refuse)
+            patch.chdir(weights)
             overrides = (f"task.path={tables}",) if ".csv" in str(study(name)) else ()
             return Plan(study(name), overrides)
 

@@ -26,7 +26,9 @@ def test_results_belong_to_the_current_study_file(folder: Path) -> None:
     study, text = read(STUDIES / f"{folder.name}.toml")
     assert (folder / "study.toml").read_text() == text
     table = pd.read_parquet(folder / "table.parquet")
-    assert table.equals(pd.read_csv(folder / "table.csv").astype(table.dtypes))
+    labels = {name: str for name in table if name.startswith("axis.")}  # some look like numbers
+    written = pd.read_csv(folder / "table.csv", dtype=labels)
+    assert table.equals(written.astype(table.dtypes))
     asked = {
         tuple(label for choice in chosen.values() for label in choice.labels.values())
         for chosen in combinations(axes_of(study))
