@@ -12,11 +12,12 @@ Example:
 from __future__ import annotations
 
 import argparse
-import os
 import re
+import subprocess
 import sys
 import tempfile
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from statistics import median
 
@@ -76,9 +77,7 @@ def measure(home: Path, options: argparse.Namespace) -> Report:
             made.start_node(name, "--partition", str(number), "--backbone", "tiny")
         submitted = made.submit("soak", settings)
         for done in range(_EVERY, options.rounds - 1, _EVERY):
-            until(
-                lambda: len(made.rounds("soak")) >= done or submitted.poll() is not None, "rounds"
-            )
+            until(partial(_reached, made, submitted, done), f"round {done}")
             readings.append(read(made))
             print(f"{done} rounds", flush=True)
         made.finish("soak")
@@ -86,6 +85,10 @@ def measure(home: Path, options: argparse.Namespace) -> Report:
     failed = sum(line["failed"] for line in rounds)
     facts = {"rounds": len(rounds), "failed replies": failed}
     return Report({"settings": settings}, table(readings), facts, {"readings": readings})
+
+
+def _reached(made: Deployment, submitted: subprocess.Popen[bytes], rounds: int) -> bool:
+    return len(made.rounds("soak")) >= rounds or submitted.poll() is not None
 
 
 def read(made: Deployment) -> dict[str, float]:
@@ -99,7 +102,7 @@ def read(made: Deployment) -> dict[str, float]:
             assert resident and threads
             values[f"{program}, MB"] = int(resident[1]) / 1000
             values[f"{program}, threads"] = int(threads[1])
-            values[f"{program}, descriptors"] = len(os.listdir(f"/proc/{pid}/fd"))
+            values[f"{program}, descriptors"] = len(list(Path(f"/proc/{pid}/fd").iterdir()))
     for place in ("server", "north"):
         files = [path for path in (made.folder / place).rglob("*") if path.is_file()]
         values[f"{place}, files"] = len(files)

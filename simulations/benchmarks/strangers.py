@@ -182,8 +182,13 @@ def handshakes(made: Deployment, key: Key, end: float) -> int:
     line = ["openssl", "s_client", "-connect", f"127.0.0.1:{made.port}", "-groups", "ffdhe8192"]
     started = []
     for number in range(HANDSHAKES):
-        quiet = {"stdin": subprocess.DEVNULL, "stdout": subprocess.PIPE}
-        started.append(subprocess.Popen([*line, "-brief"], stderr=subprocess.STDOUT, **quiet))
+        process = subprocess.Popen(
+            [*line, "-brief"],
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+        )
+        started.append(process)
         left = max(0.0, end - time.monotonic())
         time.sleep(left / (HANDSHAKES - number))
     outputs = [process.communicate()[0] for process in started]
