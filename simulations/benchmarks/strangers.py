@@ -50,6 +50,7 @@ from simulations.loopback import Deployment, deployment
 
 SECONDS = 10.0  # of each load
 HANDSHAKES, REQUESTS, CONNECTIONS = 200, 90, 4
+STREAMS = 50  # unanswered requests of a connection
 HEARTBEAT, PULL = "/v1/fleet/send-node-heartbeat", "/v1/fleet/pull-messages"
 _PAUSE = 0.1  # seconds between two questions of the node
 
@@ -223,7 +224,9 @@ def headers(made: Deployment, key: Key, end: float) -> int:
                 state.send_headers(stream, fields, end_stream=True)
                 line.sendall(state.data_to_send())
                 sent += 1
-                state.receive_data(line.recv(1 << 16) or b"")
+                while state.open_outbound_streams >= STREAMS and time.monotonic() < end:
+                    with contextlib.suppress(TimeoutError):
+                        state.receive_data(line.recv(1 << 16))
     return sent
 
 
