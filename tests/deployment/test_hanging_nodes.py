@@ -128,5 +128,5 @@ def test_a_node_whose_tunnel_hung_for_more_than_a_minute_takes_part_in_the_next_
         with contextlib.suppress(ProcessLookupError):  # the supervisor may have replaced it
             os.kill(tunnel, signal.SIGCONT)
     needed = [*disturbed.SETTINGS, "federation.min_success=2", "federation.rounds=2"]
-    deployed.run("after a hang", [*needed, "local.steps=5"])
-    assert [line["clients"] for line in deployed.rounds("after a hang")] == [2, 2]
+    deployed.run("after-hang", [*needed, "local.steps=5"])
+    assert [line["clients"] for line in deployed.rounds("after-hang")] == [2, 2]
