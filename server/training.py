@@ -15,7 +15,7 @@ from fedpeft.errors import RunFailed
 from fedpeft.experiment.robust import needed
 from fedpeft.nested import is_small
 from fedpeft.randomness import generator
-from fedpeft.tasks.caveats import ROUNDING
+from fedpeft.tasks.caveats import ROUNDING, rounding_remark
 from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields, start_name
 from server.asynchronous import Collector
@@ -177,6 +177,8 @@ def _summed_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
         fewest = min(len(one.clients) for one in summed)
         if error := sums.rounding_error(experiment, size, fewest, clip_norm, norm):
             caveats[ROUNDING] = error
+        for remark in rounding_remark(caveats, experiment):
+            log.warning("round %d: %s", number, remark)
         clip_norm = sums.next_clip_norm(experiment, clip_norm, norm)
     memory = {CLIP_NORM: np.array([clip_norm])}
     listed, updates = [one.clients for one in summed], dict(sorted(updates.items()))

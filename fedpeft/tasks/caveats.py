@@ -79,9 +79,7 @@ def remarks(
             f"shorter than {BLEU_ORDER} words: {short:,} of {scored:,} references; BLEU is 0 "
             f"without {BLEU_ORDER} words in a row, even if all are right: see chrf"
         )
-    if (error := caveats.get(ROUNDING, 0.0)) >= _LOUD:
-        result.append(_rounded(error, experiment))
-    return result
+    return result + rounding_remark(caveats, experiment)
 
 
 def cut_remarks(caveats: Mapping[str, float], experiment: Experiment, texts: int) -> list[str]:
@@ -106,15 +104,19 @@ def _cut(
             yield name, line.format(int(count))
 
 
-def _rounded(error: float, experiment: Experiment) -> str:
+def rounding_remark(caveats: Mapping[str, float], experiment: Experiment) -> list[str]:
+    """Return a line about the rounding of secure sums if it is large, known from round 1 on."""
+    error = caveats.get(ROUNDING, 0.0)
+    if error < _LOUD:
+        return []
     limit = experiment.federation.max_update_norm
     advice = "ask more clients a round"
     if isinstance(limit, float) and limit:
         advice = f"lower federation.max_update_norm = {limit:g}, the range of the levels"
-    return (
+    return [
         f"rounding to wire.up = '{experiment.wire.up}' adds an error of {error:.2g} times the norm "
         f"of an update to the mean of a secure sum; {advice}, or use more bits"
-    )
+    ]
 
 
 def tags_read(info: TaskInfo) -> str:
