@@ -55,7 +55,7 @@ def measure(
     if not last and number % experiment.output.eval_every:
         return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None, "caveats": {}}
     if experiment.federation.evaluation == "clients":
-        statistics, loss_sum, counts = measure_at_clients(
+        statistics, loss_sum, found = measure_at_clients(
             run, number, vector, memory, participants, ledger
         )
         extra = metrics.unsummable_scores(info.kind)
@@ -63,7 +63,7 @@ def measure(
         run.folder.report("evaluate", number, 0, 1)
         evaluation = evaluate(run.runtime.model, vector, run.runtime.dev)
         statistics, loss_sum = evaluation.statistics, evaluation.loss_sum
-        counts = evaluation.counts
+        found = caveats.named(evaluation.counts)
         extra = metrics.unsummable_scores(info.kind, evaluation.outputs, run.runtime.dev.labels)
         if experiment.adversary.fraction and experiment.adversary.attack == "backdoor":
             extra = {**extra, "attack_success": attack_success(run.runtime, vector)}
@@ -78,7 +78,7 @@ def measure(
         "eval_loss": loss,
         "metrics": scores,
         "evaluated": count,
-        "caveats": caveats.named(counts),
+        "caveats": found,
     }
 
 
@@ -94,8 +94,10 @@ def measure_at_clients(
     memory: Mapping[str, np.ndarray],
     participants: Participants,
     ledger: ByteLedger,
-) -> tuple[np.ndarray, float, np.ndarray]:
-    """Let clients evaluate their shares of the dev set; return sums: statistics, loss, counts.
+) -> tuple[np.ndarray, float, dict[str, float]]:
+    """Let clients evaluate their shares of the dev set.
+
+    Return summed statistics, summed loss, and caveats.
 
     Raises:
         RunFailed: no client replied.
@@ -123,7 +125,8 @@ def measure_at_clients(
         reasons = "; ".join(f"client {client}: {failed[client]}" for client in sorted(failed)[:3])
         raise RunFailed(f"round {number}: no client evaluated ({reasons or 'none is connected'})")
     statistics, losses, counts = zip(*checked.values(), strict=True)
-    return np.sum(statistics, axis=0), sum(losses), np.sum(counts, axis=0)
+    missing = {caveats.MISSING: len(failed)} if failed else {}
+    return np.sum(statistics, axis=0), sum(losses), caveats.named(np.sum(counts, axis=0)) | missing
 
 
 def check_measured(

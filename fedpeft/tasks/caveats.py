@@ -22,6 +22,8 @@ if TYPE_CHECKING:
 
 #: Counts of evaluated texts, in the order of their array.
 COUNTS = ("texts_cut", "words_unread", "targets_cut", "short_references")
+#: Number of clients without a valid evaluation.
+MISSING = "clients_missing"
 #: Error of rounding a mean update to levels, relative to the norm of an update.
 ROUNDING = "rounding"
 _MOST_WORDS = 100_000  # of a text
@@ -64,12 +66,14 @@ def remarks(
     """Return one sentence for each caveat of a score, and the scheme of tags.
 
     Args:
-        caveats: counts by name, see ``COUNTS``, and ``ROUNDING``.
+        caveats: counts by name, see ``COUNTS``, and ``MISSING`` and ``ROUNDING``.
         experiment: all settings.
         info: description of the task.
         scored: number of evaluated examples.
     """
     result = [tags_read(info)] if info.kind == "tags" else []
+    if missing := caveats.get(MISSING):
+        result.append(f"clients whose evaluation failed, not in the score: {int(missing):,}")
     result += [
         f"{remark}{_MISSED.get(name, '')}" for name, remark in _cut(caveats, experiment, scored)
     ]

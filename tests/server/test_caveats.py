@@ -99,6 +99,8 @@ def test_impossible_counts_are_refused(
     folder = federate(experiment, lambda reply: changed(reply, c=sent), kind="evaluate", client=1)
     assert folder.rounds()[0]["evaluated"] == 27
     assert any(reason in line for line in folder.noted())
+    assert folder.rounds()[0]["caveats"] == {"clients_missing": 1}
+    assert result_of(folder)["remarks"] == ["clients whose evaluation failed, not in the score: 1"]
 
 
 SECURE = ["federation.secure=true", "federation.clients=5", "secure.colluders=1"]
