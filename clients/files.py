@@ -14,7 +14,7 @@ from clients.folder import NodeSettings
 from fedpeft.errors import UserError
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks import Examples
-from fedpeft.tasks.readers import EXTENSIONS
+from fedpeft.tasks.readers import EXTENSIONS, only_file
 
 
 def files_of(settings: NodeSettings, section: TaskSection | None = None) -> TaskSection:
@@ -28,24 +28,19 @@ def files_of(settings: NodeSettings, section: TaskSection | None = None) -> Task
         section: the experiment's, which decides how many rows are used; None = all.
 
     Raises:
-        UserError: the node's folder has no training file.
+        UserError: the node's folder has no training file, or two of a split.
     """
     section = described(settings) if section is None else section
     if section.name != "custom":
         return section.model_copy(update={"path": settings.data})
     data = Path(settings.data)
-    train, dev = (data, None) if data.is_file() else (_table(data, "train"), _table(data, "dev"))
+    folder = not data.is_file()
+    train, dev = (only_file(data, "train"), only_file(data, "dev")) if folder else (data, None)
     if train is None:
         raise UserError(f"'{data}': holds no train{'|'.join(EXTENSIONS)}")
     if dev is None and settings.max_epsilon is not None:
         dev = train
     return section.model_copy(update={"path": "", "train": str(train), "dev": str(dev or "")})
-
-
-def _table(folder: Path, stem: str) -> Path | None:
-    """Return the table file of a split in a folder, or None."""
-    files = (folder / f"{stem}{extension}" for extension in EXTENSIONS)
-    return next(filter(Path.is_file, files), None)
 
 
 def files_digest(data: str) -> str:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
@@ -34,10 +34,12 @@ class Prediction:
         value: a label, a score, the text that is written, or for tags the tag of every word. A
             word that was truncated (task.max_length) or has no token has the tag None.
         probabilities: of every label; for tags, of each word's tag; None for a score.
+        cut: whether the text lost tokens to task.max_length.
     """
 
     value: str | float | list[str | None]
     probabilities: dict[str, float] | list[float | None] | None = None
+    cut: bool = False
 
 
 def predict(
@@ -59,15 +61,35 @@ def predict(
         encoded = encode_texts(trained, examples.select(rows))
         if isinstance(trained.model, TextModel):
             done = partial(_add, report, start)
-            predictions += map(Prediction, generate(trained.model, trained.vector, encoded, done))
+            texts = generate(trained.model, trained.vector, encoded, done)
+            predictions += _with_cut(map(Prediction, texts), encoded)
             continue
         outputs = outputs_of(trained.model, trained.vector, encoded)
         if not np.isfinite(outputs).all():
             raise RunFailed("an output is not finite; try engine.autocast = 'off'")
         words = [len(text) for text in examples.text[start : start + _CHUNK]]
-        predictions += predictions_of(trained.kind, trained.labels, outputs, encoded, words)
+        made = predictions_of(trained.kind, trained.labels, outputs, encoded, words)
+        predictions += _with_cut(made, encoded)
         report(len(predictions))
     return predictions
+
+
+def _with_cut(predictions: Iterable[Prediction], encoded: Encoded) -> Iterator[Prediction]:
+    """Yield predictions that say whether their texts were cut."""
+    assert encoded.cut is not None, "encode_texts counts"
+    for prediction, cut in zip(predictions, encoded.cut.texts.tolist(), strict=True):
+        yield replace(prediction, cut=cut)
+
+
+def caveats_of(predictions: Iterable[Prediction]) -> dict[str, int]:
+    """Return how many texts were cut and how many words have no tag, see ``tasks.caveats``."""
+    found = {"texts_cut": 0, "words_unread": 0}
+    for prediction in predictions:
+        found["texts_cut"] += prediction.cut
+        found["words_unread"] += (
+            prediction.value.count(None) if isinstance(prediction.value, list) else 0
+        )
+    return found
 
 
 def _add(report: Callable[[int], None], before: int, done: int) -> None:

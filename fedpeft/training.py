@@ -26,6 +26,7 @@ from fedpeft.optimizers import HeadRate, Steps
 from fedpeft.privacy.dpsgd import DPSGD, poisson_batches
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
+from fedpeft.tasks.caveats import counts_of
 from fedpeft.tasks.metrics import statistics, tag_statistics
 from fedpeft.text.evaluation import evaluate_text
 from fedpeft.text.model import TextModel
@@ -69,14 +70,16 @@ class CohortResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Outputs [n, C] in the order of the examples, summable statistics, and summed loss.
+    """Outputs [n, C] in the order of the examples, summable statistics and counts, summed loss.
 
-    For tags the outputs are those of all tokens, [total, C]; for text there are none.
+    The counts are those of ``fedpeft.tasks.caveats``. For tags the outputs are those of all tokens,
+    [total, C]; for text there are none.
     """
 
     outputs: np.ndarray
     statistics: np.ndarray
     loss_sum: float
+    counts: np.ndarray
 
 
 def train_cohort(
@@ -227,7 +230,8 @@ def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluat
     """Evaluate one task vector [P] on all examples."""
     if isinstance(model, TextModel):
         with phase("evaluation"):
-            return Evaluation(np.zeros((0, 0)), *evaluate_text(model, vector, examples))
+            counts = counts_of(examples, generated=model.search.evaluates)
+            return Evaluation(np.zeros((0, 0)), *evaluate_text(model, vector, examples), counts)
     loss_sum = 0.0
 
     def add(outputs: Tensor, batch: Batch) -> None:
@@ -236,7 +240,8 @@ def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluat
 
     with phase("evaluation"):
         outputs = outputs_of(model, vector, model.kept.attach([examples])[0], add)
-        return Evaluation(outputs, _statistics(model, outputs, examples), loss_sum)
+        statistics = _statistics(model, outputs, examples)
+        return Evaluation(outputs, statistics, loss_sum, counts_of(examples))
 
 
 def outputs_of(
@@ -267,5 +272,6 @@ def outputs_of(
 
 def _statistics(model: TaskModel, outputs: np.ndarray, examples: Encoded) -> np.ndarray:
     if examples.per_token:
-        return tag_statistics(outputs, examples.labels, examples.lengths, model.labels)
+        lengths, cut = examples.lengths, examples.cut
+        return tag_statistics(outputs, examples.labels, lengths, model.labels, cut)
     return statistics(outputs, examples.labels, model.head.kind)

@@ -142,6 +142,7 @@ def play_round(run: Run, state: ServerState) -> ServerState:
         **trained.outcome(),
         **learned,
         **measured,
+        "caveats": {**measured["caveats"], **trained.caveats},
         "seconds": seconds,
         "virtual": run.virtual,
         "bytes": ledger.round_bytes(),
@@ -195,9 +196,11 @@ def finish(run: Run, state: ServerState) -> None:
         )
     last, ledger = folder.rounds()[-1], ByteLedger()
     if last["metrics"] is None:
+        caveats = last["caveats"]  # of the training
         last |= measure(
             run, state.round, state.vector, state.memory, state.participants, ledger, last=True
         )
+        last["caveats"] |= caveats
         # As a part of the next round: if this run is resumed, its lines are dropped.
         folder.save_bytes(ledger.lines(state.round + 1))
     folder.report("finished", state.round, 1, 1)

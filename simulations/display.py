@@ -9,8 +9,11 @@ from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from fedpeft.experiment.config import Experiment
 from fedpeft.files import read_object
 from fedpeft.readable import readable_bytes, readable_epsilon, readable_seconds
+from fedpeft.tasks.caveats import rounding_remark
+from fedpeft.vectorfile import EXPERIMENT
 from server.records import WAYS, Measured, RoundLine
 from server.runfolder import PROGRESS, RunFolder
 from simulations.following import Follower
@@ -26,6 +29,7 @@ class Display:
         self._lines: list[RoundLine] = []
         self._printed = len(folder.rounds())  # rounds that an earlier session printed
         self._start = folder.started()  # printed by an earlier session, too
+        self._warned = self._printed > 0
         self._live: Live | None = None
         self._stack = ExitStack()
 
@@ -62,6 +66,7 @@ class Display:
                 highlight=False,
                 soft_wrap=True,
             )
+            self._warn(line)
             for failure in line["failed"]:
                 self.console.print(
                     f"  client {failure['client']} failed: {failure['reason']}",
@@ -70,6 +75,14 @@ class Display:
                     soft_wrap=True,
                 )
         self._printed = max(self._printed, len(self._lines))
+
+    def _warn(self, line: RoundLine) -> None:
+        """Say once, while there is time to stop, that rounding drowns the updates."""
+        if not self._warned and (caveats := line.get("caveats")):
+            experiment = Experiment.read(self.folder.path / EXPERIMENT)
+            for remark in rounding_remark(caveats, experiment):
+                self._warned = True
+                self.console.print(f"  {remark}", highlight=False, markup=False, soft_wrap=True)
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -98,7 +99,7 @@ def _features(runtime: Runtime, split: str) -> Read:
 def _cosine(read: Read) -> Read:
     """Return pairs read as the cosine of their texts alone, see ``fedpeft.heads.base.joined``."""
     half = read.features.shape[1] // 2
-    return Read(read.features[:, :half].mean(1, keepdims=True), read.labels, read.counts)
+    return replace(read, features=read.features[:, :half].mean(1, keepdims=True))
 
 
 def _line(name: str, runtime: Runtime, train: Read, dev: Read) -> Line:
@@ -109,7 +110,9 @@ def _line(name: str, runtime: Runtime, train: Read, dev: Read) -> Line:
         found = np.full(len(dev.labels), train.labels[0]) if one else _predicted(train, dev)
         outputs = np.eye(info.classes)[found]
     if info.kind == "tags":
-        sums = metrics.tag_statistics(outputs, dev.labels, dev.counts, info.labels)
+        assert runtime.dev.cut, "encoding counts"
+        cut = runtime.dev.cut.select(dev.order)  # missed by the frozen backbone, too
+        sums = metrics.tag_statistics(outputs, dev.labels, dev.counts, info.labels, cut)
     else:
         sums = metrics.statistics(outputs, dev.labels, info.kind)
     more = metrics.unsummable_scores(info.kind, outputs, dev.labels)

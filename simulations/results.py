@@ -74,6 +74,7 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
         f"handshakes {_both_ways(result['bytes']['handshake'])}"
         + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else "")
         + (f", sums {_both_ways(result['bytes']['start'])}" if "start" in result["bytes"] else ""),
+        *result.get("remarks", ()),  # old runs have none
         *_backdoor(result["metrics"]),
         *_times(folder.rounds()),
         *_failures(folder.rounds()),

@@ -47,19 +47,16 @@ def predict(
     if out is not None:
         _check_out(out)
     with _progress() as report:
-        from fedpeft.predicting import predict, read_texts
+        from fedpeft.predicting import caveats_of, predict, read_texts
+        from fedpeft.tasks.caveats import cut_remarks
         from fedpeft.trained import Trained
 
         trained = Trained.read(run)
         examples = read_texts(trained, file, text, text_pair)
         predictions = predict(trained, examples, lambda done: report(done, len(examples)))
-    missing = sum(p.value.count(None) for p in predictions if isinstance(p.value, list))
-    if missing:
-        print(
-            f"{missing} words have no tag (null): beyond task.max_length = "
-            f"{trained.experiment.task.max_length} tokens, or without a token",
-            file=sys.stderr,
-        )
+    found = caveats_of(predictions)
+    for remark in cut_remarks(found, trained.experiment, len(predictions)):
+        print(remark, file=sys.stderr)
     if out is None:
         sys.stdout.write(as_table(predictions, trained.labels, tabs=True))
     else:

@@ -105,6 +105,7 @@ def _run(
 def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> None:
     """Print the line on the run, and warnings."""
     from fedpeft.backbones.hardware import emulated
+    from fedpeft.tasks.caveats import tags_read
 
     layout, federation = runtime.parameters.shared, experiment.federation
     precision = _precision(experiment, runtime.backbone)
@@ -114,6 +115,7 @@ def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> No
             f"{federation.clients:,} clients, {_a_round(experiment)}",
             _traffic(layout, experiment),
             *([f"{precision} (auto)"] if experiment.engine.autocast == "auto" else []),
+            *([tags_read(runtime.info)] if runtime.info.kind == "tags" else []),
         ),
         soft_wrap=True,
     )

@@ -147,6 +147,8 @@ def _labels_in(table: Table, path: Path, section: TaskSection) -> tuple[str, ...
         return ()
     if section.kind == "classes":
         labels = sort_labels(label_texts(table, path, section.label))
+    elif section.label in table.class_names:
+        labels = table.class_names[section.label]
     else:
         tags = tags_of(table, path, section.label)
         labels = sort_labels(tag for row in tags for tag in row)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -127,9 +127,31 @@ def _read_parquet(path: Path, wanted: _Wanted) -> Table:
             content = file.read(_kept(path, names, wanted))
             pairs = zip(content.column_names, content.columns, strict=True)
             columns = {name: values.to_pylist() for name, values in pairs}
-            return Table(tuple(names), columns, range(1, file.metadata.num_rows + 1))
+            numbers = range(1, file.metadata.num_rows + 1)
+            return Table(tuple(names), columns, numbers, _class_names(file.schema_arrow.metadata))
     except (OSError, ValueError, OverflowError, ArrowException):  # dates may overflow
         raise UserError(f"{path}: cannot be read as Parquet") from None
+
+
+def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:
+    """Return the names of integers by column, from the schema that ``datasets`` stores."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        named = {column: _names_in(feature) for column, feature in features.items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+    return {column: names for column, names in named.items() if names}
+
+
+def _names_in(feature: Any) -> tuple[str, ...]:
+    """Return the names of a ClassLabel, or of lists of it; () for other features."""
+    if isinstance(feature, list) and len(feature) == 1:  # a list, as of datasets before 4
+        return _names_in(feature[0])
+    if not isinstance(feature, dict):
+        return ()
+    if feature.get("_type") == "ClassLabel":
+        return tuple(map(str, feature.get("names") or ()))
+    return _names_in(feature.get("feature"))
 
 
 READERS: dict[str, Callable[[Path, _Wanted], Table]] = {

@@ -12,14 +12,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from fedpeft.batches.cut import Cut
 from fedpeft.tasks import text_metrics
 from fedpeft.tasks.base import Kind
+from fedpeft.tasks.schemes import scheme_of
 
 #: Most examples of one client, in training or evaluation.
 MAX_EXAMPLES = 10_000_000
 #: Largest absolute score or label of a task of kind "score" in reported statistics.
 MAX_SCORE = 1e9
-_MARKS = ("O", "B", "I", "E", "S", "B-", "I-", "E-", "S-")  # a tag's first two characters
 
 
 def statistics(outputs: np.ndarray, labels: np.ndarray, kind: Kind) -> np.ndarray:
@@ -43,30 +44,49 @@ def statistics(outputs: np.ndarray, labels: np.ndarray, kind: Kind) -> np.ndarra
 
 
 def tag_statistics(
-    outputs: np.ndarray, labels: np.ndarray, lengths: np.ndarray, names: Sequence[str]
+    outputs: np.ndarray,
+    labels: np.ndarray,
+    lengths: np.ndarray,
+    names: Sequence[str],
+    cut: Cut | None = None,
 ) -> np.ndarray:
     """Return the sufficient statistics of tagged words, float64.
 
-    An entity is correct if its type and both ends are correct. Entities are those of the CoNLL-2003
-    script, as implemented by seqeval.
+    An entity is correct if its type and both ends are correct. Entities are those of the scheme
+    that all names follow, see ``schemes``. A word that was cut counts as one with a wrong tag, and
+    its entity as one that was not predicted.
 
     Args:
         outputs: logits of the C tags of every token of n texts, shape ``[total, C]``.
         labels: tag indices, shape ``[total]``; negative for tokens that are not evaluated.
         lengths: number of tokens of every text, shape ``[n]``.
-        names: the tags by index: "O", "B-PER", ...; without B-, I-, E- or S-, a tag counts as I-.
+        names: all tags of the task by index: "O", "B-PER", ...
+        cut: words of the texts without a token.
 
     Returns:
         Texts, words, correct words, correct entities, predicted entities, labeled entities.
     """
-    words = labels >= 0
-    # boundaries of the texts, in words
-    cuts = np.concatenate([np.zeros(1, np.int64), np.cumsum(words)])[np.cumsum(lengths)[:-1]]
+    words, scheme = labels >= 0, scheme_of(names)
+    # the first word of every text
+    starts = np.append(0, np.cumsum(words))[np.append(0, np.cumsum(lengths))[:-1]]
     gold, predicted = labels[words], outputs.argmax(axis=1)[words]
-    labeled, entities = (_entities(tags, cuts, names) for tags in (gold, predicted))
+    if cut and cut.words is not None and len(lengths):
+        gold, predicted, starts = _with_unread(gold, predicted, starts, cut.words)
+    labeled, entities = (scheme.entities(tags, starts) for tags in (gold, predicted))
     correct = (gold == predicted).sum(), len(labeled & entities)
     counts = (len(lengths), len(gold), *correct, len(entities), len(labeled))
     return np.array(counts, dtype=np.float64)
+
+
+def _with_unread(
+    gold: np.ndarray, predicted: np.ndarray, starts: np.ndarray, unread: np.ndarray
+) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Insert the words without a token, whose prediction is -1, see ``Cut.words``."""
+    listed = np.concatenate(unread)
+    counts = np.array([len(words) for words in unread])
+    places = np.repeat(starts, counts) + listed[:, 0]
+    gold, predicted = np.insert(gold, places, listed[:, 1]), np.insert(predicted, places, -1)
+    return gold, predicted, starts + np.cumsum(counts) - counts
 
 
 def statistics_size(kind: Kind, classes: int) -> int:
@@ -82,7 +102,7 @@ def examples_of(stats: np.ndarray, kind: Kind) -> int:
 
 
 def check_statistics(
-    stats: np.ndarray, kind: Kind, max_length: int, generates: bool = False
+    stats: np.ndarray, kind: Kind, max_length: int, generates: bool = False, unread: float = 0
 ) -> None:
     """Raise ValueError if received statistics, all finite, are impossible.
 
@@ -91,6 +111,7 @@ def check_statistics(
         kind: of the task.
         max_length: most words of a text, or tokens of a text to write.
         generates: whether the metric of a task of text needs generated texts.
+        unread: number of words without a token, which the limit does not bound.
     """
     if kind == "text":
         text_metrics.check_text_statistics(stats, MAX_EXAMPLES, max_length, generates)
@@ -104,9 +125,10 @@ def check_statistics(
         raise ValueError(f"the statistics count more than {MAX_EXAMPLES} examples")
     if kind == "tags":
         texts, words, right, hits, predicted, labelled = stats
-        if right > words or hits > min(predicted, labelled) or max(predicted, labelled) > words:
+        read = words - unread
+        if max(right, predicted) > read or hits > min(predicted, labelled) or labelled > words:
             raise ValueError("the statistics count more than there is")
-        if not texts > 0 or words > texts * max_length:
+        if not texts > 0 or read > texts * max_length:
             raise ValueError(f"the statistics count more than {max_length} words in a text")
     if kind == "score":
         count, sum_x, sum_y, sum_xx, sum_yy, sum_xy = stats
@@ -172,17 +194,6 @@ def spearman(predictions: np.ndarray, labels: np.ndarray) -> float:
     if len(labels) < 2 or np.ptp(predictions) == 0 or np.ptp(labels) == 0:
         return 0.0
     return float(spearmanr(predictions, labels).statistic)
-
-
-def _entities(
-    tags: np.ndarray, cuts: np.ndarray, names: Sequence[str]
-) -> set[tuple[str, int, int]]:
-    """Return (type, first word, last word) of the entities; ``cuts`` are the texts' boundaries."""
-    from seqeval.metrics.sequence_labeling import get_entities  # imports scikit-learn
-
-    marked = [name if name[:2] in _MARKS else f"I-{name}" for name in names]
-    texts = [[marked[tag] for tag in text] for text in np.split(tags, cuts)]
-    return set(get_entities(texts))
 
 
 def _ratio(part: float, whole: float) -> float:

@@ -76,6 +76,19 @@ def read_table(path: Path, wanted: Collection[str] | None = None) -> Table:
     return table
 
 
+def only_file(folder: Path, stem: str) -> Path | None:
+    """Return the table file with a stem in a folder; None if there is none.
+
+    Raises:
+        UserError: there are several, of which one would be read and the others ignored.
+    """
+    files = [path for end in EXTENSIONS if (path := folder / f"{stem}{end}").is_file()]
+    if len(files) > 1:
+        names = " and ".join(path.name for path in files)
+        raise UserError(f"'{folder}': holds {names}; expected one of them, remove the others")
+    return files[0] if files else None
+
+
 def _undecodable(path: Path) -> str:
     """Return the first line of a file that is not UTF-8, as text."""
     with open(path, "rb") as file:

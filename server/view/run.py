@@ -120,6 +120,7 @@ class RunView:
             "metric": result.get("metric") or (self._rows.metrics or ["score"])[0],
             "start": read_object(self.path / START).get("score"),
             "result": _outcome(result),
+            "remarks": _remarks(result),
             "settings": described(settings),
             "private": private,
             "privacy": _promise(result, private),
@@ -160,6 +161,12 @@ def _promise(result: Mapping[str, Any], private: bool) -> list[str]:
         "The promise does not cover this page, which also shows clients: their numbers of examples "
         "and their failures.",
     ]
+
+
+def _remarks(result: Mapping[str, Any]) -> list[str]:
+    """Return the caveats of the score; [] before the end, and for old runs."""
+    remarks = result.get("remarks")
+    return [str(remark) for remark in remarks] if isinstance(remarks, list) else []
 
 
 def _outcome(result: Mapping[str, Any]) -> dict[str, Any] | None:

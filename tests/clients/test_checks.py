@@ -240,6 +240,13 @@ def test_data_must_exist_and_be_read_as_described(tmp_path: Path) -> None:
     for split in ("train", "dev"):
         (glue / f"{split}.tsv").write_text("sentence\tlabel\ngood\t1\n")
     check_data(table(mine))
+    for split, kinds in (("train", ["csv", "tsv"]), ("dev", ["csv", "jsonl"])):
+        both = tmp_path / f"two-{split}"
+        both.mkdir()
+        for name in ["train.csv", *(f"{split}.{kind}" for kind in kinds)]:
+            (both / name).write_bytes(mine.read_bytes())
+        with pytest.raises(UserError, match=rf"holds {split}\.\w+ and {split}\.\w+; expected one"):
+            check_data(table(both))
     for folder in (glue, glue.parent):
         check_data(NodeSettings(str(folder), task="sst2"))
     check_data(NONE)  # part 0 of a task that makes its own data

@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from fedpeft.cli import main
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.starting import Read, read_by
 from server.runfolder import RunFolder
 from simulations.frozen import lines_of
 from simulations.frozen_scores import measure, scores
@@ -62,6 +63,33 @@ def test_scores_have_ridge_regression(quick: Quick) -> None:
     (line,) = scores(experiment, MANY)
     assert line["name"] == "ridge regression"
     assert line["score"] == pytest.approx(pearsonr(model.predict(new), labels)[0], abs=1e-5)
+
+
+def test_words_that_were_cut_are_missed_by_the_frozen_backbone(quick: Quick) -> None:
+    """What is read comes in another order than the texts."""
+    runtime = runtime_of(quick("task.name=synthetic/entities", "task.max_length=16", *LIMITS))
+    read = Read.joined([*read_by(runtime.model, runtime.parameters.initial_shared(0), runtime.dev)])
+    assert sorted(read.order) == [*range(80)] != read.order.tolist()
+    for row, tags in zip(
+        read.order, np.split(read.labels, np.cumsum(read.counts)[:-1]), strict=True
+    ):
+        unread = runtime.dev.cut.words[row][:, 1].tolist()
+        assert [*tags, *unread] == runtime.task.dev.labels[row].tolist()
+
+
+def test_the_frozen_backbone_is_scored_on_the_words_that_are_cut(quick: Quick) -> None:
+    experiment = quick("task.name=synthetic/entities", "task.max_length=8", *LIMITS)
+    runtime = runtime_of(experiment)
+    (x, y), (new, labels) = alone(runtime, "train"), alone(runtime, "dev")
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, C=1.0))
+    found = iter(model.fit(x[y >= 0], y[y >= 0]).predict(new[labels >= 0]))
+    names, gold, predicted = runtime.info.labels, [], []
+    for row, tags in enumerate(runtime.task.dev.labels):
+        read = len(tags) - len(runtime.dev.cut.words[row])
+        gold.append([names[tag] for tag in tags])
+        predicted.append([names[next(found)] if at < read else "O" for at in range(len(tags))])
+    (line,) = scores(experiment, MANY)
+    assert line["score"] == pytest.approx(f1_score(gold, predicted), abs=0.03)
 
 
 def test_tags_are_those_of_every_word(quick: Quick) -> None:

@@ -91,8 +91,10 @@ function runsView(main, data) {
     if (data.live && !several) document.title = first.head.state === "running" ? `${Math.floor((100 * done) / Math.max(1, total))} % ${name}` : name;
     const lines = runs.flatMap((run) => [...run.head.problems, ...run.damaged].map((line) => (several ? `${run.name}: ${line}` : line)));
     const notes = runs.flatMap((run) => run.head.notes.map((line) => (several ? `${run.name}: ${line}` : line)));
+    const remarks = runs.flatMap((run) => run.head.remarks.map((line) => (several ? `${run.name}: ${line}` : line)));
     problems.replaceChildren(
       ...problemList(lines),
+      ...(remarks.length ? [el("ul", { class: "soft" }, ...remarks.map((line) => el("li", {}, line)))] : []),
       ...(notes.length ? [el("details", {}, el("summary", {}, `${notes.length} notes on nodes`), el("ul", {}, ...notes.map((line) => el("li", {}, line))))] : []));
   }
 

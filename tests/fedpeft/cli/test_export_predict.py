@@ -89,7 +89,18 @@ def test_words_that_are_cut_off_are_reported(fedpeft, tmp_path: Path) -> None:
     code, printed, errors = fedpeft("predict", run, long)
     silent = printed.split().count("null")
     assert code == 0 and silent > 50
-    assert errors.startswith(f"{silent} words have no tag (null): beyond task.max_length = ")
+    expected = "cut at task.max_length = 128 tokens: 1 of 1 texts", "words without a tag, because "
+    assert [line[: len(one)] for one, line in zip(expected, errors.splitlines(), strict=True)] == [
+        *expected
+    ]
+    assert errors.endswith(f": {silent}\n")
+
+
+def test_texts_that_are_cut_off_are_reported(fedpeft, tmp_path: Path) -> None:
+    long = tmp_path / "long.tsv"
+    long.write_text("text\n" + "great film " * 100 + "\ngood\n")
+    code, _, errors = fedpeft("predict", finished_run(*SLASH), long)
+    assert (code, errors) == (0, "cut at task.max_length = 128 tokens: 1 of 2 texts\n")
 
 
 def test_an_empty_row_is_refused_and_shifts_no_other(fedpeft, tmp_path: Path) -> None:

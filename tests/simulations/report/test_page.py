@@ -206,3 +206,17 @@ method.name = "bitfit"
     ]
     assert [best.values.keys() for best in content.best.values()] == [{"local.lr"}]
     assert "local.lr = 0." in path.read_text(encoding="utf-8")
+
+
+def test_caveats_of_scores_stand_below_the_results(reported: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(reported, tmp_path / "study"))
+    assert "<ul" not in sections((path / "report.html").read_text())["results"]
+    for number, file in enumerate(sorted(path.glob("cells/*/result.json"))[:3]):
+        lines = ["cut: 3 of 40 texts"] if number < 2 else ["tags: <IOB2>"]
+        file.write_text(json.dumps({**json.loads(file.read_text()), "remarks": lines}))
+    write_report(path)
+    results = sections((path / "report.html").read_text())["results"]
+    assert re.findall("<li>(.*)</li>", results) == [
+        "cut: 3 of 40 texts (2 of 8 cells)",
+        "tags: &lt;IOB2&gt; (1 of 8 cells)",
+    ]
