@@ -259,7 +259,7 @@ def _without_data(experiment: Experiment, weights: str) -> Runtime:
     return Runtime(experiment, known=described(experiment.task), weights=weights)
 
 
-@lru_cache(maxsize=16)  # the maximum of --joint
+@lru_cache(maxsize=4)
 def partition_of(
     experiment: Experiment,
     files: TaskSection | None = None,

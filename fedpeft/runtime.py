@@ -4,12 +4,9 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
@@ -37,9 +34,6 @@ from fedpeft.tasks.writing import encode_written
 from fedpeft.text.likelihood import LikelihoodModel
 from fedpeft.text.model import Search, TextModel
 from fedpeft.version import __version__
-
-if TYPE_CHECKING:
-    from functools import _lru_cache_wrapper
 
 #: Keys of ``Runtime.identity``, which server and node must have in common.
 COMMON = ("version", "experiment", "projection", "layout", "labels", "backbone")
@@ -260,8 +254,7 @@ def runtime_of(
 ) -> Runtime:
     """Return this process's runtime of an experiment: the same object for equal arguments.
 
-    Inside ``own_runtimes``, a thread uses a separate cache. Sets torch's number of threads to the
-    experiment's.
+    Sets torch's number of threads to the experiment's.
 
     Args:
         experiment: all settings.
@@ -271,30 +264,16 @@ def runtime_of(
     """
     engine = experiment.engine
     set_threads(engine.threads, engine.workers if engine.kind != "local" else 1)
-    return (_OWN.get() or _runtime)(experiment, files, content, weights)
+    return _runtime(experiment, files, content, weights)
 
 
-def _new(experiment: Experiment, files: TaskSection | None, content: str, weights: str) -> Runtime:
+@lru_cache(maxsize=4)
+def _runtime(
+    experiment: Experiment, files: TaskSection | None, content: str, weights: str
+) -> Runtime:
     return Runtime(experiment, files, weights=weights)
 
 
-_runtime = lru_cache(maxsize=4)(_new)
-_OWN: ContextVar[_lru_cache_wrapper[Runtime] | None] = ContextVar("own_runtimes", default=None)
-
-
-@contextmanager
-def own_runtimes() -> Iterator[None]:
-    """Keep the runtimes of this thread apart from the process's while the context is open."""
-    token = _OWN.set(lru_cache(maxsize=4)(_new))
-    try:
-        yield
-    finally:
-        _OWN.reset(token)
-
-
 def forget_runtimes() -> None:
-    """Drop the runtimes of this process, or of this thread if it has its own.
-
-    They hold data, models and kept states.
-    """
-    (_OWN.get() or _runtime).cache_clear()
+    """Drop the runtimes of this process. They hold data, models and kept states."""
+    _runtime.cache_clear()

@@ -16,7 +16,6 @@ from clients.partition import save
 from fedpeft.adversary import target_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.joint import runs_together
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.vectorfile import EXPERIMENT
@@ -157,8 +156,7 @@ def cohort_of(runtime: Runtime) -> int:
     memory = torch.cuda.get_device_properties(backbone.device).total_memory if cuda else 0
     processes = actors_of(experiment.engine)[0] if experiment.engine.kind == "ray" else 1
     size, lengths = runtime.parameters.layout.size, runtime.lengths
-    joint = runs_together()
-    return cohort_size(experiment, backbone.shape, size, lengths, memory, processes, joint)
+    return cohort_size(experiment, backbone.shape, size, lengths, memory, processes)
 
 
 def node_config(path: Path, experiment: Experiment) -> NodeConfig:
