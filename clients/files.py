@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -43,17 +42,6 @@ def files_of(settings: NodeSettings, section: TaskSection | None = None) -> Task
     return section.model_copy(update={"path": "", "train": str(train), "dev": str(dev or "")})
 
 
-def files_digest(data: str) -> str:
-    """Return the SHA-256 over the bytes of a file, or of all files in a folder."""
-    path, total = Path(data), hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            status = file.stat()
-            version = status.st_mtime_ns, status.st_size, status.st_ino
-            total.update(_file_digest(file, version))
-    return total.hexdigest()
-
-
 def examples_digest(examples: Examples) -> str:
     """Return the SHA-256 over the texts and labels of a client's examples, in any order."""
     pairs = examples.text_pair or [""] * len(examples)
@@ -61,8 +49,3 @@ def examples_digest(examples: Examples) -> str:
     rows = zip(examples.text, pairs, labels, strict=True)
     digests = sorted(hashlib.sha256(json.dumps(row).encode()).digest() for row in rows)
     return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-@lru_cache(maxsize=1024)
-def _file_digest(file: Path, version: tuple[int, ...]) -> bytes:
-    return hashlib.sha256(file.read_bytes()).digest()

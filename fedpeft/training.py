@@ -18,8 +18,7 @@ from torch import Tensor
 from fedpeft.batches.batch import Batch, batches, evaluation_batch
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
-from fedpeft.gradients import Step
-from fedpeft.joint import gradients_of
+from fedpeft.gradients import step_gradients
 from fedpeft.model import TaskModel
 from fedpeft.moving import to_array, to_device
 from fedpeft.optimizers import HeadRate, Steps
@@ -136,8 +135,9 @@ def train_cohort(
             gradients = combined(slopes, along)
         else:
             settings = [private[k] for k in active] if private else []
-            asked = Step(model, current, texts, batches, settings, kept, total[:rows])
-            gradients, losses = gradients_of(asked)
+            gradients, losses = step_gradients(
+                model, current, texts, batches, total[:rows], settings, kept
+            )
         history.append((losses, slopes))
         taken.take(gradients, [when.progress(step, count) for count in steps[:rows]])
     return _in_order(order, vectors, history, steps)

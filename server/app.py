@@ -53,7 +53,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Open the folder of a run and play all rounds that are left."""
     with opened(context) as folder:
-        runtime = runtime_of(parsed(str(context.run_config["experiment"])))
+        config = context.run_config
+        content = str(config.get("content", ""))  # of a simulation: its clients read the same
+        runtime = runtime_of(parsed(str(config["experiment"])), content=content)
         pin_identity(folder, runtime)
         clock = grid if isinstance(grid, Clock) else RealClock()
         run = Run(grid, runtime, folder, run_name(folder), clock)

@@ -29,7 +29,7 @@ def draw_run(folder: RunFolder, runtime: Runtime) -> None:
     from clients.data import partition_of
 
     draw_curves(folder, runtime.experiment, runtime.task.info.metric)
-    rows = partition_of(runtime.experiment)
+    rows = partition_of(runtime)
     draw_partition(folder.path / FOLDER / "partition.png", rows, runtime.task)
 
 

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpeft.backbones.families import FAMILIES, family_of
-from fedpeft.backbones.hub import hub_model, is_cached
+from fedpeft.backbones.hub import MODEL_FILES, WEIGHTS, hub_model, is_cached
 from fedpeft.backbones.known import KNOWN_SHAPES, shape_of_config
 from fedpeft.backbones.shapes import BackboneShape
 from fedpeft.errors import UserError, nearest, suggestion
+from fedpeft.files import digest_of_files
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -111,6 +112,17 @@ def checkpoint(name: str) -> Path:
             f"'minilm', 'tiny' or the folder of a downloaded checkpoint{hint}"
         )
     return folder
+
+
+def backbone_digest(name: str) -> str:
+    """Return the SHA-256 of a backbone's files in a local folder; "" for packages and the hub.
+
+    Those do not change while a process runs.
+    """
+    if name in ("minilm", "tiny") or not Path(name).is_dir():
+        return ""
+    files = sorted(file for kind in (*MODEL_FILES, *WEIGHTS) for file in Path(name).glob(kind))
+    return digest_of_files(files)
 
 
 def is_here(name: str) -> bool:

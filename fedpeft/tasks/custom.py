@@ -64,7 +64,7 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
             f"task.text_pair = '{columns.text_pair}': tags have one text, not two; leave it out"
         )
     read = read_tagged_table if section.kind == "tags" else read_table
-    train, dev = _files(section)
+    train, dev = files(info, section)
     table = read(train, columns.names)
     check_columns(table, train, columns)
     labels = section.labels or _labels_in(table, train, section)
@@ -83,7 +83,7 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
 
 def _load_text(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
     """Load texts and the texts to write for them."""
-    train, dev = _files(section)
+    train, dev = files(info, section)
     named = _settings(section, owner_column, "source", "target")
     columns = Columns(section.source, section.target, owner=owner_column, settings=named)
     table = read_table(train, columns.names)
@@ -106,11 +106,11 @@ def _settings(section: TaskSection, owner_column: str, *keys: str) -> dict[str, 
     return {owner_column: "partition.column"} | named
 
 
-def _files(section: TaskSection) -> tuple[Path, Path]:
+def files(info: TaskInfo, section: TaskSection) -> tuple[Path, Path]:
     """Return the files of the training and the evaluation examples, which may be the same.
 
     Raises:
-        UserError: one of them is no file.
+        UserError: one of them is not named, or is no file.
     """
     train = _file(section, "train")
     return train, _file(section, "dev") if section.dev else train

@@ -19,6 +19,7 @@ from clients.data import KEPT_FOLDER, partition_of, simulated_ledger
 from fedpeft.devices import device_of, vanishes
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
+from fedpeft.runtime import runtime_of
 from fedpeft.vectorfile import IDENTITY
 from fedpeft.version import __version__
 from fedpeft.wire.failures import CODES, Failure, FailureKind
@@ -261,7 +262,7 @@ def test_the_privacy_of_a_client_that_may_have_trained_is_counted(
         "task.train_limit=120",
     ]
     experiment = quick(*PRIVATE, *unequal)
-    smallest, epsilon = int(np.argmin(partition_of(experiment).sizes)), {}
+    smallest, epsilon = int(np.argmin(partition_of(runtime_of(experiment)).sizes)), {}
     spoilers: dict[str, Callable[[Message], Message]] = {
         "valid": lambda reply: reply,
         "invalid": lambda reply: changed(reply, v=b""),

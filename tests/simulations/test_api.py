@@ -80,6 +80,28 @@ def test_another_method_uses_the_defaults_of_that_method(quick: Quick, tmp_path:
     assert result.experiment.local.lr != quick().local.lr
 
 
+def rows_file(file: Path, classes: str, count: int) -> None:
+    """Write a table of so many rows, whose labels take turns."""
+    rows = (f"text number {row},{classes[row % len(classes)]}" for row in range(count))
+    file.write_text("\n".join(["text,label", *rows]) + "\n")
+
+
+def test_a_replaced_file_is_read_again_in_the_same_process(quick: Quick, tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    custom = quick("task.name=custom", f"task.train={file}", "task.train_limit=0")
+    custom = Experiment.load(custom.to_toml(), ["federation.rounds=1", "task.eval_limit=0"])
+    sizes = {}
+    for name, classes, count in (("old", "ab", 60), ("new", "abc", 200), ("again", "ab", 60)):
+        rows_file(file, classes, count)
+        result = fedpeft.simulate(custom, tmp_path / name)
+        partition = json.loads((tmp_path / name / "partition.json").read_text())
+        sizes[name] = sum(len(rows) for rows in partition["clients"])
+        assert result.result["head_size"] == len(classes) * 32 + len(classes)
+    assert sizes == {"old": 54, "new": 180, "again": 54}
+    vectors = [fedpeft.simulate(custom, tmp_path / n, resume=True).vector for n in ("old", "again")]
+    assert np.array_equal(*vectors)
+
+
 def test_a_finished_run_is_read_again(quick: Quick, tmp_path: Path) -> None:
     first = fedpeft.simulate(quick(), tmp_path / "run")
     again = fedpeft.simulate(quick(), str(tmp_path / "run"), resume=True)

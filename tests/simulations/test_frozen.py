@@ -187,3 +187,36 @@ def test_a_damaged_run_keeps_no_other_from_its_line(
     measure([damaged, folder.path], MANY, print)
     assert f"{damaged}: the frozen backbone is not measured: " in capsys.readouterr().out
     assert lines_of(folder.path) and not lines_of(damaged)
+
+
+def test_equal_data_are_measured_once_also_by_a_later_report(
+    quick: Quick, run: Run, tmp_path: Path
+) -> None:
+    """Methods, partitions, ways to read and seeds of equal data share one measurement."""
+    few = ("federation.rounds=1", "task.train_limit=0", "task.eval_limit=0")
+    file = tmp_path / "data.csv"
+    file.write_text("text,label\n" + "good thing,a\nbad thing,b\n" * 20)
+    custom = ("task.name=custom", f"task.train={file}", f"task.dev={file}", *few)
+    changes = ((), ("wire.up=float16",), ("seed=3",), ("representation=mask",))
+    runs = [run(quick(*custom, *c), f"run-{n}")[0].path for n, c in enumerate(changes)]
+    said: list[str] = []
+    measure(runs[:2], MANY, said.append)
+    assert said == [f"{runs[0]}: measuring the frozen backbone"]
+    measure(runs, MANY, said.append)
+    assert len(said) == 1
+    assert all(lines_of(path) == scores(quick(*custom), MANY) for path in runs)
+    other = run(quick(*custom, "task.train_limit=30"), "other")[0].path
+    measure([*runs, other], MANY, said.append)
+    assert said[1:] == [f"{other}: measuring the frozen backbone"]
+
+
+def test_changed_data_are_not_those_of_the_run(
+    quick: Quick, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("text,label\n" + "good,a\nbad,b\n" * 20)
+    folder, _ = run(quick("task.name=custom", f"task.train={file}", "federation.rounds=1"))
+    file.write_text("text,label\n" + "good,a\nbad,b\n" * 30)
+    measure([folder.path], MANY, print)
+    assert "the task's files have changed since the run" in capsys.readouterr().out
+    assert not lines_of(folder.path)
