@@ -82,7 +82,7 @@ def measure(home: Path, options: argparse.Namespace) -> Report:
             print(f"{done} rounds", flush=True)
         made.finish("soak")
         rounds = made.rounds("soak")
-    failed = sum(line["failed"] for line in rounds)
+    failed = sum(len(line["failed"]) for line in rounds)
     facts = {"rounds": len(rounds), "failed replies": failed}
     return Report({"settings": settings}, table(readings), facts, {"readings": readings})
 
