@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import json
 import textwrap
 from collections.abc import Callable, Iterator
 from importlib import import_module
@@ -69,7 +70,7 @@ def _function(name: str, function: Any) -> str:
     signature = inspect.signature(function)
     bare = signature.replace(
         parameters=[
-            each.replace(annotation=_plain(each.annotation))
+            each.replace(annotation=_plain(each.annotation), default=_quoted(each.default))
             for each in signature.parameters.values()
         ],
         return_annotation=_plain(signature.return_annotation),
@@ -83,7 +84,7 @@ def _function(name: str, function: Any) -> str:
 
 
 class _Text:
-    """An annotation as it stands in the source."""
+    """A part of a signature as it stands in the source."""
 
     def __init__(self, text: str):
         self.text = text
@@ -94,6 +95,11 @@ class _Text:
 
 def _plain(annotation: Any) -> Any:
     return _Text(annotation) if isinstance(annotation, str) else annotation
+
+
+def _quoted(default: Any) -> Any:
+    """Return a default with the quotes of this project's source."""
+    return _Text(json.dumps(default)) if isinstance(default, str) else default
 
 
 def _docstring(thing: Any) -> str:

@@ -186,8 +186,8 @@ def published_table(frame: pd.DataFrame, content: Content) -> Table | None:
 
 
 def comparisons_table(comparisons: Sequence[Comparison], most: int = 60) -> Table:
-    """Return the ``most`` most significant comparisons."""
-    columns = ("one", "other", "one − other", "pairs", "test", "p", "p (Holm)", "significant")
+    """Return the first ``most`` comparisons."""
+    columns = ("one", "other", "one − other", "pairs", "test", "p", "p (Holm)")
     rows = [
         (
             Value(comparison.one),
@@ -197,7 +197,6 @@ def comparisons_table(comparisons: Sequence[Comparison], most: int = 60) -> Tabl
             Value(comparison.test),
             _number(comparison.p, ".2g"),
             _number(comparison.holm, ".2g"),
-            Value("yes" if comparison.stands_out else "no"),
         )
         for comparison in comparisons[:most]
     ]
