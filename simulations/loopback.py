@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -228,15 +229,24 @@ class Deployment:
         self.signal(name, signal.SIGTERM)
         return self.processes[name].wait(PATIENCE)
 
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a process under ``name``, which ends with the others; return it."""
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    def start(self, name: str, *arguments: str, shown: bool = False) -> subprocess.Popen[bytes]:
+        """Start a process under ``name``, which ends with the others; return it.
+
+        It also ends if this process is killed, and a Ctrl-C at the terminal does not reach it. Its
+        output is in ``NAME.out``; with ``shown`` it is that of this process.
+        """
+        setpriv = shutil.which("setpriv")
+        tied = [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
         with open(self.folder / f"{name}.out", "ab") as output:
-            process = subprocess.Popen(
-                arguments, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=self.folder
+            self.processes[name] = subprocess.Popen(
+                [*tied, *arguments],
+                stdout=None if shown else output,
+                stderr=None if shown else subprocess.STDOUT,
+                env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+                cwd=self.folder,
+                start_new_session=True,
             )
-        self.processes[name] = process
-        return process
+        return self.processes[name]
 
 
 @contextmanager

@@ -213,7 +213,8 @@ def _print(described: dict[str, Any]) -> None:
         restarts = f"; restarts: {child['restarts']}" if child["restarts"] else ""
         print(f"{name} {status}{restarts}")
     if last := described["last_message"]:
-        print(f"last message {ago(last['time'])}: {last['message']} (run {last['run']})")
+        run = last.get("name") or last["run"]
+        print(f"last message {ago(last['time'])}: {last['message']} (run {run})")
     if described["privacy"] == {}:
         print("no privacy was spent")
     for unit, total in (described["privacy"] or {}).items():

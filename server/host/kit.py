@@ -66,8 +66,8 @@ def instructions(state: ServerFolder, name: str, experiment: Experiment | None) 
         With this folder a site takes part in federated training at {server}.
         Its data stay at the site. Nothing in here is secret.
 
-        The site needs Linux, Python 3.11 or newer, fedpeft {__version__} (`fedpeft --version`), a way
-        out to that port, and a clock that is kept by NTP. All commands are for this folder.
+        The site needs Linux, Python 3.11 or newer, fedpeft {__version__} (`fedpeft --version`), a
+        way out to that port, and a clock that is kept by NTP. All commands are for this folder.
 
         ## 1. Check the certificate
 

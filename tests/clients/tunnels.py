@@ -145,7 +145,9 @@ def tunnel(
     make_certificate(NodeFolder(state).runtime)
     own = free_port([port])
     command = [sys.executable, "-P", "-m", "clients.tunnel", str(state), str(own)]
-    process = subprocess.Popen([*command, host, str(port), str(ca), *(proxy.words() if proxy else [])])
+    process = subprocess.Popen(
+        [*command, host, str(port), str(ca), *(proxy.words() if proxy else [])]
+    )
     running = Running(state, own, process)
     try:
         eventually(lambda: speaks_tls(LOOPBACK, own, running.ca, LOOPBACK))
