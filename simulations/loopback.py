@@ -70,6 +70,7 @@ class Deployment:
     prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: Written into the state folders of server and nodes.
     timing: Timing = field(default_factory=Timing)
+    first_port: int | None = None  # for nodes, at the first start; None: any free one
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -95,7 +96,7 @@ class Deployment:
         """Start or restart the server, and wait until it is up."""
         ports = []
         if not (self.state / "server.json").exists():
-            ports = ["--port", str(free_port())]
+            ports = ["--port", str(self.first_port or free_port())]
         before = len(self.log("server"))
         host = "127.0.0.1" if self.address == "localhost" else self.address
         options = ["--state", str(self.state), "--keys", str(self.keys), "--host", host]
@@ -255,6 +256,7 @@ def deployment(
     address: str = "localhost",
     prefixes: Mapping[str, Sequence[str]] | None = None,
     timing: Timing | None = None,
+    port: int | None = None,
 ) -> Iterator[Deployment]:
     """Yield a deployment with keys and a running server; end every process afterwards.
 
@@ -263,8 +265,9 @@ def deployment(
         address: of the server, as the nodes see it.
         prefixes: see ``Deployment``.
         timing: the waits of server and nodes; None: the defaults.
+        port: of the server, for nodes; None: any free one.
     """
-    made = Deployment(folder, address, prefixes or {}, timing or Timing())
+    made = Deployment(folder, address, prefixes or {}, timing or Timing(), port)
     try:
         made.make_keys()
         made.start_server()

@@ -38,6 +38,10 @@ def trial(
         Literal["minilm", "tiny"],
         typer.Option(help="minilm needs the extra demo; tiny is random and learns little."),
     ] = "minilm",
+    port: Annotated[
+        int | None,
+        typer.Option(min=1, max=65535, help="Of the server, for nodes; default: any free one."),
+    ] = None,
     out: Annotated[
         Path | None,
         typer.Option(
@@ -66,7 +70,7 @@ def trial(
     folder.mkdir(parents=True, exist_ok=True, mode=0o700)
     print(f"a server and {nodes} nodes start in {folder}", flush=True)
     try:
-        with deployment(folder) as made:
+        with deployment(folder, port=port) as made:
             try:
                 _play(made, _NAMES[:nodes], backbone)
             except KeyboardInterrupt:

@@ -61,10 +61,12 @@ def port_is_free() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("port_is_free")
-def test_deployment_tutorial_ends_with_two_online_nodes(tmp_path: Path) -> None:
+def test_deployment_tutorial_ends_with_a_run_of_three_nodes(tmp_path: Path) -> None:
     status = read("deployment", tmp_path)[-1]
-    assert "north" in status and "south" in status and status.count("online") == 2
-    assert (tmp_path / "runs" / "first" / "result.json").exists()
+    assert all(name in status for name in ("north", "south", "east", "second"))
+    assert status.count("online") == 3 and status.count("3 of 3") == 3
+    result = json.loads((tmp_path / "runs" / "second" / "result.json").read_text("utf-8"))
+    assert result["clients"] == 3 and result["score"] > 0.8
 
 
 @pytest.mark.long

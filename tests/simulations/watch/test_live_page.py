@@ -207,13 +207,13 @@ def test_a_list_shows_what_it_has_on_each_screen(browser: Chrome, tmp_path: Path
     own = ("task.name=custom", "task.train=/data/products.tsv")
     make_run(tmp_path / "a-run-with-a-long-name-20261129-120000", more=own)
     make_run(tmp_path / "second", 50, 10)
-    row = "document.querySelector('tbody tr')"
+    row = "document.querySelector('#all ~ div tbody tr')"
     with watching(tmp_path) as served:
         browser.get(served.address)
-        until(browser, "document.querySelectorAll('tbody tr').length === 2")
-        assert "products.tsv" in browser.find_element("css selector", "tbody").text
+        until(browser, "document.querySelectorAll('#all ~ div tbody tr').length === 2")
+        assert "products.tsv" in browser.find_element("css selector", "#all ~ div tbody").text
         assert visible(browser, f"{row}.lastElementChild")
-        head = browser.find_element("css selector", "thead").text
+        head = browser.find_element("css selector", "#all ~ div thead").text
         assert "score" in head and "last change" in head and "epsilon" not in head
         for width in (390, 400):
             set_screen(browser, width, "light")
@@ -222,8 +222,8 @@ def test_a_list_shows_what_it_has_on_each_screen(browser: Chrome, tmp_path: Path
         set_screen(browser, 1280, "light")
         private = ("privacy.unit=example", "privacy.noise_multiplier=1")
         make_run(tmp_path / "private", 5, 3, more=private)
-        until(browser, "document.querySelectorAll('tbody tr').length === 3")
-        until(browser, "document.querySelector('thead').innerText.includes('epsilon')")
+        until(browser, "document.querySelectorAll('#all ~ div tbody tr').length === 3")
+        until(browser, "document.querySelector('#all ~ div thead').innerText.includes('epsilon')")
         assert visible(browser, f"{row}.lastElementChild")
 
 
