@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from pages import ROOT, Reader, blocks
+from pages import ROOT, Reader
 
 TUTORIALS = ROOT / "docs" / "tutorials"
 
@@ -82,8 +82,3 @@ def test_secure_tutorial_loses_a_node_and_ends_with_its_privacy(tmp_path: Path) 
     assert [line["clients"] for line in rounds["lost"]] in ([5, 4, 4], [5, 5, 4])
     assert [line["clients"] for line in rounds["sums"] + rounds["noise"]] == [5] * 6
     assert rounds["sums"][-1]["score"] > 0.8 and 7 < rounds["noise"][-1]["epsilon"] < 8
-
-
-def test_study_of_the_readme_is_that_of_the_tutorial() -> None:
-    study = next(block for block in blocks(ROOT / "README.md") if block.language == "toml")
-    assert study.text in (TUTORIALS / "study.md").read_text("utf-8")
