@@ -110,9 +110,13 @@ Try, in another terminal:
 Ctrl-C ends the server and the nodes.""",
         flush=True,
     )
-    while all(made.processes[name].poll() is None for name in ("server", *names)):
+    up = set(names)
+    while made.processes["server"].poll() is None:
+        for name in [name for name in up if made.processes[name].poll() is not None]:
+            up.remove(name)
+            print(f"node {name} has ended; its log: {made.node(name) / 'node.log'}", flush=True)
         time.sleep(0.5)
-    raise RunFailed(f"a process has ended by itself; the logs are in '{made.folder}'")
+    raise RunFailed(f"the server has ended by itself; its log: {made.state / 'server.log'}")
 
 
 def _experiment(backbone: str, nodes: int) -> str:

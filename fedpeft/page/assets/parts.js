@@ -20,7 +20,8 @@ function table(given, all, label) {
 function fill(cell, value, column) {
   const [content, key] = Array.isArray(value) ? value : [value, undefined];
   const short = typeof content === "string" ? content.length < 30 : content.matches(".badge, .action");
-  cell.className = `${column.number ? "number" : short ? "short" : ""} ${column.optional ? "optional" : ""}`.trim();
+  const link = typeof content !== "string" && content.matches("a");
+  cell.className = `${column.number ? "number" : short ? "short" : link ? "name" : ""} ${column.optional ? "optional" : ""}`.trim();
   if (known(key)) cell.dataset.value = key;
   else delete cell.dataset.value;
   if (typeof content === "string") {

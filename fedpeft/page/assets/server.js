@@ -21,11 +21,11 @@ function nodesTable(nodes) {
 }
 
 function runsTable(runs, act) {
-  const columns = [{ title: "run" }, { title: "state" }, { title: "action", hidden: true }, ...["rounds", "clients", "score", "up", "down", "epsilon", "last change"]
+  const columns = [{ title: "run" }, { title: "state" }, { title: "score", number: true }, { title: "action", hidden: true }, ...["rounds", "clients", "up", "down", "epsilon", "last change"]
     .map((title) => ({ title, number: true, optional: title === "epsilon" })), { title: "reason", optional: true }];
   const rows = runs.map((run) => [
-    run.rounds ? el("a", { href: addressOf("runs", [run.name]) }, run.name) : run.name, badge(run.state), actionOf(run, act),
-    run.rounds ? [`${countText(run.round)} / ${countText(run.rounds)}`, run.round] : NONE, numberCell(run.clients, countText), numberCell(run.score, scoreText),
+    run.rounds ? el("a", { href: addressOf("runs", [run.name]) }, run.name) : run.name, badge(run.state), numberCell(run.score, scoreText), actionOf(run, act),
+    run.rounds ? [`${countText(run.round)} / ${countText(run.rounds)}`, run.round] : NONE, numberCell(run.clients, countText),
     numberCell(run.sent.up, bytesText), numberCell(run.sent.down, bytesText),
     run.private ? [epsilonText(run.epsilon), run.epsilon ?? Infinity] : NONE, numberCell(run.changed, timeText), reasonOf(run)]);
   return table(columns, rows, "runs");
