@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from fedpeft.errors import RunFailed, UserError
     from fedpeft.experiment.config import Experiment
-    from fedpeft.trained import Trained
+    from fedpeft.runs.trained import Trained
     from fedpeft.version import __version__
     from simulations.api import Result, simulate
 
@@ -20,7 +20,7 @@ _MODULES = {
     "Experiment": "fedpeft.experiment.config",
     "Result": "simulations.api",
     "RunFailed": "fedpeft.errors",
-    "Trained": "fedpeft.trained",
+    "Trained": "fedpeft.runs.trained",
     "UserError": "fedpeft.errors",
     "__version__": "fedpeft.version",
     "simulate": "simulations.api",

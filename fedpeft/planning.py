@@ -20,11 +20,11 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.contradictions import in_start
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.methods import method_class
+from fedpeft.runs.vectorfile import EXPERIMENT, IDENTITY
 from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
 from fedpeft.tasks import described, local_files
 from fedpeft.transfer import size_up
-from fedpeft.vectorfile import EXPERIMENT, IDENTITY
 from fedpeft.wire.scatter import NONE, directions
 
 #: Codecs of class sums and of second moments, best first; see ``fedpeft.wire.scatter``.

@@ -19,11 +19,13 @@ from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import parsed
 from fedpeft.privacy.ledger import BudgetSpent
 from fedpeft.privacy.statement import so_far
+from fedpeft.runs.checkpoints import Checkpoint
+from fedpeft.runs.folder import RunFolder
+from fedpeft.runs.records import Learned, RoundLine
+from fedpeft.runs.trained import describe_vector
 from fedpeft.runtime import COMMON, Runtime, runtime_of
-from fedpeft.trained import describe_vector
 from server.byte_ledger import ByteLedger
 from server.central_privacy import CentralPrivacy
-from server.checkpoints import Checkpoint
 from server.clipping import clip, counted
 from server.clock import Clock, RealClock
 from server.combining import combine
@@ -33,11 +35,9 @@ from server.fednova import normalized
 from server.nested import completed
 from server.nodes import Nodes
 from server.participants import Participants
-from server.records import Learned, RoundLine
 from server.result import describe_result
 from server.roster import read_roster, write_roster
 from server.run import Run
-from server.runfolder import RunFolder
 from server.start import begin, started
 from server.state import ServerState
 from server.training import Trained, silent_nodes, train, without_budget

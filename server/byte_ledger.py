@@ -7,9 +7,7 @@ from dataclasses import dataclass, field
 
 from flwr.app import Message
 
-from fedpeft.wire.messages import RECORD, payload_bytes
-from server.flower import message_bytes
-from server.records import (
+from fedpeft.runs.records import (
     WAYS,
     ByteLine,
     Kind,
@@ -22,6 +20,8 @@ from server.records import (
     no_bytes,
     of_kind,
 )
+from fedpeft.wire.messages import RECORD, payload_bytes
+from server.flower import message_bytes
 
 
 def vector_bytes(message: Message) -> int:

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 import numpy as np
 
 from fedpeft.errors import RunFailed
+from fedpeft.runs.checkpoints import check_finite
 from fedpeft.wire import slopes
-from server.checkpoints import check_finite
 from server.downlink import take_slopes
 from server.nodes import Node
 from server.run import Run

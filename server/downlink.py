@@ -20,6 +20,7 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from fedpeft.runs.checkpoints import START
 from fedpeft.runtime import Runtime
 from fedpeft.transfer import (
     decode_down,
@@ -33,7 +34,6 @@ from fedpeft.transfer import (
 from fedpeft.wire import formats, slopes
 from fedpeft.wire.codecs import continues
 from fedpeft.wire.messages import INITIAL_REFERENCE, next_reference
-from server.checkpoints import START
 
 _VECTOR, _STEPS, _NAMES = "reference", "reference_steps", "reference_names"
 _NEXT = "next_step"  # combined slopes, encoded

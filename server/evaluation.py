@@ -12,6 +12,8 @@ from flwr.app import Message
 from fedpeft.adversary import attack_success
 from fedpeft.errors import RunFailed
 from fedpeft.nested import is_small
+from fedpeft.runs.checkpoints import START
+from fedpeft.runs.records import Measured
 from fedpeft.tasks import TaskInfo, caveats, metrics
 from fedpeft.tasks.text_metrics import generates
 from fedpeft.training import evaluate
@@ -19,11 +21,9 @@ from fedpeft.transfer import encode_down
 from fedpeft.wire.formats import decode
 from fedpeft.wire.messages import RECORD, EvaluateReply, from_fields, start_name
 from server.byte_ledger import ByteLedger
-from server.checkpoints import START
 from server.downlink import start_of
 from server.exchange import check_replies
 from server.participants import Participants
-from server.records import Measured
 from server.reported import max_loss, read_float
 from server.run import Run
 

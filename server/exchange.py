@@ -11,11 +11,11 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from flwr.serverapp import Grid
 
 from fedpeft.errors import printable
+from fedpeft.runs.records import Kind
 from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import RECORD, to_fields
 from server.byte_ledger import ByteLedger
 from server.clock import Clock, RealClock
-from server.records import Kind
 
 _TYPES = {
     "start": "train",

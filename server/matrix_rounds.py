@@ -19,7 +19,7 @@ from fedpeft.privacy.ledger_store import Charge
 from fedpeft.privacy.noise import Noise
 from fedpeft.privacy.plan import Plan
 from fedpeft.privacy.turns import CLIENTS, Note, Turn, whole_note
-from server.checkpoints import PAST
+from fedpeft.runs.checkpoints import PAST
 from server.schedule import Schedule
 
 #: Names in the checkpoint, beside PAST: the matrix, and the id of the whole run's charge.

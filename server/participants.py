@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 import numpy as np
 
 from fedpeft.privacy.ledger import BudgetSpent
+from fedpeft.runs.records import Kind
 from fedpeft.wire.failures import Failure
 from server.members import Members
-from server.records import Kind
 from server.silence import PATIENCE, Silence
 
 

@@ -9,15 +9,15 @@ from typing import Any
 
 import numpy as np
 
+from fedpeft.runs.checkpoints import Checkpoint
+from fedpeft.runs.folder import RunFolder
+from fedpeft.runs.records import ResultBytes, RoundLine, RunBytes
+from fedpeft.runs.vectorfile import vector_digest
 from fedpeft.runtime import Runtime
 from fedpeft.tasks.caveats import remarks
 from fedpeft.transfer import codec_of_head, size_up
-from fedpeft.vectorfile import vector_digest
 from fedpeft.wire.codecs import encoded_size
 from server.byte_ledger import bytes_of, total_bytes
-from server.checkpoints import Checkpoint
-from server.records import ResultBytes, RoundLine, RunBytes
-from server.runfolder import RunFolder
 
 
 def describe_result(

@@ -10,9 +10,9 @@ from pathlib import Path
 
 from fedpeft.errors import UserError
 from fedpeft.files import write_json
+from fedpeft.runs.folder import ROSTER
 from fedpeft.wire.failures import Failure
 from server.participants import Participants
-from server.runfolder import ROSTER
 from server.updates import Update
 
 

@@ -9,6 +9,8 @@ from flwr.app import Message
 from flwr.serverapp import Grid
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
+from fedpeft.runs.records import Kind
 from fedpeft.runtime import Runtime
 from fedpeft.wire.failures import Failure
 from fedpeft.wire.messages import Request, label, start_name
@@ -16,8 +18,6 @@ from server.byte_ledger import ByteLedger
 from server.clock import Clock, RealClock
 from server.exchange import Patience, exchange
 from server.nodes import Node
-from server.records import Kind
-from server.runfolder import RunFolder
 
 
 @dataclass(frozen=True)

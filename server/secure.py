@@ -23,6 +23,7 @@ from fedpeft.experiment.robust import needed_by_rule
 from fedpeft.files import write_json
 from fedpeft.profiling import phase
 from fedpeft.randomness import generator
+from fedpeft.runs.records import Kind
 from fedpeft.secure.masks import unpacked
 from fedpeft.sums import Mean, width
 from fedpeft.wire.failures import Failure, FailureKind
@@ -31,7 +32,6 @@ from server.bucket import Bucket
 from server.byte_ledger import ByteLedger
 from server.exchange import Patience, check_replies, exchange
 from server.nodes import Node
-from server.records import Kind
 from server.run import Run
 from server.unmasking import Masked
 

@@ -15,11 +15,11 @@ import numpy as np
 from flwr.app import Message
 
 from fedpeft.heads.moments import Moments
+from fedpeft.runs.checkpoints import NOW, START, check_finite
 from fedpeft.starting import decode_moments, merged, started_vector
 from fedpeft.tasks.metrics import undefined
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
 from server.byte_ledger import ByteLedger
-from server.checkpoints import NOW, START, check_finite
 from server.evaluation import measure
 from server.exchange import check_replies
 from server.run import Run

@@ -7,8 +7,8 @@ from typing import Any
 
 from flwr.app import Message
 
+from fedpeft.runs.checkpoints import Checkpoint
 from server.central_privacy import CentralPrivacy
-from server.checkpoints import Checkpoint
 from server.nodes import Node
 from server.participants import Participants
 from server.wire_bytes import WireMeter

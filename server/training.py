@@ -15,6 +15,7 @@ from fedpeft.errors import RunFailed
 from fedpeft.experiment.robust import needed
 from fedpeft.nested import is_small
 from fedpeft.randomness import generator
+from fedpeft.runs.records import FailedClient, Outcome
 from fedpeft.tasks.caveats import ROUNDING, rounding_remark
 from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields, start_name
@@ -23,7 +24,6 @@ from server.byte_ledger import ByteLedger
 from server.downlink import Broadcast, broadcast, start_of
 from server.exchange import check_replies
 from server.nodes import Node
-from server.records import FailedClient, Outcome
 from server.run import Run
 from server.secure import SecureRound
 from server.state import Flight, ServerState

@@ -6,7 +6,7 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 
-from server.records import Wire
+from fedpeft.runs.records import Wire
 
 WIRE = "wire.json"  # in the state folder, written by the gateway every half second
 STRANGERS = "strangers"  # connections without a signature of a registered node

@@ -20,12 +20,12 @@ from fedpeft.experiment.overrides import apply_override, merged
 from fedpeft.export import Format, default_target, export
 from fedpeft.files import write_atomic
 from fedpeft.planning import choices_kept, planned
-from fedpeft.predicting import caveats_of, frame_of, predict, read_texts, texts_of_frame
+from fedpeft.runs.folder import RunFolder
+from fedpeft.runs.predicting import caveats_of, frame_of, predict, read_texts, texts_of_frame
+from fedpeft.runs.trained import Trained
+from fedpeft.runs.vectorfile import VECTOR, read_vector
 from fedpeft.tasks.caveats import cut_remarks
 from fedpeft.tasks.frames import parquet_of
-from fedpeft.trained import Trained
-from fedpeft.vectorfile import VECTOR, read_vector
-from server.runfolder import RunFolder
 from simulations.plots import curves
 from simulations.simulation import prepare, quiet
 from simulations.simulation import simulate as run_prepared
@@ -96,7 +96,7 @@ class Result:
             text_pair: column of second texts; "" = the task's column, or "text_pair".
 
         Returns:
-            A row per text, with the index of a data frame; see ``fedpeft.predicting.frame_of``. A
+            A row per text, with the index of a data frame; see ``fedpeft.runs.predicting.frame_of``. A
             warning says how many texts were cut.
 
         Raises:

@@ -14,10 +14,10 @@ from rich.table import Table
 from fedpeft.experiment.config import Experiment
 from fedpeft.files import read_object
 from fedpeft.readable import readable_bytes, readable_epsilon, readable_seconds
+from fedpeft.runs.folder import PROGRESS, RunFolder
+from fedpeft.runs.records import WAYS, Measured, RoundLine
+from fedpeft.runs.vectorfile import EXPERIMENT
 from fedpeft.tasks.caveats import rounding_remark
-from fedpeft.vectorfile import EXPERIMENT
-from server.records import WAYS, Measured, RoundLine
-from server.runfolder import PROGRESS, RunFolder
 from simulations.following import Follower
 from simulations.spread import called, names_of
 

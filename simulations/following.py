@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from server.records import RoundLine
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
+from fedpeft.runs.records import RoundLine
 
 _INTERVAL = 0.25  # seconds between looks
 

@@ -15,11 +15,11 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.files import read_object, write_json
 from fedpeft.planning import planned
+from fedpeft.runs.folder import RunFolder
+from fedpeft.runs.vectorfile import EXPERIMENT
 from fedpeft.runtime import Runtime
 from fedpeft.starting import Read, read_by
 from fedpeft.tasks import metrics
-from fedpeft.vectorfile import EXPERIMENT
-from server.runfolder import RunFolder
 from simulations.frozen import FILE, Line
 from simulations.spread import PARTITION
 

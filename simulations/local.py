@@ -17,9 +17,9 @@ from flwr.serverapp import ServerApp
 from clients.data import CONTENT
 from clients.errors import error_reply
 from fedpeft.experiment.config import parsed
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
 from server.flower import from_wire, give_id, to_wire
-from server.runfolder import RunFolder
 from simulations.adversary_grid import AdversaryGrid
 from simulations.device_grid import DeviceGrid
 from simulations.grid import CohortGrid, NodeConfig, WrappedGrid

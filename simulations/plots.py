@@ -19,9 +19,9 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
     from fedpeft.experiment.config import Experiment
+    from fedpeft.runs.folder import RunFolder
     from fedpeft.runtime import Runtime
     from fedpeft.tasks import Task
-    from server.runfolder import RunFolder
 
 FOLDER = "plots"
 _MOST_CLIENTS = 100  # more bars cannot be distinguished

@@ -17,8 +17,8 @@ from simulations.spread import called, names_of
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from server.records import BothWays, FailedClient, RoundLine
-    from server.runfolder import RunFolder
+    from fedpeft.runs.folder import RunFolder
+    from fedpeft.runs.records import BothWays, FailedClient, RoundLine
 
 _SHOWN = 3  # failed clients that are printed
 

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Sequence
 from typing import Any
 
-from server.records import WAYS, RoundLine
+from fedpeft.runs.records import WAYS, RoundLine
 
 
 def measured(lines: Sequence[RoundLine]) -> list[dict[str, Any]]:

@@ -17,11 +17,11 @@ from fedpeft.adversary import target_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
+from fedpeft.runs.folder import RESULT, RunFolder
+from fedpeft.runs.vectorfile import EXPERIMENT
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.vectorfile import EXPERIMENT
 from server.app import app as server_app
 from server.central_privacy import central_plan
-from server.runfolder import RESULT, RunFolder
 from simulations.cohorts import cohort_size
 from simulations.grid import NodeConfig, NodeConfigs
 from simulations.local import run_local

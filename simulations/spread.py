@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from fedpeft.errors import printable
-from server.records import FailedClient
+from fedpeft.runs.records import FailedClient
 
 PARTITION = "partition.json"
 _BARS = 60  # clients that a picture can tell apart

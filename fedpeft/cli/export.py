@@ -42,7 +42,7 @@ def export(
     with console.status("loading the run"):
         from transformers.utils import logging
 
-        from fedpeft.trained import Trained
+        from fedpeft.runs.trained import Trained
 
         logging.disable_progress_bar()
         export(Trained.read(run), kind, target)

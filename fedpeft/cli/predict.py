@@ -18,7 +18,7 @@ from fedpeft.errors import UserError
 from fedpeft.files import write_atomic
 
 if TYPE_CHECKING:
-    from fedpeft.predicting import Prediction
+    from fedpeft.runs.predicting import Prediction
 
 _FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
 
@@ -48,9 +48,9 @@ def predict(
     if out is not None:
         _check_out(out)
     with _progress() as report:
-        from fedpeft.predicting import caveats_of, predict, read_texts
+        from fedpeft.runs.predicting import caveats_of, predict, read_texts
+        from fedpeft.runs.trained import Trained
         from fedpeft.tasks.caveats import cut_remarks
-        from fedpeft.trained import Trained
 
         trained = Trained.read(run)
         examples = read_texts(trained, file, text, text_pair)
@@ -118,7 +118,7 @@ def _check_out(out: Path) -> None:
 def _write(out: Path, predictions: Sequence[Prediction], labels: Sequence[str]) -> None:
     content: str | bytes
     if out.suffix == ".parquet":
-        from fedpeft.predicting import frame_of
+        from fedpeft.runs.predicting import frame_of
         from fedpeft.tasks.frames import parquet_of
 
         content = parquet_of(frame_of(predictions, labels), str(out))

@@ -97,9 +97,9 @@ def _run(
 ) -> None:
     from fedpeft.export.obstacles import unexportable
     from fedpeft.hosting.timing import Timing
+    from fedpeft.runs.folder import RESULT, RunFolder
     from server.remote.follow import follow
     from server.remote.mirror import Mirror
-    from server.runfolder import RESULT, RunFolder
     from simulations.display import Display
     from simulations.plots import draw_curves
     from simulations.results import print_result

@@ -51,7 +51,7 @@ def simulate(
 
     Example: fedpeft simulate -s backbone=minilm -s method.d=512 --out runs/first
     """
-    from fedpeft.vectorfile import EXPERIMENT
+    from fedpeft.runs.vectorfile import EXPERIMENT
 
     check_from_round(from_round, resume)
     if resume and out is None:

@@ -26,8 +26,8 @@ def check_submission(
     Raises:
         UserError: the run cannot start, here or at the server, or another run has its name.
     """
-    from fedpeft.vectorfile import EXPERIMENT
-    from server.runfolder import RunFolder
+    from fedpeft.runs.folder import RunFolder
+    from fedpeft.runs.vectorfile import EXPERIMENT
 
     exists = name in _runs_at(connection)
     if exists and not resume:
@@ -119,7 +119,7 @@ def fetch_experiment(connection: Connection, name: str, out: Path) -> Path:
     Raises:
         UserError: there is no such run, or ``out`` contains something else.
     """
-    from fedpeft.vectorfile import EXPERIMENT
+    from fedpeft.runs.vectorfile import EXPERIMENT
     from server.remote.mirror import Mirror
 
     if not (out / EXPERIMENT).is_file():

@@ -11,7 +11,7 @@ from fedpeft.export.formats import Format
 from fedpeft.files import whole_folder, write_atomic
 
 if TYPE_CHECKING:
-    from fedpeft.trained import Trained
+    from fedpeft.runs.trained import Trained
 
 __all__ = ["Format", "check_target", "default_target", "export"]
 
@@ -61,7 +61,7 @@ def _save_sentences(trained: Trained, folder: Path) -> None:
 
 
 def _save_vector(trained: Trained, folder: Path) -> None:
-    from fedpeft.vectorfile import VECTOR, vector_bytes
+    from fedpeft.runs.vectorfile import VECTOR, vector_bytes
 
     (folder / VECTOR).write_bytes(vector_bytes(trained.vector, trained.about))
 
@@ -89,7 +89,7 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
     """
     from safetensors import SafetensorError
 
-    from fedpeft.vectorfile import vector_bytes
+    from fedpeft.runs.vectorfile import vector_bytes
 
     check_target(out, kind)
     try:

@@ -23,7 +23,7 @@ from fedpeft.export.plain import plain_model, portable, realise, save_surroundin
 from fedpeft.export.readme import readme
 from fedpeft.export.readme_code import base_name
 from fedpeft.modifications import LowRank, ScaledLowRank
-from fedpeft.trained import Trained
+from fedpeft.runs.trained import Trained
 
 if TYPE_CHECKING:
     from peft import PeftModel

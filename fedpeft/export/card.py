@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING, Any
 from fedpeft.export.heads import head_of
 from fedpeft.privacy_words import privacy_words
 from fedpeft.readable import readable_bytes
+from fedpeft.runs.trained import Trained
 from fedpeft.tasks import conll, glue
-from fedpeft.trained import Trained
 
 if TYPE_CHECKING:
     from huggingface_hub import EvalResult

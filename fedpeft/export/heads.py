@@ -23,7 +23,7 @@ import torch
 from torch import Tensor
 
 if TYPE_CHECKING:
-    from fedpeft.trained import Trained
+    from fedpeft.runs.trained import Trained
 
 EPSILON = 2.0**-40  # e, see the module
 

@@ -11,8 +11,8 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.export.formats import Format
 from fedpeft.methods import build_method, method_class
+from fedpeft.runs.trained import Trained, reads_of
 from fedpeft.tasks import described
-from fedpeft.trained import Trained, reads_of
 
 if TYPE_CHECKING:
     from fedpeft.methods.base import Method

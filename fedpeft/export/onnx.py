@@ -29,10 +29,10 @@ from fedpeft.heads.states import label_weights
 from fedpeft.model import TaskModel
 from fedpeft.modifications.encoder import Encoder
 from fedpeft.projection.choice import operator
+from fedpeft.runs.trained import Trained
+from fedpeft.runs.vectorfile import VECTOR, vector_bytes
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import TaskInfo
-from fedpeft.trained import Trained
-from fedpeft.vectorfile import VECTOR, vector_bytes
 
 MODEL = "model.onnx"
 _LARGE = 1_500_000_000  # bytes; protobuf allows 2 GB in one file

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedpeft.export.readme import meaning_of
 from fedpeft.export.readme_code import use_of, word_space
-from fedpeft.trained import Trained
+from fedpeft.runs.trained import Trained
 from fedpeft.version import __version__
 
 _LOADING = """import numpy as np

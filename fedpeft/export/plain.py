@@ -22,7 +22,7 @@ from fedpeft.export.obstacles import check_exportable
 from fedpeft.export.readme import readme
 from fedpeft.modifications.fusing import fused_changes
 from fedpeft.parameters import Realised
-from fedpeft.trained import Trained
+from fedpeft.runs.trained import Trained
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel

@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedpeft.export.card import metadata, sections
 from fedpeft.export.heads import head_of
 from fedpeft.export.readme_code import ended, head_outside, loading, reading, use_of
-from fedpeft.trained import Trained
+from fedpeft.runs.trained import Trained
 from fedpeft.version import __version__
 
 _TEXT = """{metadata}

@@ -8,9 +8,9 @@ from fedpeft.backbones.families import Family
 from fedpeft.export import snippets
 from fedpeft.export.card import hub_name
 from fedpeft.export.heads import head_of
+from fedpeft.runs.trained import Trained
 from fedpeft.tasks.prompts import PAIR, PLACES, SOURCE
 from fedpeft.text.likelihood import LikelihoodModel
-from fedpeft.trained import Trained
 
 
 def use_of(trained: Trained) -> str:

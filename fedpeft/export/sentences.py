@@ -12,7 +12,7 @@ from pathlib import Path
 from fedpeft.export.obstacles import check_exportable
 from fedpeft.export.plain import encoder_of, realise, save_tokenizer
 from fedpeft.modifications.fusing import fused_changes
-from fedpeft.trained import Trained
+from fedpeft.runs.trained import Trained
 
 #: Pooling of each representation, as all versions of sentence-transformers read it.
 _POOLINGS = {

@@ -20,7 +20,7 @@ from starlette.routing import Route
 
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.hosting.http import LoopbackHost, SameOrigin, bears, json_error, json_response
-from fedpeft.predicting import Prediction
+from fedpeft.runs.predicting import Prediction
 from fedpeft.serving.catalog import Catalog
 from fedpeft.serving.engine import Engine
 from fedpeft.serving.limits import Limits, Rates

@@ -21,7 +21,7 @@ from fedpeft.batches.encoded import Encoded, offsets_of
 from fedpeft.batches.passes import cut_by_length
 from fedpeft.errors import RunFailed
 from fedpeft.heads.base import read_texts
-from fedpeft.predicting import Prediction, predictions_of
+from fedpeft.runs.predicting import Prediction, predictions_of
 from fedpeft.serving.catalog import Entry
 from fedpeft.serving.realised import RealisedRows
 from fedpeft.serving.setups import Family, Setups

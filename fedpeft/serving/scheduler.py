@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
-from fedpeft.predicting import Prediction
+from fedpeft.runs.predicting import Prediction
 from fedpeft.serving.engine import Answer, Engine, Item
 
 log = logging.getLogger(__name__)

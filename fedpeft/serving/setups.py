@@ -30,9 +30,9 @@ from fedpeft.modifications.encoder import Encoder
 from fedpeft.parameters import TaskParameters
 from fedpeft.projection.choice import operator
 from fedpeft.projection.operators import Operator
+from fedpeft.runs.trained import check_fit, description_of
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import TaskInfo
-from fedpeft.trained import check_fit, description_of
 
 
 @dataclass(frozen=True, eq=False)

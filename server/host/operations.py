@@ -31,6 +31,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from fedpeft.hosting.http import LoopbackHost, bears, json_error, json_response
 from fedpeft.hosting.processes import Supervisor
 from fedpeft.hosting.tls import offer_quick_groups
+from fedpeft.runs.folder import RunFolder
 from server.deployed import RUNS
 from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
@@ -39,7 +40,6 @@ from server.host.page.source import server_pages
 from server.host.served import opened_file, opened_folder, pieces, run_names, served_files
 from server.remote.mirror import DIGEST, IN_USE
 from server.remote.page import PATH
-from server.runfolder import RunFolder
 
 log = logging.getLogger(__name__)
 _PATIENCE = 30.0  # seconds until a connection without a request is closed

@@ -10,11 +10,11 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
-from fedpeft.vectorfile import EXPERIMENT
+from fedpeft.runs.folder import RESULT, ROSTER, ROUNDS, RunFolder
+from fedpeft.runs.records import WAYS, ByteLine, RoundLine, kinds_of, of_kind
+from fedpeft.runs.vectorfile import EXPERIMENT
 from server.byte_ledger import bytes_of, total_bytes
 from server.deployed import ENDED, RUNS, starting_runs
-from server.records import WAYS, ByteLine, RoundLine, kinds_of, of_kind
-from server.runfolder import RESULT, ROSTER, ROUNDS, RunFolder
 
 #: Files from which ``read_run`` reads.
 RUN_FILES = (EXPERIMENT, ROUNDS, RESULT, ENDED, ROSTER)

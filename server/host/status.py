@@ -8,12 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.hosting.record import read_record
+from fedpeft.runs.folder import RunFolder
 from server.host.folder import ServerFolder
 from server.host.health import ask_health, failing, superlink_answers
 from server.host.presence import flower_nodes, last_seen
 from server.host.runs import Run, read_run, run_folders, sent_by_client, with_starting
 from server.registry import registered_nodes
-from server.runfolder import RunFolder
 
 _UNREGISTERED = "unregistered"  # Flower's word for a node that was removed
 

@@ -11,11 +11,11 @@ from typing import Any
 from fedpeft.errors import RunFailed, UserError, printable
 from fedpeft.files import read_object
 from fedpeft.hosting.timing import Timing
+from fedpeft.runs.folder import PROGRESS, RESULT, RunFolder
 from server.deployed import ENDED
 from server.remote.flwr_cli import UnknownRun
 from server.remote.mirror import Lost, Mirror, RefusedToken
 from server.remote.submit import Status, status
-from server.runfolder import PROGRESS, RESULT, RunFolder
 
 _DEAD = ("No heartbeat", "unknown error")  # Flower's details of an app that was killed or ended
 

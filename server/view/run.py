@@ -16,8 +16,8 @@ from fedpeft.experiment.overrides import leaves
 from fedpeft.files import read_object
 from fedpeft.privacy_words import privacy_words
 from fedpeft.readable import task_title
-from fedpeft.vectorfile import EXPERIMENT
-from server.runfolder import PROGRESS, RESULT, ROUNDS, START, RunFolder
+from fedpeft.runs.folder import PROGRESS, RESULT, ROUNDS, START, RunFolder
+from fedpeft.runs.vectorfile import EXPERIMENT
 from server.view.rounds import RoundsTail
 from server.view.settings import described
 from server.view.state import signature, state_of

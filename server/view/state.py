@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Literal
 
 from fedpeft.files import read_object
-from fedpeft.vectorfile import EXPERIMENT
-from server.runfolder import ENDED, PROGRESS, REFUSED, RESULT, ROUNDS, START, RunFolder
+from fedpeft.runs.folder import ENDED, PROGRESS, REFUSED, RESULT, ROUNDS, START, RunFolder
+from fedpeft.runs.vectorfile import EXPERIMENT
 
 State = Literal["finished", "failed", "stopped", "running", "unfinished"]
 Signature = tuple[tuple[int, int, int], ...]

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpeft.vectorfile import EXPERIMENT
-from server.runfolder import ROSTER
+from fedpeft.runs.folder import ROSTER
+from fedpeft.runs.vectorfile import EXPERIMENT
 
 
 def how_to_repeat(path: Path, result: Mapping[str, Any]) -> dict[str, Any]:

@@ -35,6 +35,7 @@ from pathlib import Path
 import numpy as np
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
 from server.byte_ledger import ByteLedger
 from server.combining import combine
@@ -42,7 +43,6 @@ from server.exchange import check_replies
 from server.nodes import Node, Nodes
 from server.participants import Participants
 from server.run import Run
-from server.runfolder import RunFolder
 from server.state import ServerState
 from server.updates import check_update
 from server.wire_bytes import WireMeter

@@ -32,8 +32,8 @@ import numpy as np
 from safetensors.numpy import load_file
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RESULT, VECTOR, RunFolder
 from fedpeft.runtime import runtime_of
-from server.runfolder import RESULT, VECTOR, RunFolder
 from simulations.benchmarks.common import (
     APART,
     CLOSE,

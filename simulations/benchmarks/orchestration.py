@@ -24,7 +24,7 @@ from itertools import count
 from pathlib import Path
 from statistics import median
 
-from server.runfolder import RESULT
+from fedpeft.runs.folder import RESULT
 from simulations.benchmarks.common import (
     Report,
     alternate,

@@ -31,8 +31,8 @@ from safetensors.numpy import load_file
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import EngineSection
+from fedpeft.runs.folder import VECTOR
 from fedpeft.runtime import runtime_of
-from server.runfolder import VECTOR
 from simulations.benchmarks.common import (
     APART,
     CLOSE,

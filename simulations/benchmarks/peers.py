@@ -32,7 +32,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import load_file
 
-from server.runfolder import VECTOR
+from fedpeft.runs.folder import VECTOR
 from simulations.benchmarks.common import (
     APART,
     Report,

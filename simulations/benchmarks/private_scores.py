@@ -21,9 +21,9 @@ from statistics import mean, stdev
 from typing import Any
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RESULT
+from fedpeft.runs.vectorfile import EXPERIMENT
 from fedpeft.runtime import runtime_of
-from fedpeft.vectorfile import EXPERIMENT
-from server.runfolder import RESULT
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.methods import majority_of
 from simulations.simulation import prepare, simulate

@@ -8,7 +8,7 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from fedpeft.errors import UserError
-from server.runfolder import RESULT
+from fedpeft.runs.folder import RESULT
 from simulations.frozen import Line, lines_of
 from simulations.spread import Spread, read_spread
 from simulations.study.agreement import disagreements

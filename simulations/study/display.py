@@ -13,7 +13,7 @@ from rich.text import Text
 
 from fedpeft.files import read_object
 from fedpeft.readable import readable_seconds
-from server.runfolder import PROGRESS
+from fedpeft.runs.folder import PROGRESS
 from simulations.study.cells import Cell
 from simulations.study.folder import StudyFolder
 from simulations.study.table import Finished

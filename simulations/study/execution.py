@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import Protocol
 
 from fedpeft.errors import UserError
-from fedpeft.vectorfile import EXPERIMENT
+from fedpeft.runs.vectorfile import EXPERIMENT
 from simulations.study.agreement import disagreements
 from simulations.study.cell_process import Job, Outcome
 from simulations.study.cells import Cell

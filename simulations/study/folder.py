@@ -20,8 +20,8 @@ from typing import Any, Literal
 from fedpeft.errors import UserError
 from fedpeft.files import check_folder, read_object, write_atomic, write_json
 from fedpeft.hosting.locks import locked
-from fedpeft.vectorfile import EXPERIMENT
-from server.runfolder import RESULT, RunFolder
+from fedpeft.runs.folder import RESULT, RunFolder
+from fedpeft.runs.vectorfile import EXPERIMENT
 from simulations.study.cells import Cell
 from simulations.study.choices import Choices
 from simulations.study.file import parse

@@ -10,9 +10,9 @@ from fedpeft.backbones.checkpoints import checkpoint
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import LocalSection
+from fedpeft.runs.folder import RESULT
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import TaskInfo, checked_info
-from server.runfolder import RESULT
 from simulations.ray import require_ray
 from simulations.study.cells import Cell, error_in
 from simulations.study.folder import StudyFolder

@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Any
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_atomic
-from server.records import RoundLine
+from fedpeft.runs.records import RoundLine
 from simulations.rounds import measured
 from simulations.study.cells import Cell
 

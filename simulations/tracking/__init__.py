@@ -11,8 +11,8 @@ from importlib.util import find_spec
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_json
-from server.records import RoundLine
-from server.runfolder import RESULT, RunFolder
+from fedpeft.runs.folder import RESULT, RunFolder
+from fedpeft.runs.records import RoundLine
 from simulations.following import Follower
 from simulations.rounds import measured
 from simulations.tracking.base import Begun, Tracker, numbers_of, result_values

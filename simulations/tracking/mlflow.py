@@ -8,7 +8,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RESULT
+from fedpeft.runs.folder import RESULT
 from simulations.tracking.base import Begun, Scalar, numbers_of, settings_of
 
 FOLDER = "mlruns"

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedpeft.files import read_object
 from fedpeft.readable import task_title
-from fedpeft.vectorfile import EXPERIMENT
-from server.runfolder import RESULT, ROUNDS
+from fedpeft.runs.folder import RESULT, ROUNDS
+from fedpeft.runs.vectorfile import EXPERIMENT
 from server.view.state import HEAD, ROWS, signature, state_of
 
 _TAIL = 1 << 16  # bytes at the end of rounds.jsonl that are searched for its last line

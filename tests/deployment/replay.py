@@ -13,9 +13,9 @@ from messaging import content_of
 from clients.app import app as client_app
 from fedpeft.experiment.config import Experiment
 from fedpeft.planning import planned
+from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import Request
 from server.app import app as server_app
-from server.runfolder import RunFolder
 from simulations.grid import NodeConfig
 from simulations.local import run_local
 from simulations.simulation import node_config, prepare

@@ -18,9 +18,9 @@ from safetensors.numpy import load_file
 from clients.app import app as client_app
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import HandshakeReply
 from server.app import app as server_app
-from server.runfolder import RunFolder
 from simulations.local import run_local
 
 NodeState = Callable[..., Path]

@@ -19,7 +19,7 @@ from models import SMALL
 
 from fedpeft.hosting.http import listener
 from fedpeft.hosting.ports import free_port
-from fedpeft.predicting import Prediction
+from fedpeft.runs.predicting import Prediction
 from fedpeft.serving.app import Serving, serving_app
 from fedpeft.serving.catalog import Catalog, open_catalog
 from fedpeft.serving.hosting import server_of

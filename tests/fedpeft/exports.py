@@ -11,11 +11,11 @@ import numpy as np
 import pytest
 
 from fedpeft.batches.encoded import IGNORED
-from fedpeft.predicting import encode_texts
+from fedpeft.runs.predicting import encode_texts
+from fedpeft.runs.trained import Trained
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import Examples
 from fedpeft.tasks.base import tag_column
-from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
 
 TEXTS = ["the film last night was truly wonderful", "i thought, the soup was hardly good!", "no"]

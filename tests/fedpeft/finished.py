@@ -15,9 +15,9 @@ from small_families import small_family, small_language
 
 from fedpeft.backbones.loading import load_backbone
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.trained import describe_vector
+from fedpeft.runs.vectorfile import vector_bytes
 from fedpeft.runtime import Runtime
-from fedpeft.trained import describe_vector
-from fedpeft.vectorfile import vector_bytes
 from simulations.simulation import prepare, simulate
 
 SMALL_RUN = (

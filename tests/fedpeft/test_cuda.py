@@ -34,15 +34,15 @@ from fedpeft.experiment.settings import LocalSection
 from fedpeft.heads import Full, Head
 from fedpeft.methods import build_method, settings_for
 from fedpeft.model import TaskModel
-from fedpeft.predicting import predict
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.dpsgd import DPSGD
 from fedpeft.privacy.noise import SeededNoise
 from fedpeft.randomness import When, generator
+from fedpeft.runs.predicting import predict
+from fedpeft.runs.trained import Trained
 from fedpeft.tasks import Examples
 from fedpeft.text import generation
 from fedpeft.text.model import Search
-from fedpeft.trained import Trained
 from fedpeft.training import CohortResult, evaluate, train_cohort
 from simulations.simulation import prepare, simulate
 

@@ -12,12 +12,12 @@ import pytest
 from finished import finished_run, made_up, small
 from scipy.special import softmax
 
-from fedpeft import predicting
 from fedpeft.errors import RunFailed, UserError
-from fedpeft.predicting import predict, read_texts
+from fedpeft.runs import predicting
+from fedpeft.runs.predicting import predict, read_texts
+from fedpeft.runs.trained import Trained
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import Examples
-from fedpeft.trained import Trained
 from fedpeft.training import evaluate
 
 SLASH = ("method.name=slash", "method.d=12")

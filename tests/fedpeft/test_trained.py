@@ -17,12 +17,12 @@ from models import METHODS, SMALL
 from safetensors.numpy import save_file
 
 from fedpeft.errors import UserError
+from fedpeft.runs.folder import RunFolder
+from fedpeft.runs.trained import Trained
+from fedpeft.runs.vectorfile import read_vector, vector_bytes
 from fedpeft.runtime import Runtime
 from fedpeft.tasks.metrics import scores
-from fedpeft.trained import Trained
 from fedpeft.training import evaluate
-from fedpeft.vectorfile import read_vector, vector_bytes
-from server.runfolder import RunFolder
 
 SLASH = method("slash", SMALL["slash"])
 Change = Callable[[np.ndarray, dict[str, Any]], tuple[np.ndarray, dict[str, Any]]]

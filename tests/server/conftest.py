@@ -14,11 +14,11 @@ from flwr.clientapp import ClientApp
 
 from clients.app import app as client_app
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import RECORD
 from server.app import app as server_app
 from server.clock import RealClock
 from server.flower import new_run
-from server.runfolder import RunFolder
 from simulations.grid import NodeConfig
 from simulations.local import run_local
 from simulations.simulation import node_config, prepare

@@ -18,10 +18,10 @@ from fedpeft.devices import device_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.randomness import When, generator
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
 from fedpeft.training import train_cohort
 from server.app import app as server_app
-from server.runfolder import RunFolder
 from simulations.grid import NodeConfig
 from simulations.local import LocalGrid, serve
 from simulations.simulation import node_config, prepare

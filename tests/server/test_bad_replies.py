@@ -14,9 +14,9 @@ from messaging import changed, vector_of
 
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.failures import CODES, FailureKind
 from fedpeft.wire.messages import RECORD
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

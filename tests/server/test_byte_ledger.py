@@ -15,10 +15,10 @@ from flwr.supercore.inflatable.inflatable_object import get_all_nested_objects
 from messaging import changed, record
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import Request, TrainReply
 from server.byte_ledger import ByteLedger, total_bytes, vector_bytes
 from server.flower import from_wire, give_id, message_bytes, to_wire
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -15,9 +15,9 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.privacy import accounting
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.ledger import BudgetSpent, LedgerDamaged, read_ledger
+from fedpeft.runs.checkpoints import Checkpoint
+from fedpeft.runs.folder import RunFolder
 from server.central_privacy import CentralPrivacy, central_plan
-from server.checkpoints import Checkpoint
-from server.runfolder import RunFolder
 from server.strategies import next_vector
 
 Quick = Callable[..., Experiment]

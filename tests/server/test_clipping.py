@@ -11,10 +11,10 @@ from messaging import changed, vector_of
 from safetensors.numpy import load_file
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from server.clipping import GROWTH, MULTIPLE, clip, clip_factors, counted
 from server.downlink import Broadcast
 from server.nodes import Node
-from server.runfolder import RunFolder
 from server.updates import Update, expected_steps, weight
 
 Quick = Callable[..., Experiment]

@@ -15,7 +15,7 @@ from rich.console import Console
 
 from fedpeft import sums
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from simulations.results import print_result
 
 Quick = Callable[..., Experiment]

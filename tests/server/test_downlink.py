@@ -15,12 +15,12 @@ from safetensors.numpy import load_file
 
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import When, train_cohort
 from fedpeft.transfer import decode_step, encode_step
 from fedpeft.wire.messages import INITIAL_REFERENCE
 from server.downlink import Broadcast, broadcast
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -13,7 +13,7 @@ from flwr.app import Message
 from fedpeft.backbones.tiny import tiny_backbone
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

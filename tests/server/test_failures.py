@@ -19,8 +19,9 @@ from clients.data import KEPT_FOLDER, partition_of, simulated_ledger
 from fedpeft.devices import device_of, vanishes
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
+from fedpeft.runs.folder import RunFolder
+from fedpeft.runs.vectorfile import IDENTITY
 from fedpeft.runtime import runtime_of
-from fedpeft.vectorfile import IDENTITY
 from fedpeft.version import __version__
 from fedpeft.wire.failures import CODES, Failure, FailureKind
 from server.app import play_round, start
@@ -28,7 +29,6 @@ from server.byte_ledger import ByteLedger
 from server.clock import Clock, RealClock
 from server.nodes import Node
 from server.run import Run
-from server.runfolder import RunFolder
 from server.training import Trained as Outcome
 from server.training import silent_nodes, train
 from simulations.device_grid import DeviceGrid

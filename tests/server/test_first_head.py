@@ -22,14 +22,14 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.fitting import check_fitting
 from fedpeft.heads.closed import closed_form
 from fedpeft.methods import build_method
+from fedpeft.runs.checkpoints import START
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
 from fedpeft.starting import decode_moments, encode_moments, moments_of, started_vector
 from fedpeft.tasks import described
 from fedpeft.tasks.metrics import scores
 from fedpeft.training import evaluate
-from server.checkpoints import START
 from server.host.runs import read_run
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -16,6 +16,7 @@ from messaging import changed
 from clients.app import app as client_app
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import COMMON, runtime_of
 from fedpeft.wire.failures import CODES, FailureKind
 from fedpeft.wire.messages import HandshakeReply
@@ -24,7 +25,6 @@ from server.handshake import Report, with_backbone
 from server.nodes import Nodes
 from server.participants import Participants
 from server.registry import Registered
-from server.runfolder import RunFolder
 from simulations.grid import NodeConfig
 from simulations.local import LocalGrid
 

@@ -16,6 +16,7 @@ from messaging import changed
 
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import (
     RECORD,
     EvaluateReply,
@@ -24,7 +25,6 @@ from fedpeft.wire.messages import (
     TrainReply,
     UnmaskReply,
 )
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

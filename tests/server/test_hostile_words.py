@@ -11,11 +11,11 @@ from messaging import changed
 
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import Request
 from server.byte_ledger import ByteLedger
 from server.exchange import Patience, exchange
 from server.flower import new_run
-from server.runfolder import RunFolder
 from simulations.local import LocalGrid
 
 #: Clears the screen, sets the window's title, and begins a line that looks like ours.

@@ -16,9 +16,9 @@ from fedpeft.privacy.factorize import factorize
 from fedpeft.privacy.ledger import BudgetSpent, LedgerDamaged, read_ledger
 from fedpeft.privacy.plan import limits
 from fedpeft.privacy.turns import TurnRefused
+from fedpeft.runs.checkpoints import Checkpoint
+from fedpeft.runs.folder import RunFolder
 from server.central_privacy import CentralPrivacy
-from server.checkpoints import Checkpoint
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Make = Callable[..., CentralPrivacy]

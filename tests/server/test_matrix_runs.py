@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from server.schedule import Schedule
 
 Quick = Callable[..., Experiment]

@@ -14,10 +14,10 @@ from clients.partitioning import partition
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import fixed_numbers, is_small
 from fedpeft.randomness import When
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import train_cohort
 from fedpeft.wire.codecs import encoded_size
-from server.runfolder import RunFolder
 from server.training import sample
 
 Quick = Callable[..., Experiment]

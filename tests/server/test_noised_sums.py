@@ -24,12 +24,12 @@ from fedpeft.privacy.ledger import read_ledger
 from fedpeft.privacy.plan import client_plan
 from fedpeft.privacy.skellam import variance
 from fedpeft.randomness import generator
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
 from fedpeft.secure.masks import FACTS
 from fedpeft.wire import steps, uniform
 from fedpeft.wire.messages import RECORD
 from server.app import app as server_app
-from server.runfolder import RunFolder
 from server.training import least_spent
 from simulations.grid import NodeConfig
 from simulations.local import run_local

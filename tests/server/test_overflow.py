@@ -12,7 +12,7 @@ from safetensors.numpy import load_file
 
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -13,10 +13,10 @@ from safetensors.numpy import load_file
 
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
+from fedpeft.runs.trained import Trained
 from fedpeft.runtime import runtime_of
-from fedpeft.trained import Trained
 from fedpeft.training import When, evaluate, train_cohort
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

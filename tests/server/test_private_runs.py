@@ -19,8 +19,8 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import spent
 from fedpeft.privacy.ledger import read_ledger
+from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import RECORD, TrainReply
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -15,11 +15,11 @@ from safetensors.numpy import load_file
 
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
 from fedpeft.training import When, train_cohort
 from fedpeft.transfer import decode_down, decode_up, encode_down, encode_up, size_up
 from fedpeft.wire.codecs import encoded_size
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

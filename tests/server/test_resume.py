@@ -19,7 +19,7 @@ from safetensors.numpy import load_file
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.federation import SERVER_LR
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

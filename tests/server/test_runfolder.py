@@ -11,8 +11,8 @@ import pytest
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from server.checkpoints import CHECKPOINT, PREVIOUS, Checkpoint, read_checkpoint
-from server.runfolder import RunFolder
+from fedpeft.runs.checkpoints import CHECKPOINT, PREVIOUS, Checkpoint, read_checkpoint
+from fedpeft.runs.folder import RunFolder
 
 Quick = Callable[..., Experiment]
 

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from server.training import sample
 
 CLIENTS = np.arange(12)

@@ -12,8 +12,8 @@ from safetensors.numpy import load_file
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

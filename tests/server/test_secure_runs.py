@@ -17,8 +17,8 @@ from safetensors.numpy import load_file
 from fedpeft import sums
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
-from server.runfolder import RunFolder
 from simulations.simulation import complete
 
 Quick = Callable[..., Experiment]

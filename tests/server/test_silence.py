@@ -12,9 +12,9 @@ from flwr.app import Message
 from clients.app import app as client_app
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.failures import Failure, FailureKind
 from server.app import app as server_app
-from server.runfolder import RunFolder
 from server.silence import Silence
 from simulations.grid import NodeConfig
 from simulations.local import LocalGrid, serve

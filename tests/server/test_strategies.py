@@ -17,9 +17,9 @@ import pytest
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.federation import Strategy
-from server.checkpoints import Checkpoint
+from fedpeft.runs.checkpoints import Checkpoint
+from fedpeft.runs.folder import RunFolder
 from server.nodes import Node
-from server.runfolder import RunFolder
 from server.strategies import mean, next_vector
 from server.updates import Update, weight
 

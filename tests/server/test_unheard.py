@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from server.nodes import Node
-from server.runfolder import RunFolder
 from server.unheard import unheard
 from simulations.simulation import prepare, simulate
 

@@ -16,7 +16,7 @@ from browsing import chromium
 from safetensors.numpy import load_file
 
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from simulations.simulation import prepare, simulate
 
 if TYPE_CHECKING:

@@ -14,8 +14,8 @@ from fedpeft.adversary import malicious, poisoned, target_of, triggered
 from fedpeft.errors import UserError
 from fedpeft.experiment.adversary import Attack, too_many
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
-from server.runfolder import RunFolder
 from simulations.simulation import prepare, simulate
 
 Quick = Callable[..., Experiment]

@@ -16,7 +16,7 @@ import fedpeft
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.planning import planned
-from fedpeft.vectorfile import vector_digest
+from fedpeft.runs.vectorfile import vector_digest
 from simulations.results import new_folder
 
 Quick = Callable[..., Experiment]

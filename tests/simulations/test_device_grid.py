@@ -13,8 +13,8 @@ import pytest
 from fedpeft.devices import SLOT, device_of, reachable, vanishes
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.framing import train_reply_bytes
-from server.runfolder import RunFolder
 from simulations.device_grid import NOTICED
 from simulations.simulation import prepare
 

@@ -15,8 +15,8 @@ from rich.console import Console
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.readable import readable_bytes, readable_seconds
-from server.checkpoints import Checkpoint
-from server.runfolder import RunFolder
+from fedpeft.runs.checkpoints import Checkpoint
+from fedpeft.runs.folder import RunFolder
 from simulations.display import Display
 
 

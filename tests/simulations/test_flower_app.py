@@ -17,7 +17,7 @@ import pytest
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.hosting.ports import free_port
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 
 CHECKOUT = Path(__file__).parents[2]
 PRIVATE = ("privacy.unit=both", "privacy.noise_multiplier=1", "privacy.reproducible=true")

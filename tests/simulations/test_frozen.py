@@ -20,9 +20,9 @@ from sklearn.preprocessing import StandardScaler
 
 from fedpeft.cli import main
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.starting import Read, read_by
-from server.runfolder import RunFolder
 from simulations.frozen import lines_of
 from simulations.frozen_scores import measure, scores
 

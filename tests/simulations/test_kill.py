@@ -15,7 +15,7 @@ import pytest
 from forked import Forked, Forks
 
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]

@@ -15,8 +15,8 @@ from flwr.clientapp import ClientApp
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.version import __version__
-from server.runfolder import RunFolder
 from simulations.local import LocalGrid
 from simulations.simulation import prepare
 

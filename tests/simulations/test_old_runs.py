@@ -12,9 +12,9 @@ import pytest
 
 from fedpeft.cli import main
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.vectorfile import read_vector
 from fedpeft.runtime import runtime_of
 from fedpeft.training import evaluate
-from fedpeft.vectorfile import read_vector
 from simulations.api import settings_of
 
 ARCHIVE = Path(__file__).with_name("run-35e054f.tar.xz")

@@ -12,8 +12,8 @@ import pytest
 
 from clients.partition import Partition
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.tasks import Examples, Task, TaskInfo
-from server.runfolder import RunFolder
 from simulations import plots
 from simulations.simulation import prepare, simulate
 from simulations.spread import called, names_of

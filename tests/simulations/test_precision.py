@@ -13,8 +13,8 @@ import torch
 
 from fedpeft.backbones.lowered import lowered
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
-from server.runfolder import RunFolder
 
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]

@@ -17,7 +17,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from simulations.processes import command_line, descendants
 from simulations.ray import RayGrid, running_ray
 

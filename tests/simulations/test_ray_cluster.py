@@ -15,7 +15,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 from small_studies import GRID, Watched, here
 
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from simulations.processes import command_line, descendants, kill
 from simulations.ray import RayGrid, running_ray
 from simulations.study.cell_process import Job

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from simulations.ray import running_ray
 
 pytest.importorskip("ray")

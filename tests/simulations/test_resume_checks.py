@@ -11,7 +11,7 @@ import pytest
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from simulations.simulation import prepare, simulate
 
 Quick = Callable[..., Experiment]

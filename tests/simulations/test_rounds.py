@@ -6,7 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from simulations.rounds import measured
 from simulations.simulation import complete
 from simulations.study.cells import Cell

@@ -6,8 +6,8 @@ import json
 import os
 from pathlib import Path
 
+from fedpeft.runs.records import Wire
 from server.host.gateway.connection import Connection
-from server.records import Wire
 from server.wire_bytes import STRANGERS, WIRE
 
 

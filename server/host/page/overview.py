@@ -11,7 +11,9 @@ from typing import Any
 
 from fedpeft.errors import UserError, printable
 from fedpeft.hosting.processes import Supervisor
-from fedpeft.vectorfile import IDENTITY
+from fedpeft.runs.folder import BYTES
+from fedpeft.runs.folder import REFUSED as REFUSED_NODES
+from fedpeft.runs.vectorfile import IDENTITY
 from fedpeft.version import __version__
 from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
@@ -27,8 +29,6 @@ from server.host.runs import (
 )
 from server.host.status import describe_nodes
 from server.remote.connection import Connection
-from server.runfolder import BYTES
-from server.runfolder import REFUSED as REFUSED_NODES
 from server.view.state import signature, state_of
 from server.wire_bytes import read_wire
 

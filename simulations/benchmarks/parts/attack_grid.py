@@ -16,7 +16,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.adversary import too_many
 from fedpeft.experiment.config import Experiment
 from fedpeft.export import export
-from fedpeft.trained import Trained
+from fedpeft.runs.trained import Trained
 from simulations.simulation import complete
 
 CLIENTS = 25

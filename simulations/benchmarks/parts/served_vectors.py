@@ -10,11 +10,11 @@ import numpy as np
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.randomness import generator
+from fedpeft.runs.trained import describe_vector
+from fedpeft.runs.vectorfile import vector_bytes
 from fedpeft.runtime import Runtime
 from fedpeft.serving.catalog import Catalog, Entry, open_catalog
 from fedpeft.tasks import load_task
-from fedpeft.trained import describe_vector
-from fedpeft.vectorfile import vector_bytes
 
 
 def vector_files(settings: Sequence[str], count: int) -> Iterator[bytes]:

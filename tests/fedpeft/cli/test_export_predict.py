@@ -15,7 +15,7 @@ from models import SMALL
 from safetensors import safe_open
 
 from fedpeft.cli.predict import as_lines, as_table
-from fedpeft.predicting import Prediction
+from fedpeft.runs.predicting import Prediction
 
 TEXTS = ["the film last night was truly wonderful", "i thought the soup was awful"]
 SLASH = ("method.name=slash", "method.d=12")

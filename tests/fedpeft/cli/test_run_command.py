@@ -19,9 +19,9 @@ from servers import gateway, operations, server_app_shim, server_folder, superli
 from fedpeft.experiment.config import Experiment
 from fedpeft.hosting.keys import make_node
 from fedpeft.hosting.ports import free_port
+from fedpeft.runs.folder import RunFolder
 from server.host.folder import ServerFolder
 from server.host.registration import add_node
-from server.runfolder import RunFolder
 
 Command = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.long

@@ -12,11 +12,11 @@ from servers import operations, server_folder
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from server.host.folder import ServerFolder
 from server.remote import follow, submit
 from server.remote.flwr_cli import UnknownRun
 from server.remote.submit import Status
-from server.runfolder import RunFolder
 
 Command = Callable[..., tuple[int, str, str]]
 OVERRIDES = ["backbone=tiny", "method.d=8", "output.plots=false"]

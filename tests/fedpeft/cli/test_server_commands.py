@@ -17,8 +17,8 @@ from finished import finished_run
 from servers import operations, server_folder, superlink
 
 from fedpeft.hosting.keys import make_node
+from fedpeft.runs.folder import RunFolder
 from server.host.folder import ServerFolder
-from server.runfolder import RunFolder
 
 Fedpeft = Callable[..., tuple[int, str, str]]
 

@@ -23,8 +23,8 @@ from fedpeft.export import export
 from fedpeft.export.obstacles import ADAPTERS
 from fedpeft.export.plain import realise
 from fedpeft.modifications import LowRank, ScaledLowRank
-from fedpeft.predicting import predict
-from fedpeft.trained import Trained
+from fedpeft.runs.predicting import predict
+from fedpeft.runs.trained import Trained
 
 peft_warns = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
 

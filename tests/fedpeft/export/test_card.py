@@ -13,8 +13,8 @@ from huggingface_hub import ModelCard
 
 from fedpeft.export import export
 from fedpeft.export.card import metadata, sections
-from fedpeft.trained import Trained
-from fedpeft.vectorfile import RESULT
+from fedpeft.runs.trained import Trained
+from fedpeft.runs.vectorfile import RESULT
 
 
 @pytest.fixture(scope="module")

@@ -22,8 +22,8 @@ from fedpeft.export.obstacles import Subject, obstacle
 from fedpeft.export.onnx import _Graph, _portable
 from fedpeft.export.plain import REFUSAL
 from fedpeft.methods import build_method, settings_for
-from fedpeft.predicting import encode_texts, predict
-from fedpeft.trained import Trained
+from fedpeft.runs.predicting import encode_texts, predict
+from fedpeft.runs.trained import Trained
 
 SCALES = {"full": 1e-2, "said": 0.5, "bitfit": 0.1, "lora": 0.1}
 #: peft uses names that transformers deprecated; a head without outputs has weights without values.

@@ -12,7 +12,7 @@ from models import METHODS, SMALL
 from fedpeft.errors import UserError
 from fedpeft.export import Format
 from fedpeft.export.obstacles import check_exportable, unexportable
-from fedpeft.trained import Trained
+from fedpeft.runs.trained import Trained
 
 
 @pytest.mark.parametrize(

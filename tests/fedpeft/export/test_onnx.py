@@ -20,8 +20,8 @@ from models import SMALL
 
 from fedpeft.errors import UserError
 from fedpeft.export import export
-from fedpeft.predicting import encode_texts
-from fedpeft.trained import Trained
+from fedpeft.runs.predicting import encode_texts
+from fedpeft.runs.trained import Trained
 from fedpeft.training import outputs_of
 
 pytest.importorskip("onnxruntime")

@@ -15,10 +15,10 @@ from fedpeft.backbones.families import FAMILIES
 from fedpeft.export import export
 from fedpeft.export.heads import head_of
 from fedpeft.export.plain import REFUSAL
-from fedpeft.predicting import predict
+from fedpeft.runs.predicting import predict
+from fedpeft.runs.trained import Trained
 from fedpeft.tasks import Examples
 from fedpeft.tasks.base import tag_column
-from fedpeft.trained import Trained
 
 pytestmark = pytest.mark.filterwarnings("ignore:.*zero-element:UserWarning")
 

@@ -33,8 +33,8 @@ from fedpeft.export.heads import head_of
 from fedpeft.export.plain import realise
 from fedpeft.methods import method_class
 from fedpeft.modifications.fusing import fused
-from fedpeft.predicting import encode_texts, predict, read_texts
-from fedpeft.trained import Trained
+from fedpeft.runs.predicting import encode_texts, predict, read_texts
+from fedpeft.runs.trained import Trained
 from fedpeft.training import outputs_of
 
 FUSABLE = [name for name in METHODS if method_class(name).fusable]

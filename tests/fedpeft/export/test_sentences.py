@@ -16,9 +16,9 @@ from sentence_transformers import SentenceTransformer
 from fedpeft.backbones.sentences import made_to_read
 from fedpeft.errors import UserError
 from fedpeft.export import export
+from fedpeft.runs.trained import Trained
 from fedpeft.tasks.base import Examples
 from fedpeft.tasks.encoding import encode
-from fedpeft.trained import Trained
 
 CASES = [
     ("slash", "unit", "tiny", "joint"),

@@ -15,9 +15,9 @@ from exports import TEXTS, assert_predicts, code_of
 from test_matrix import cells, run_of
 
 from fedpeft.export import export
-from fedpeft.predicting import predict
+from fedpeft.runs.predicting import predict
+from fedpeft.runs.trained import Trained
 from fedpeft.tasks import Examples
-from fedpeft.trained import Trained
 
 #: Runs the code of every README in its own folder, and prints what it prints and its outputs.
 SCRIPT = """

@@ -17,10 +17,10 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import HeadSection
 from fedpeft.heads import Full, Head, Labelled, LowRank, Projected, Weights, build_head
-from fedpeft.predicting import predict
+from fedpeft.runs.predicting import predict
+from fedpeft.runs.trained import Trained
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import TaskInfo
-from fedpeft.trained import Trained
 from fedpeft.training import evaluate
 from fedpeft.transfer import size_up
 from fedpeft.wire.codecs import encoded_size

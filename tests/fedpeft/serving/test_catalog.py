@@ -14,8 +14,8 @@ from finished import finished_run, made_up, method, saved_backbone, small
 from models import SMALL
 
 from fedpeft.errors import UserError
+from fedpeft.runs.vectorfile import read_vector, vector_bytes
 from fedpeft.serving.catalog import open_catalog, sources
-from fedpeft.vectorfile import read_vector, vector_bytes
 
 VECTOR = "vector.safetensors"
 

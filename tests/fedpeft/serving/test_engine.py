@@ -13,11 +13,11 @@ from finished import made_up, method, small
 from models import GROUPED, SMALL
 
 from fedpeft.errors import RunFailed
-from fedpeft.predicting import Prediction, predict
+from fedpeft.runs.predicting import Prediction, predict
+from fedpeft.runs.trained import Trained
 from fedpeft.serving.catalog import Catalog, Entry, open_catalog
 from fedpeft.serving.engine import Engine, Item
 from fedpeft.tasks import Examples
-from fedpeft.trained import Trained
 
 TEXTS = ["the film last night was truly wonderful", "no", "i thought, the soup was hardly good!"]
 

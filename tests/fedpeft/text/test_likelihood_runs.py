@@ -16,10 +16,10 @@ from fedpeft.attacks.audit import subject_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.export import export
-from fedpeft.predicting import predict, read_texts
+from fedpeft.runs.predicting import predict, read_texts
+from fedpeft.runs.trained import Trained
 from fedpeft.runtime import Runtime
 from fedpeft.serving.catalog import open_catalog
-from fedpeft.trained import Trained
 
 PRIVATE = {"privacy.unit": "example", "privacy.noise_multiplier": 0.5, "privacy.delta": 1e-3}
 

@@ -14,9 +14,9 @@ from transformers import pipeline
 import fedpeft
 from fedpeft.errors import UserError
 from fedpeft.export import export
-from fedpeft.predicting import predict, read_texts
+from fedpeft.runs.predicting import predict, read_texts
+from fedpeft.runs.trained import Trained
 from fedpeft.serving.catalog import open_catalog
-from fedpeft.trained import Trained
 
 #: peft uses names that transformers deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")

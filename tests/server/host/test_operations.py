@@ -27,10 +27,10 @@ from servers import operations, server_folder, superlink
 from fedpeft.hosting.child import Child
 from fedpeft.hosting.ports import free_port
 from fedpeft.hosting.processes import Supervisor
+from fedpeft.runs.folder import RunFolder
 from server.host import operations as operations_module
 from server.host.folder import ServerFolder
 from server.remote.connection import secure_line
-from server.runfolder import RunFolder
 
 
 @dataclass

@@ -17,12 +17,12 @@ from servers import server_folder, superlink
 from fedpeft.errors import UserError
 from fedpeft.hosting.keys import make_node
 from fedpeft.hosting.record import write_record
+from fedpeft.runs.folder import RunFolder
 from server.deployed import starting
 from server.host.folder import ServerFolder
 from server.host.registration import add_node, remove_node
 from server.host.status import describe_server
 from server.remote.flwr_cli import run_flwr
-from server.runfolder import RunFolder
 
 NODES = {"a": 2**63 + 5, "b": 7, "c": 8}  # a node id has 64 bits
 

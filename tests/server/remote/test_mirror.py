@@ -18,13 +18,13 @@ from servers import operations, server_folder
 
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
-from server.checkpoints import Checkpoint
+from fedpeft.runs.checkpoints import Checkpoint
+from fedpeft.runs.folder import ROSTER, RunFolder
+from fedpeft.runs.records import Measured
 from server.host.folder import ServerFolder
-from server.records import Measured
 from server.remote import mirror as mirror_module
 from server.remote.connection import Connection
 from server.remote.mirror import DIGEST, Lost, Mirror, runs_at
-from server.runfolder import ROSTER, RunFolder
 from simulations.simulation import prepare, simulate
 
 

@@ -12,11 +12,11 @@ from servers import server_app_shim, server_folder, superlink
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.runs.folder import RunFolder
 from server.host.folder import ServerFolder
 from server.remote.connection import Connection
 from server.remote.flwr_cli import NoSuperLink, UnknownRun
 from server.remote.submit import Status, status, stop, submit
-from server.runfolder import RunFolder
 
 pytestmark = pytest.mark.long
 

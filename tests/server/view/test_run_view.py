@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from made import add_lines, line, make_run
 
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from server.view.run import RunView
 
 

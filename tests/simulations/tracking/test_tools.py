@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from fedpeft.experiment.config import Experiment
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from simulations.simulation import complete
 from simulations.tracking import tracked
 

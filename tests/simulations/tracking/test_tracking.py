@@ -17,8 +17,8 @@ import pytest
 from fedpeft.cli import main
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from server.checkpoints import Checkpoint
-from server.runfolder import RunFolder
+from fedpeft.runs.checkpoints import Checkpoint
+from fedpeft.runs.folder import RunFolder
 from simulations.simulation import complete, prepare
 from simulations.tracking import require_trackers, tracked
 from simulations.tracking.base import result_values, settings_of

@@ -11,7 +11,7 @@ from browsing import set_screen
 from made import add_lines, line, make_run
 from watching import Watch, watching
 
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

@@ -13,7 +13,7 @@ from browsing import serious_violations, set_screen
 from made import add_lines, line, make_run
 from watching import Watch, watching
 
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from simulations.study.folder import StudyFolder
 
 if TYPE_CHECKING:

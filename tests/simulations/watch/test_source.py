@@ -10,7 +10,7 @@ import pytest
 from made import add_lines, line, make_run
 
 from fedpeft.errors import UserError
-from server.runfolder import RunFolder
+from fedpeft.runs.folder import RunFolder
 from simulations.study.folder import StudyFolder
 from simulations.watch import listing
 from simulations.watch.folders import find

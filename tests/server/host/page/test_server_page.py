@@ -17,10 +17,10 @@ from visitors import Visitor
 from fedpeft.cli import main
 from fedpeft.hosting.child import Child
 from fedpeft.hosting.processes import Supervisor
+from fedpeft.runs.folder import RunFolder
 from server.deployed import starting
 from server.host.folder import ServerFolder
 from server.remote.page import PATH, act_token, page_address, page_token
-from server.runfolder import RunFolder
 
 NODES = {"north": 2**63 + 5, "south": 7}
 EVIL = "</script><img src=x onerror=alert(1)>"

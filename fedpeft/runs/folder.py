@@ -2,7 +2,7 @@
 
 ``experiment.toml`` is written first and never changes. ``rounds.jsonl`` and ``bytes.jsonl`` grow by
 whole rounds. ``checkpoint.safetensors`` is replaced after each round and decides which round is the
-last (see ``server.checkpoints``): when the run continues, lines of later rounds are dropped.
+last (see ``fedpeft.runs.checkpoints``): when the run continues, lines of later rounds are dropped.
 """
 
 from __future__ import annotations
@@ -22,15 +22,15 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
 from fedpeft.files import append_lines, check_folder, read_object, write_atomic, write_json
 from fedpeft.hosting.locks import is_held, locked
-from fedpeft.vectorfile import EXPERIMENT, IDENTITY, RESULT, VECTOR, vector_bytes
-from server.checkpoints import (
+from fedpeft.runs.checkpoints import (
     Checkpoint,
     last_checkpoint,
     read_checkpoint,
     rewind,
     write_checkpoint,
 )
-from server.records import ByteLine, Measured, RoundLine, WireLine
+from fedpeft.runs.records import ByteLine, Measured, RoundLine, WireLine
+from fedpeft.runs.vectorfile import EXPERIMENT, IDENTITY, RESULT, VECTOR, vector_bytes
 
 START = "start.json"  # the score before the first round
 ROUNDS = "rounds.jsonl"

@@ -19,9 +19,9 @@ from fedpeft.experiment.config import Experiment, differing_keys
 from fedpeft.files import read_object
 from fedpeft.model import TaskModel
 from fedpeft.parameters import TaskParameters
+from fedpeft.runs.vectorfile import EXPERIMENT, RESULT, VECTOR, read_vector
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import Kind, TaskInfo
-from fedpeft.vectorfile import EXPERIMENT, RESULT, VECTOR, read_vector
 from fedpeft.wire.formats import decode
 
 

@@ -13,6 +13,7 @@ import numpy as np
 
 from fedpeft.batches.encoded import IGNORED, Encoded
 from fedpeft.errors import RunFailed, UserError
+from fedpeft.runs.trained import Trained
 from fedpeft.runtime import encode_examples
 from fedpeft.tasks import Examples, Kind, glue
 from fedpeft.tasks.base import tag_column
@@ -21,7 +22,6 @@ from fedpeft.tasks.readers import cells, first_present, read_table, shorten, tex
 from fedpeft.tasks.table import Table
 from fedpeft.text.generation import generate
 from fedpeft.text.model import TextModel
-from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
 
 if TYPE_CHECKING:
