@@ -13,7 +13,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 
 from clients.folder import NodeFolder
-from fedpeft.hosting.locks import is_held, shared
+from fedpeft.locks import is_held, shared
 
 PERIOD = 5.0  # seconds between two notes while a request waits
 

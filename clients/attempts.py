@@ -21,7 +21,7 @@ from flwr.app import ConfigRecord, Message, RecordDict
 
 from clients.folder import NodeFolder
 from fedpeft.files import PRIVATE, keep_newest, write_together
-from fedpeft.hosting.locks import locked
+from fedpeft.locks import locked
 from fedpeft.privacy.ledger import Attempt, read_ledger
 from fedpeft.wire.messages import RECORD, Request, from_fields
 

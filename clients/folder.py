@@ -11,9 +11,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from fedpeft import locks
 from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, write_together
-from fedpeft.hosting import locks
 
 SETTINGS = "node.json"
 INCLUDED = ("minilm", "tiny")  # backbones that come with an installation

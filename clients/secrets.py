@@ -18,7 +18,7 @@ from clients.data import LocalData
 from clients.errors import ClientError, Refusal
 from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, keep_newest, write_together
-from fedpeft.hosting.locks import locked
+from fedpeft.locks import locked
 from fedpeft.secure import keys
 from fedpeft.secure.keys import Roster
 

@@ -19,7 +19,7 @@ from typing import Any
 from flwr.app import Message
 
 from clients.folder import NodeFolder
-from fedpeft.hosting.locks import locked
+from fedpeft.locks import locked
 from fedpeft.wire import messages
 from fedpeft.wire.messages import PAYLOAD, RECORD
 

@@ -21,7 +21,7 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import parsed
 from fedpeft.files import PRIVATE, read_object, write_atomic, write_json
 from fedpeft.hosting.bundle import PLAIN_NAME
-from fedpeft.hosting.locks import is_held, shared
+from fedpeft.locks import is_held, shared
 from fedpeft.runs.folder import ENDED, RunFolder
 from server.registry import Registered, registered_nodes, state_folder
 

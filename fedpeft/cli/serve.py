@@ -41,7 +41,7 @@ def serve(
     """
     loopback = _check_exposed(host, keys, token)
     from fedpeft.backbones.hardware import set_threads
-    from fedpeft.hosting.http import listener
+    from fedpeft.page.http import listener
     from fedpeft.serving.app import Serving, serving_app
     from fedpeft.serving.hosting import run, server_of, token_of
     from fedpeft.serving.limits import Limits

@@ -21,7 +21,7 @@ from starlette.datastructures import Headers, MutableHeaders
 from starlette.responses import PlainTextResponse, RedirectResponse, Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from fedpeft.hosting.hosts import host_name, is_address, is_loopback
+from fedpeft.page.hosts import host_name, is_address, is_loopback
 
 TOKEN = "token"  # name in the address
 ACT = "X-Fedpeft-Act"  # header of requests that act

@@ -8,10 +8,10 @@ from collections.abc import Callable
 
 import uvicorn
 
-from fedpeft.hosting.hosts import is_loopback
-from fedpeft.hosting.http import listener
 from fedpeft.page.app import Source, page_app
 from fedpeft.page.guard import TOKEN, Access
+from fedpeft.page.hosts import is_loopback
+from fedpeft.page.http import listener
 
 LOOPBACK = "127.0.0.1"
 

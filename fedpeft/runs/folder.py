@@ -21,7 +21,7 @@ import numpy as np
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, differing_keys
 from fedpeft.files import append_lines, check_folder, read_object, write_atomic, write_json
-from fedpeft.hosting.locks import is_held, locked
+from fedpeft.locks import is_held, locked
 from fedpeft.runs.checkpoints import (
     Checkpoint,
     last_checkpoint,

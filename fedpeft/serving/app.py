@@ -19,7 +19,7 @@ from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
 from fedpeft.errors import RunFailed, UserError
-from fedpeft.hosting.http import LoopbackHost, SameOrigin, bears, json_error, json_response
+from fedpeft.page.http import LoopbackHost, SameOrigin, bears, json_error, json_response
 from fedpeft.runs.predicting import Prediction
 from fedpeft.serving.catalog import Catalog
 from fedpeft.serving.engine import Engine

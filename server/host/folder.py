@@ -11,9 +11,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
+from fedpeft import locks
 from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, PUBLIC, write_json, write_together
-from fedpeft.hosting import locks
 from fedpeft.hosting.keys import CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY
 from fedpeft.hosting.ports import LOOPBACK, check_free, free_port
 from server.remote.connection import CONNECTION, LOCK, SETTINGS, Connection

@@ -13,12 +13,12 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from fedpeft.errors import UserError
 from fedpeft.hosting.processes import Supervisor
+from fedpeft.page.run.state import signature
 from server.host.health import superlink_answers
 from server.host.presence import ONLINE, Presence, last_seen
 from server.host.runs import RUN_FILES, Run, is_over, read_run, run_folders
 from server.registry import registered_nodes
 from server.remote.connection import Connection
-from server.view.state import signature
 
 if TYPE_CHECKING:
     from prometheus_client.core import Metric

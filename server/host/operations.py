@@ -28,9 +28,9 @@ from starlette.routing import Mount, Route
 from starlette.types import Receive, Scope, Send
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
-from fedpeft.hosting.http import LoopbackHost, bears, json_error, json_response
 from fedpeft.hosting.processes import Supervisor
 from fedpeft.hosting.tls import offer_quick_groups
+from fedpeft.page.http import LoopbackHost, bears, json_error, json_response
 from fedpeft.runs.folder import RunFolder
 from server.deployed import RUNS
 from server.host.folder import ServerFolder

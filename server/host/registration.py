@@ -14,7 +14,7 @@ from typing import Any
 from fedpeft.errors import UserError, nearest
 from fedpeft.files import PRIVATE, write_together
 from fedpeft.hosting.keys import check_name
-from fedpeft.hosting.locks import locked
+from fedpeft.locks import locked
 from server.host.folder import ServerFolder
 from server.registry import NODES, Registered, registered_nodes
 from server.remote.connection import Connection

@@ -18,7 +18,7 @@ from pathlib import Path
 
 from fedpeft.errors import UserError, suggestion
 from fedpeft.files import USERS_TEXT
-from fedpeft.hosting.locks import is_held
+from fedpeft.locks import is_held
 
 # Files in a server's state folder.
 CONNECTION = "connection.toml"

@@ -10,9 +10,9 @@ from fedpeft.errors import UserError
 from fedpeft.files import write_atomic
 from fedpeft.page.app import MOST
 from fedpeft.page.render import page
-from server.view.feed import run_data
-from server.view.run import RunView
-from server.view.state import is_run
+from fedpeft.page.run.feed import run_data
+from fedpeft.page.run.run import RunView
+from fedpeft.page.run.state import is_run
 from simulations.report.page import PAGE
 from simulations.watch.source import more_of
 

@@ -19,7 +19,7 @@ from typing import Any, Literal
 
 from fedpeft.errors import UserError
 from fedpeft.files import check_folder, read_object, write_atomic, write_json
-from fedpeft.hosting.locks import locked
+from fedpeft.locks import locked
 from fedpeft.runs.folder import RESULT, RunFolder
 from fedpeft.runs.vectorfile import EXPERIMENT
 from simulations.study.cells import Cell

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedpeft.errors import UserError
-from server.view.state import is_run
+from fedpeft.page.run.state import is_run
 from simulations.study.folder import STUDY, StudyFolder
 
 _DEPTH = 4  # folders within folders that are searched

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.files import read_object
+from fedpeft.page.run.state import HEAD, ROWS, signature, state_of
 from fedpeft.readable import task_title
 from fedpeft.runs.folder import RESULT, ROUNDS
 from fedpeft.runs.vectorfile import EXPERIMENT
-from server.view.state import HEAD, ROWS, signature, state_of
 
 _TAIL = 1 << 16  # bytes at the end of rounds.jsonl that are searched for its last line
 _SELDOM = 8  # a finished run is checked for changes in every eighth call

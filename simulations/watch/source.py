@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.page.app import Feed
-from server.view.feed import RunsFeed
-from server.view.run import RunView
-from server.view.state import is_run
+from fedpeft.page.run.feed import RunsFeed
+from fedpeft.page.run.run import RunView
+from fedpeft.page.run.state import is_run
 from simulations.frozen import lines_of
 from simulations.spread import drawn, read_spread
 from simulations.watch.listing import Listing

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
-from server.view.state import is_run, signature
+from fedpeft.page.run.state import is_run, signature
 from simulations.study.cells import Cell
 from simulations.study.execution import best_so_far
 from simulations.study.folder import ASKED, STUDY, StudyFolder

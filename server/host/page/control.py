@@ -17,6 +17,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.robust import unset
 from fedpeft.files import read_object
+from fedpeft.page.run.state import is_run
 from fedpeft.runs.folder import RESULT, RunFolder
 from fedpeft.runs.vectorfile import EXPERIMENT
 from server.deployed import ENDED, PLAIN_NAME, STARTED, plain_name
@@ -24,7 +25,6 @@ from server.remote.checks import require_deployable
 from server.remote.connection import Connection
 from server.remote.flwr_cli import UnknownRun
 from server.remote.submit import RUN_ID, Status, status, stop, submit
-from server.view.state import is_run
 
 log = logging.getLogger(__name__)
 

@@ -15,7 +15,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from fedpeft.hosting.hosts import is_address
+from fedpeft.page.hosts import is_address
 
 WITHHELD = "(text only in server.log: it may quote a client)"
 REFUSED = "refused "  # the gateway's lines begin with it

@@ -11,6 +11,7 @@ from typing import Any
 
 from fedpeft.errors import UserError, printable
 from fedpeft.hosting.processes import Supervisor
+from fedpeft.page.run.state import signature, state_of
 from fedpeft.runs.folder import BYTES
 from fedpeft.runs.folder import REFUSED as REFUSED_NODES
 from fedpeft.runs.vectorfile import IDENTITY
@@ -29,7 +30,6 @@ from server.host.runs import (
 )
 from server.host.status import describe_nodes
 from server.remote.connection import Connection
-from server.view.state import signature, state_of
 from server.wire_bytes import read_wire
 
 _RUNS = 50  # the latest ones

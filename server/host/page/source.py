@@ -11,6 +11,8 @@ from starlette.applications import Starlette
 from fedpeft.hosting.processes import Supervisor
 from fedpeft.page.app import Feed, page_app
 from fedpeft.page.guard import Access
+from fedpeft.page.run.feed import RunsFeed
+from fedpeft.page.run.run import RunView
 from fedpeft.page.snapshots import Snapshots
 from server.deployed import RUNS
 from server.host.folder import ServerFolder
@@ -18,8 +20,6 @@ from server.host.page.control import Control, run_folder
 from server.host.page.overview import Overview
 from server.host.presence import Presence
 from server.remote.page import PATH, act_token, page_token
-from server.view.feed import RunsFeed
-from server.view.run import RunView
 
 _INTERVAL = 1.0  # seconds between two reads of the server's files
 _KEPT = 24  # runs that are kept in memory after they were shown

@@ -8,8 +8,8 @@ import pytest
 from starlette.datastructures import Headers
 
 from fedpeft.errors import UserError
-from fedpeft.hosting.hosts import is_loopback
-from fedpeft.hosting.http import bears, listener
+from fedpeft.page.hosts import is_loopback
+from fedpeft.page.http import bears, listener
 
 
 @pytest.mark.parametrize(

@@ -12,12 +12,12 @@ from pathlib import Path
 import pytest
 
 from fedpeft.errors import UserError
-from fedpeft.hosting.locks import locked
+from fedpeft.locks import locked
 
 HOLD = """
 import sys, time
 from pathlib import Path
-from fedpeft.hosting.locks import locked
+from fedpeft.locks import locked
 with locked(Path(sys.argv[1]), "taken"):
     print("held", flush=True)
     time.sleep(float(sys.argv[2]))

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from server.view.rounds import RoundsTail
+from fedpeft.page.run.rounds import RoundsTail
 
 
 def line(number: int, **more: Any) -> dict[str, Any]:

@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 from made import add_lines, line, make_run
 
+from fedpeft.page.run.run import RunView
 from fedpeft.runs.folder import RunFolder
-from server.view.run import RunView
 
 
 @pytest.fixture

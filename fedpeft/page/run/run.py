@@ -14,14 +14,14 @@ from typing import Any
 from fedpeft.errors import UserError
 from fedpeft.experiment.overrides import leaves
 from fedpeft.files import read_object
+from fedpeft.page.run.rounds import RoundsTail
+from fedpeft.page.run.settings import described
+from fedpeft.page.run.state import signature, state_of
+from fedpeft.page.run.words import how_to_repeat, how_to_use
 from fedpeft.privacy_words import privacy_words
 from fedpeft.readable import task_title
 from fedpeft.runs.folder import PROGRESS, RESULT, ROUNDS, START, RunFolder
 from fedpeft.runs.vectorfile import EXPERIMENT
-from server.view.rounds import RoundsTail
-from server.view.settings import described
-from server.view.state import signature, state_of
-from server.view.words import how_to_repeat, how_to_use
 
 _NOTES = 50  # reasons why nodes do not take part
 

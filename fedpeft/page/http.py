@@ -16,8 +16,8 @@ from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from fedpeft.errors import UserError
-from fedpeft.hosting.hosts import is_loopback
 from fedpeft.hosting.ports import listen
+from fedpeft.page.hosts import is_loopback
 
 
 class LoopbackHost:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from server.view.run import RunView
+from fedpeft.page.run.run import RunView
 
 
 def run_data(runs: Sequence[RunView]) -> dict[str, Any]:
