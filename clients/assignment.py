@@ -14,7 +14,6 @@ from clients.masking import Masking
 from clients.memory import recall
 from clients.reference import follow, has_reference, start_head
 from clients.rules import require_sums
-from fedpeft import sums
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import is_small
 from fedpeft.privacy.ledger import Attempt
@@ -22,7 +21,8 @@ from fedpeft.privacy.noise import KeptNoise, SeededNoise, Words
 from fedpeft.profiling import phase
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime
-from fedpeft.transfer import decode_down, decode_up, encode_up
+from fedpeft.updates import sums
+from fedpeft.updates.transfer import decode_down, decode_up, encode_up
 from fedpeft.wire.codecs import rate_of
 from fedpeft.wire.messages import RECORD, Request, from_fields
 

@@ -80,7 +80,7 @@ def _charged(assignment: Assignment, ledger: PrivacyLedger) -> Protection:
     if of_client:
         spent = _charge(ledger, "client", of_client, assignment, limit)
         statements = (*protection.statements, spent)
-        # Noise for a sum is added to the levels of the update, see ``fedpeft.sums``.
+        # Noise for a sum is added to the levels of the update, see ``fedpeft.updates.sums``.
         hiding = of_client if privacy.local else None
         protection = replace(protection, hiding=hiding, statements=statements)
     return protection

@@ -23,7 +23,6 @@ from clients.files import examples_digest, files_of
 from clients.folder import NodeFolder, NodeSettings
 from clients.partition import Partition
 from clients.partitioning import partition
-from fedpeft.adversary import poisoned, poisons
 from fedpeft.backbones.checkpoints import backbone_digest
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment, parsed
@@ -31,6 +30,7 @@ from fedpeft.files import files_digest
 from fedpeft.privacy.plan import default_delta
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.secure.masks import run_context
+from fedpeft.simulated.adversary import poisoned, poisons
 from fedpeft.tasks import described
 
 #: Keys of a simulated node's config: the folders of the clients' ledgers and of the vectors that

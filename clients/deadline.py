@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from clients.assignment import Assignment
-from fedpeft.devices import device_of
+from fedpeft.simulated.devices import device_of
 from fedpeft.training import Limit
-from fedpeft.transfer import size_up
+from fedpeft.updates.transfer import size_up
 from fedpeft.wire.framing import train_reply_bytes
 from fedpeft.wire.messages import RECORD, Request, from_fields
 

@@ -18,7 +18,6 @@ from clients import secrets
 from clients.data import LocalData
 from clients.errors import ClientError
 from clients.secrets import RoundSecrets
-from fedpeft import sums
 from fedpeft.secure import keys
 from fedpeft.secure.holders import points
 from fedpeft.secure.keys import SEED_BYTES
@@ -32,6 +31,7 @@ from fedpeft.secure.masks import (
 )
 from fedpeft.secure.parts import SHARES_BYTES, Member, members, numbers, peers_of, pieces, xor
 from fedpeft.secure.thresholds import Sharing
+from fedpeft.updates import sums
 
 Work = tuple[bytes, float, float]  # encoded vector, clip norm, largest weight
 

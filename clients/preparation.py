@@ -14,12 +14,12 @@ from clients import secrets
 from clients.data import LocalData
 from clients.errors import ClientError
 from clients.secrets import NOISE_BYTES, RoundSecrets
-from fedpeft import sums
 from fedpeft.secure import keys, sharing
 from fedpeft.secure.holders import holders
 from fedpeft.secure.keys import SEED_BYTES, Roster
 from fedpeft.secure.masks import round_context, shares_key
 from fedpeft.secure.parts import Member, digest_of, peers_of, xor
+from fedpeft.updates import sums
 from fedpeft.wire.messages import PrepareReply
 
 

@@ -12,7 +12,7 @@ import numpy as np
 from clients.data import LocalData
 from clients.errors import ClientError
 from clients.kept import keep, kept
-from fedpeft.transfer import decode_step, origin_of, size_step
+from fedpeft.updates.transfer import decode_step, origin_of, size_step
 from fedpeft.wire import formats, slopes
 from fedpeft.wire.codecs import continues
 from fedpeft.wire.messages import (

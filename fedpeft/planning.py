@@ -14,7 +14,6 @@ from typing import Any
 
 from fedpeft.backbones.checkpoints import is_here
 from fedpeft.backbones.sentences import made_to_read
-from fedpeft.budget import within_budget
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.contradictions import in_start
@@ -24,7 +23,8 @@ from fedpeft.runs.vectorfile import EXPERIMENT, IDENTITY
 from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
 from fedpeft.tasks import described, local_files
-from fedpeft.transfer import size_up
+from fedpeft.updates.budget import within_budget
+from fedpeft.updates.transfer import size_up
 from fedpeft.wire.scatter import NONE, directions
 
 #: Codecs of class sums and of second moments, best first; see ``fedpeft.wire.scatter``.

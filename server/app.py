@@ -14,7 +14,6 @@ import numpy as np
 from flwr.app import Context
 from flwr.serverapp import Grid, ServerApp
 
-from fedpeft.budget import chosen, message_bytes
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import parsed
 from fedpeft.privacy.ledger import BudgetSpent
@@ -24,6 +23,7 @@ from fedpeft.runs.folder import RunFolder
 from fedpeft.runs.records import Learned, RoundLine
 from fedpeft.runs.trained import describe_vector
 from fedpeft.runtime import COMMON, Runtime, runtime_of
+from fedpeft.updates.budget import chosen, message_bytes
 from server.byte_ledger import ByteLedger
 from server.central_privacy import CentralPrivacy
 from server.clipping import clip, counted

@@ -9,13 +9,13 @@ from typing import Any
 
 from flwr.app import Message
 
-from fedpeft import sums
 from fedpeft.profiling import phase
 from fedpeft.secure.keys import Peer
 from fedpeft.secure.masks import request_context, round_context, run_context
 from fedpeft.secure.parts import to_numbers
 from fedpeft.secure.thresholds import Sharing
-from fedpeft.sums import Mean
+from fedpeft.updates import sums
+from fedpeft.updates.sums import Mean
 from fedpeft.wire.messages import (
     RECORD,
     PrepareReply,

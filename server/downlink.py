@@ -1,7 +1,7 @@
 """The downlink of training: the server's vector, or the steps since a client's last round.
 
 With a ``delta`` downlink all clients that took part in the last round hold the same *reference*,
-and get one step from there, see ``fedpeft.transfer``. The first reference is
+and get one step from there, see ``fedpeft.updates.transfer``. The first reference is
 the origin, the vector that the run starts from. The server keeps the last steps, as many as
 are shorter than a vector: a client that missed rounds gets all steps since its reference, or the
 whole vector if that is shorter. A reference is named by a digest of all steps to it. A client names
@@ -22,7 +22,7 @@ import numpy as np
 
 from fedpeft.runs.checkpoints import START
 from fedpeft.runtime import Runtime
-from fedpeft.transfer import (
+from fedpeft.updates.transfer import (
     decode_down,
     decode_step,
     encode_down,

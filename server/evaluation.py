@@ -9,15 +9,15 @@ from collections.abc import Mapping
 import numpy as np
 from flwr.app import Message
 
-from fedpeft.adversary import attack_success
 from fedpeft.errors import RunFailed
 from fedpeft.nested import is_small
 from fedpeft.runs.checkpoints import START
 from fedpeft.runs.records import Measured
+from fedpeft.simulated.adversary import attack_success
 from fedpeft.tasks import TaskInfo, caveats, metrics
 from fedpeft.tasks.text_metrics import generates
 from fedpeft.training import evaluate
-from fedpeft.transfer import encode_down
+from fedpeft.updates.transfer import encode_down
 from fedpeft.wire.formats import decode
 from fedpeft.wire.messages import RECORD, EvaluateReply, from_fields, start_name
 from server.byte_ledger import ByteLedger

@@ -15,7 +15,7 @@ from fedpeft.runs.records import ResultBytes, RoundLine, RunBytes
 from fedpeft.runs.vectorfile import vector_digest
 from fedpeft.runtime import Runtime
 from fedpeft.tasks.caveats import remarks
-from fedpeft.transfer import codec_of_head, size_up
+from fedpeft.updates.transfer import codec_of_head, size_up
 from fedpeft.wire.codecs import encoded_size
 from server.byte_ledger import bytes_of, total_bytes
 

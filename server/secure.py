@@ -25,7 +25,7 @@ from fedpeft.profiling import phase
 from fedpeft.randomness import generator
 from fedpeft.runs.records import Kind
 from fedpeft.secure.masks import unpacked
-from fedpeft.sums import Mean, width
+from fedpeft.updates.sums import Mean, width
 from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import TrainReply
 from server.bucket import Bucket

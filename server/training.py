@@ -10,13 +10,13 @@ from typing import Any
 import numpy as np
 from flwr.app import Message
 
-from fedpeft import sums
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.robust import needed
 from fedpeft.nested import is_small
 from fedpeft.randomness import generator
 from fedpeft.runs.records import FailedClient, Outcome
 from fedpeft.tasks.caveats import ROUNDING, rounding_remark
+from fedpeft.updates import sums
 from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields, start_name
 from server.asynchronous import Collector

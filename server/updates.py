@@ -16,7 +16,7 @@ from fedpeft.experiment.settings import LocalSection
 from fedpeft.privacy.ledger import Unit
 from fedpeft.privacy.statement import read_statement
 from fedpeft.runtime import Runtime
-from fedpeft.transfer import decode_slopes, decode_up
+from fedpeft.updates.transfer import decode_slopes, decode_up
 from fedpeft.wire import slopes
 from fedpeft.wire.failures import Failure
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields

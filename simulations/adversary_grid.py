@@ -13,9 +13,9 @@ from dataclasses import replace
 import numpy as np
 from flwr.app import ConfigRecord, Message, MessageType
 
-from fedpeft.adversary import malicious
 from fedpeft.runtime import Runtime
-from fedpeft.transfer import decode_down, decode_up, encode_up
+from fedpeft.simulated.adversary import malicious
+from fedpeft.updates.transfer import decode_down, decode_up, encode_up
 from fedpeft.wire.messages import RECORD, Request, TrainReply, from_fields, to_fields
 from simulations.adversary import craft
 from simulations.grid import CohortGrid, WrappedGrid

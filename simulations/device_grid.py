@@ -14,8 +14,8 @@ from math import ceil
 import numpy as np
 from flwr.app import Error, Message, MessageType
 
-from fedpeft.devices import SLOT, device_of, reachable, vanishes
 from fedpeft.experiment.config import Experiment
+from fedpeft.simulated.devices import SLOT, device_of, reachable, vanishes
 from fedpeft.wire.failures import CODES, FailureKind
 from fedpeft.wire.framing import train_reply_bytes
 from fedpeft.wire.messages import RECORD, HandshakeReply, Request, TrainReply, from_fields

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.privacy_words import privacy_line
+from fedpeft.privacy.words import privacy_line
 from fedpeft.readable import readable_bytes, readable_seconds
 from simulations.spread import called, names_of
 

@@ -13,13 +13,13 @@ from clients.app import app as client_app
 from clients.app import train_together
 from clients.data import CONTENT, KEPT_FOLDER, LEDGER_FOLDER, partition_of
 from clients.partition import save
-from fedpeft.adversary import target_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runs.folder import RESULT, RunFolder
 from fedpeft.runs.vectorfile import EXPERIMENT
 from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.simulated.adversary import target_of
 from server.app import app as server_app
 from server.central_privacy import central_plan
 from simulations.cohorts import cohort_size

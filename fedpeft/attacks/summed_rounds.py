@@ -1,7 +1,7 @@
 """Rounds whose noise is added by the clients of a sum under masks, for ``canary_clients``.
 
 The attacker is the server together with ``secure.colluders`` clients: it reads the sum over as few
-honest clients as it can (``fedpeft.sums.honest``), and knows the rounding and the rotation. Masks
+honest clients as it can (``fedpeft.updates.sums.honest``), and knows the rounding and the rotation. Masks
 are left out, because they cancel in that sum.
 """
 
@@ -13,13 +13,13 @@ from typing import Any
 
 import numpy as np
 
-from fedpeft import sums
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import spent
 from fedpeft.privacy.noise import SecureNoise, SeededNoise, Words
 from fedpeft.privacy.plan import client_delta, client_plan
 from fedpeft.randomness import generator
 from fedpeft.secure.masks import FACTS
+from fedpeft.updates import sums
 
 
 class SummedRounds:

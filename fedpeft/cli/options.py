@@ -60,8 +60,8 @@ def read_experiment(
     Raises:
         UserError: see ``Experiment.read`` and ``planned``.
     """
-    from fedpeft.budget import chosen, message_bytes
     from fedpeft.planning import can_plan, choices_kept, planned
+    from fedpeft.updates.budget import chosen, message_bytes
 
     experiment = Experiment.read(file, overrides or ())
     kept = choices_kept(file, folder)

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedpeft.export.heads import head_of
-from fedpeft.privacy_words import privacy_words
+from fedpeft.privacy.words import privacy_words
 from fedpeft.readable import readable_bytes
 from fedpeft.runs.trained import Trained
 from fedpeft.tasks import conll, glue

@@ -64,7 +64,10 @@ def check_finite(
     Raises:
         RunFailed: the task vector [P] as sent, or the strategy's memory, is not finite.
     """
-    from fedpeft.transfer import decode_down, encode_down  # torch: readers of a folder need none
+    from fedpeft.updates.transfer import (  # torch: readers of a folder need none
+        decode_down,
+        encode_down,
+    )
 
     advice = "federation.max_update_norm limits what a client can add"
     if not number:

@@ -14,7 +14,7 @@ from fedpeft.secure import keys, ring
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-FACTS = 2  # the norm of the update and the training loss, see ``fedpeft.sums``
+FACTS = 2  # the norm of the update and the training loss, see ``fedpeft.updates.sums``
 FACT_BITS = 48
 
 

@@ -1,7 +1,7 @@
 """The names of codecs of task vectors.
 
 A number format (``fedpeft.wire.formats``) sends the vector itself. The others send a change in a
-few bits per number: ``fedpeft.wire.eden``, also as ``delta`` (see ``fedpeft.transfer``), and
+few bits per number: ``fedpeft.wire.eden``, also as ``delta`` (see ``fedpeft.updates.transfer``), and
 ``fedpeft.wire.topk``. ``fedpeft.wire.slopes`` sends the slopes that lead to a vector.
 """
 

@@ -16,12 +16,12 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from fedpeft import sums
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import calibrate
 from fedpeft.privacy.noise import SecureNoise
 from fedpeft.privacy.plan import client_plan, participations
 from fedpeft.secure.masks import FACTS
+from fedpeft.updates import sums
 from fedpeft.wire import steps, uniform
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 

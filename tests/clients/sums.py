@@ -17,7 +17,7 @@ from fedpeft.secure.keys import Peer
 from fedpeft.secure.masks import request_context, round_context, unpacked
 from fedpeft.secure.parts import to_numbers
 from fedpeft.secure.thresholds import Sharing
-from fedpeft.sums import sharing_for
+from fedpeft.updates.sums import sharing_for
 from fedpeft.wire.messages import PrepareReply
 from server.unmasking import Masked, Prepared, checked_shares, enough, read_prepared, unmasked
 

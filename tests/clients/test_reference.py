@@ -19,7 +19,7 @@ from clients.reference import follow
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.runtime import Runtime, runtime_of
-from fedpeft.transfer import decode_step, encode_slopes, encode_step
+from fedpeft.updates.transfer import decode_step, encode_slopes, encode_step
 from fedpeft.wire.messages import (
     INITIAL_REFERENCE,
     HandshakeReply,

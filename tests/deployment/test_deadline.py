@@ -17,9 +17,9 @@ from messaging import content_of
 from clients.app import app as client_app
 from clients.assignment import Assignment
 from clients.deadline import limit_of
-from fedpeft.devices import device_of
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
+from fedpeft.simulated.devices import device_of
 from fedpeft.training import Limit
 from fedpeft.wire.messages import TrainReply
 from server.app import app as server_app

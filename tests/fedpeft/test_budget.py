@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.budget import ORDER, chosen, message_bytes, within_budget
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.sizes import size_in_bytes
 from fedpeft.methods import REGISTRY
+from fedpeft.updates.budget import ORDER, chosen, message_bytes, within_budget
 from simulations.api import settings_of, simulate
 
 

@@ -8,9 +8,9 @@ from math import inf, log
 import numpy as np
 import pytest
 
-from fedpeft.devices import SLOT, Device, device_of, reachable, vanishes
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
+from fedpeft.simulated.devices import SLOT, Device, device_of, reachable, vanishes
 
 Quick = Callable[..., Experiment]
 SPEED = ("devices.step_seconds=2", "federation.clients=400")

@@ -23,7 +23,7 @@ from fedpeft.projection.operators import Operator
 from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import train_cohort
-from fedpeft.transfer import decode_down, decode_up, encode_down, encode_up
+from fedpeft.updates.transfer import decode_down, decode_up, encode_down, encode_up
 
 Quick = Callable[..., Experiment]
 SIZE, Z, PREFIX = 82, 16, 4  # numbers in all, of z, and of its prefix

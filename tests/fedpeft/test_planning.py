@@ -21,7 +21,7 @@ from fedpeft.planning import (
 )
 from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
-from fedpeft.transfer import size_up
+from fedpeft.updates.transfer import size_up
 from simulations.api import settings_of
 
 CODERS = ["wire.up=float32", "wire.up=eden8", "wire.up=eden1", "method.name=lora", "method.d=16"]

@@ -14,12 +14,12 @@ from safetensors.numpy import load_file
 
 from clients.app import app as client_app
 from clients.partitioning import partition
-from fedpeft.devices import device_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.randomness import When, generator
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
+from fedpeft.simulated.devices import device_of
 from fedpeft.training import train_cohort
 from server.app import app as server_app
 from simulations.grid import NodeConfig

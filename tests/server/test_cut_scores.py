@@ -13,9 +13,9 @@ import pytest
 from messaging import changed
 from rich.console import Console
 
-from fedpeft import sums
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
+from fedpeft.updates import sums
 from simulations.results import print_result
 
 Quick = Callable[..., Experiment]

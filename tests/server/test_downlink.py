@@ -18,7 +18,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import When, train_cohort
-from fedpeft.transfer import decode_step, encode_step
+from fedpeft.updates.transfer import decode_step, encode_step
 from fedpeft.wire.messages import INITIAL_REFERENCE
 from server.downlink import Broadcast, broadcast
 

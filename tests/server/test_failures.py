@@ -16,12 +16,12 @@ from messaging import changed
 
 from clients.app import app as client_app
 from clients.data import KEPT_FOLDER, partition_of, simulated_ledger
-from fedpeft.devices import device_of, vanishes
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runs.vectorfile import IDENTITY
 from fedpeft.runtime import runtime_of
+from fedpeft.simulated.devices import device_of, vanishes
 from fedpeft.version import __version__
 from fedpeft.wire.failures import CODES, Failure, FailureKind
 from server.app import play_round, start

@@ -17,7 +17,6 @@ from scipy import stats
 
 from clients.app import app as client_app
 from clients.data import simulated_ledger
-from fedpeft import sums
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.ledger import read_ledger
@@ -27,6 +26,7 @@ from fedpeft.randomness import generator
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
 from fedpeft.secure.masks import FACTS
+from fedpeft.updates import sums
 from fedpeft.wire import steps, uniform
 from fedpeft.wire.messages import RECORD
 from server.app import app as server_app

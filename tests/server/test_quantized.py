@@ -18,7 +18,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
 from fedpeft.training import When, train_cohort
-from fedpeft.transfer import decode_down, decode_up, encode_down, encode_up, size_up
+from fedpeft.updates.transfer import decode_down, decode_up, encode_down, encode_up, size_up
 from fedpeft.wire.codecs import encoded_size
 
 Quick = Callable[..., Experiment]

@@ -14,11 +14,11 @@ from flwr.app import Message
 from messaging import changed, vector_of
 from safetensors.numpy import load_file
 
-from fedpeft import sums
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
+from fedpeft.updates import sums
 from simulations.simulation import complete
 
 Quick = Callable[..., Experiment]

@@ -10,12 +10,12 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from fedpeft.adversary import malicious, poisoned, target_of, triggered
 from fedpeft.errors import UserError
 from fedpeft.experiment.adversary import Attack, too_many
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
+from fedpeft.simulated.adversary import malicious, poisoned, target_of, triggered
 from simulations.simulation import prepare, simulate
 
 Quick = Callable[..., Experiment]

@@ -10,10 +10,10 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeft.devices import SLOT, device_of, reachable, vanishes
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
+from fedpeft.simulated.devices import SLOT, device_of, reachable, vanishes
 from fedpeft.wire.framing import train_reply_bytes
 from simulations.device_grid import NOTICED
 from simulations.simulation import prepare

@@ -7,12 +7,12 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
-from fedpeft import sums
 from fedpeft.cli.options import read_experiment
 from fedpeft.cli.printing import plain_console, print_json
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.plan import participations
+from fedpeft.updates import sums
 
 if TYPE_CHECKING:
     from fedpeft.attacks.canary_clients import Population, PrivateRounds

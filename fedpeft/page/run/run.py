@@ -18,7 +18,7 @@ from fedpeft.page.run.rounds import RoundsTail
 from fedpeft.page.run.settings import described
 from fedpeft.page.run.state import signature, state_of
 from fedpeft.page.run.words import how_to_repeat, how_to_use
-from fedpeft.privacy_words import privacy_words
+from fedpeft.privacy.words import privacy_words
 from fedpeft.readable import task_title
 from fedpeft.runs.folder import PROGRESS, RESULT, ROUNDS, START, RunFolder
 from fedpeft.runs.vectorfile import EXPERIMENT

@@ -7,11 +7,11 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeft import sums
 from fedpeft.attacks.canary_clients import Population, audit_clients
 from fedpeft.attacks.summed_rounds import SummedRounds
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.plan import participations
+from fedpeft.updates import sums
 from fedpeft.wire import steps
 
 #: Ten clients in each of two rounds, one of them a colluder.

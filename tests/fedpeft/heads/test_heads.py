@@ -22,7 +22,7 @@ from fedpeft.runs.trained import Trained
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import TaskInfo
 from fedpeft.training import evaluate
-from fedpeft.transfer import size_up
+from fedpeft.updates.transfer import size_up
 from fedpeft.wire.codecs import encoded_size
 
 HEADS: dict[str, Callable[[int, int], Weights]] = {

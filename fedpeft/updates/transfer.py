@@ -35,11 +35,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from fedpeft import sums
 from fedpeft.nested import held_numbers, is_small
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
+from fedpeft.updates import sums
 from fedpeft.wire import eden, formats, slopes, topk
 from fedpeft.wire.codecs import (
     bits_of,

@@ -29,7 +29,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.sizes import size_in_bytes
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import TaskInfo
-from fedpeft.transfer import size_up
+from fedpeft.updates.transfer import size_up
 from fedpeft.wire.framing import train_reply_bytes
 
 #: Steps of the choice: ``wire.up``, and whether the method's sizes may be reduced.
