@@ -17,9 +17,8 @@ from flwr.app import ConfigRecord, Context, Message, RecordDict
 from flwr.clientapp import ClientApp
 
 from clients.assignment import Assignment
-from clients.attempts import train_once
-from clients.charging import Protection, charge, hide
-from clients.data import STATE, local_data
+from clients.data.client_data import STATE, local_data
+from clients.data.rules import require_open, require_rules
 from clients.deadline import limit_of
 from clients.errors import (
     BEFORE_CHARGE,
@@ -29,12 +28,13 @@ from clients.errors import (
     withheld,
 )
 from clients.folder import NodeFolder
-from clients.kept import keep_personal
-from clients.masking import reveal
-from clients.memory import kept_experiment, recall, remember
-from clients.preparation import introduce, prepare
-from clients.reference import held, held_start
-from clients.rules import require_open, require_rules
+from clients.memory.attempts import train_once
+from clients.memory.experiment import kept_experiment, recall, remember
+from clients.memory.kept import keep_personal
+from clients.memory.reference import held, held_start
+from clients.privacy.charging import Protection, charge, hide
+from clients.secure.masking import reveal
+from clients.secure.preparation import introduce, prepare
 from fedpeft import training
 from fedpeft.nested import fixed_numbers
 from fedpeft.privacy.ledger import Attempt

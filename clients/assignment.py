@@ -7,13 +7,13 @@ from dataclasses import dataclass
 import numpy as np
 from flwr.app import Context, Message, MessageType
 
-from clients.data import LocalData
+from clients.data.client_data import LocalData
+from clients.data.rules import require_sums
 from clients.errors import ClientError
-from clients.kept import completed, keep, kept
-from clients.masking import Masking
-from clients.memory import recall
-from clients.reference import follow, has_reference, start_head
-from clients.rules import require_sums
+from clients.memory.experiment import recall
+from clients.memory.kept import completed, keep, kept
+from clients.memory.reference import follow, has_reference, start_head
+from clients.secure.masking import Masking
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import is_small
 from fedpeft.privacy.ledger import Attempt

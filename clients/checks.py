@@ -176,7 +176,7 @@ def check_data(settings: NodeSettings) -> None:
     Raises:
         UserError: they cannot, or an option is wrong; the text may quote a label.
     """
-    from clients.described import check_described
+    from clients.data.described import check_described
 
     check_described(settings)
     if settings.data:
@@ -189,7 +189,7 @@ def check_data(settings: NodeSettings) -> None:
 
 def _task(settings: NodeSettings) -> Task:
     """Return the task with the node's data; an error names the option, not the setting."""
-    from clients.files import files_of
+    from clients.data.files import files_of
     from fedpeft.tasks import load_task
 
     try:

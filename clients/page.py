@@ -10,8 +10,8 @@ from collections.abc import Iterable, Sequence
 from pathlib import Path
 from typing import Any
 
-from clients.budget import Budget
 from clients.folder import NodeFolder, NodeSettings
+from clients.privacy.budget import Budget
 from clients.status import describe_node
 from clients.traffic import recorded
 from fedpeft.errors import UserError

@@ -2,7 +2,7 @@
 
 The server passes keys and sealed shares between clients, adds up masked updates, and asks for the
 shares that remove the masks from the sum. What clients refuse, and why a server that lies learns no
-single update: ``clients/masking.py`` and ``docs/explanation/secure-aggregation.md``.
+single update: ``clients/secure/masking.py`` and ``docs/explanation/secure-aggregation.md``.
 
 The state of a round is in the run's folder before each request, so a run that continues asks again
 for the same: clients would refuse to mask an update twice for different members.

@@ -14,7 +14,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
-from clients.data import CONTENT
+from clients.data.client_data import CONTENT
 from clients.errors import error_reply
 from fedpeft.experiment.config import parsed
 from fedpeft.runs.folder import RunFolder

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-from clients.partition import Partition, label_counts
+from clients.data.partition import Partition, label_counts
 from fedpeft.errors import printable
 
 if TYPE_CHECKING:
@@ -50,7 +50,7 @@ def isolated(name: str) -> Iterator[None]:
 
 def draw_run(folder: RunFolder, runtime: Runtime) -> None:
     """Draw all plots of a finished run into ``plots`` in its folder; see ``isolated``."""
-    from clients.data import partition_of
+    from clients.data.client_data import partition_of
 
     draw_curves(folder, runtime.experiment, runtime.task.info.metric)
     path = folder.path / FOLDER / "partition.png"

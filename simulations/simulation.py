@@ -11,8 +11,8 @@ from typing import Any
 
 from clients.app import app as client_app
 from clients.app import train_together
-from clients.data import CONTENT, KEPT_FOLDER, LEDGER_FOLDER, partition_of
-from clients.partition import save
+from clients.data.client_data import CONTENT, KEPT_FOLDER, LEDGER_FOLDER, partition_of
+from clients.data.partition import save
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan

@@ -19,7 +19,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.partitioning import partition
+from clients.data.partitioning import partition
 from fedpeft.batches.passes import parts_by_length
 from fedpeft.experiment.config import Experiment
 from fedpeft.randomness import When

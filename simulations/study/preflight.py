@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import lru_cache
 
-from clients.partitioning import check_kind
+from clients.data.partitioning import check_kind
 from fedpeft.backbones.checkpoints import checkpoint
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment

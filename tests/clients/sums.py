@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 from flwr.app import Context, RecordDict
 
-from clients import masking, preparation, secrets
-from clients.data import KEPT_FOLDER, LEDGER_FOLDER, LocalData, local_data
-from clients.masking import Masking, Work
+from clients.data.client_data import KEPT_FOLDER, LEDGER_FOLDER, LocalData, local_data
+from clients.secure import masking, preparation, secrets
+from clients.secure.masking import Masking, Work
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure import keys
 from fedpeft.secure.keys import Peer

@@ -35,7 +35,7 @@ from clients.checks import (
     check_superlink,
     main,
 )
-from clients.described import require_described
+from clients.data.described import require_described
 from clients.errors import Refusal
 from clients.folder import NodeSettings
 from fedpeft.errors import UserError

@@ -16,8 +16,8 @@ from flwr.app import (
 from messaging import arriving, content_of, handshake_request, request, vector_of
 
 from clients.app import app, train_together
-from clients.data import local_data
-from clients.partitioning import partition
+from clients.data.client_data import local_data
+from clients.data.partitioning import partition
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.training import When, evaluate, train_cohort

@@ -15,10 +15,10 @@ from workers import node_context, state_folder
 
 from clients.app import answering_errors, app
 from clients.assignment import Assignment
-from clients.charging import charge
-from clients.data import LocalData, Rows, local_data
+from clients.data.client_data import LocalData, Rows, local_data
+from clients.data.rules import require_rules
 from clients.errors import SENDABLE, WITHHELD, ClientError, Refusal, SettingsError
-from clients.rules import require_rules
+from clients.privacy.charging import charge
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import BudgetSpent

@@ -16,7 +16,7 @@ from messaging import arriving, content_of, handshake_request, request
 from workers import eventually
 
 from clients.app import app
-from clients.data import KEPT_FOLDER, LEDGER_FOLDER, simulated_ledger
+from clients.data.client_data import KEPT_FOLDER, LEDGER_FOLDER, simulated_ledger
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, spent

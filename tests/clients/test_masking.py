@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 from sums import BITS, SIZE, Federation, play
 
-from clients import secrets
 from clients.assignment import Masked
 from clients.errors import ClientError
+from clients.secure import secrets
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure import keys, ring
 from fedpeft.secure.masks import masks, self_seed, unpacked

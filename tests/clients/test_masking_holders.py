@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 from sums import Federation
 
-from clients import secrets
 from clients.errors import ClientError
+from clients.secure import secrets
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure.keys import SEED_BYTES
 from fedpeft.secure.parts import digest_of

@@ -12,9 +12,9 @@ from pathlib import Path
 import pytest
 from sums import Federation, updates
 
-from clients import secrets
 from clients.errors import ClientError
-from clients.preparation import prepare
+from clients.secure import secrets
+from clients.secure.preparation import prepare
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure import keys
 from fedpeft.secure.keys import Peer

@@ -16,12 +16,12 @@ from flwr.app import Context, Message, RecordDict
 from messaging import arriving, handshake_request
 from sums import Federation
 
-from clients import masking, preparation, secrets
 from clients.app import app
-from clients.data import STATE
+from clients.data.client_data import STATE
 from clients.errors import ClientError
 from clients.folder import NodeFolder, NodeSettings
-from clients.masking import Masking
+from clients.secure import masking, preparation, secrets
+from clients.secure.masking import Masking
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure import keys
 from fedpeft.secure.keys import Peer

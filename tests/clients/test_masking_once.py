@@ -10,8 +10,8 @@ import pytest
 from sums import BITS, WORK, Federation, updates
 
 from clients.errors import ClientError
-from clients.masking import Masking, Work
-from clients.preparation import prepare
+from clients.secure.masking import Masking, Work
+from clients.secure.preparation import prepare
 
 
 def test_one_update_is_not_masked_for_a_second_set_of_members(ten: Federation) -> None:

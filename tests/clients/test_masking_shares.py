@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from sums import Federation, mask_all, updates
 
-from clients import secrets
 from clients.errors import ClientError
+from clients.secure import secrets
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure.keys import SEED_BYTES
 

@@ -13,8 +13,8 @@ import pytest
 from ledgers import DELTA, NO_NOISE, charged, opened
 from workers import eventually, state_folder
 
-from clients.budget import Budget, describe_units
 from clients.folder import NodeFolder, NodeSettings
+from clients.privacy.budget import Budget, describe_units
 from fedpeft.privacy import ledger_store
 from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.ledger_store import read_ledger

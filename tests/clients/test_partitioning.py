@@ -14,8 +14,8 @@ from flwr_datasets.partitioner import ContinuousPartitioner
 from hypothesis import given
 from hypothesis import strategies as st
 
-from clients.partition import Partition, label_counts, save
-from clients.partitioning import fill_up, partition
+from clients.data.partition import Partition, label_counts, save
+from clients.data.partitioning import fill_up, partition
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection

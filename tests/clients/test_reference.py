@@ -14,8 +14,8 @@ from workers import node_context, state_folder
 
 from clients import relay
 from clients.folder import NodeFolder
-from clients.memory import recall
-from clients.reference import follow
+from clients.memory.experiment import recall
+from clients.memory.reference import follow
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.runtime import Runtime, runtime_of

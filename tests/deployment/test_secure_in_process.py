@@ -20,7 +20,7 @@ from inprocess import deploy, read, rounds, simulated
 from messaging import changed
 
 from clients import app as clients_app
-from clients import attempts
+from clients.memory import attempts
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
 from fedpeft.hosting.keys import make_node

@@ -13,7 +13,7 @@ from flwr.app import Message
 from safetensors.numpy import load_file
 
 from clients.app import app as client_app
-from clients.partitioning import partition
+from clients.data.partitioning import partition
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.randomness import When, generator

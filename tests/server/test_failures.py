@@ -15,7 +15,7 @@ from flwr.clientapp import ClientApp
 from messaging import changed
 
 from clients.app import app as client_app
-from clients.data import KEPT_FOLDER, partition_of, simulated_ledger
+from clients.data.client_data import KEPT_FOLDER, partition_of, simulated_ledger
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.runs.folder import RunFolder

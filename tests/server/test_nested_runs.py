@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 from safetensors.numpy import load_file
 
-from clients.partitioning import partition
+from clients.data.partitioning import partition
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import fixed_numbers, is_small
 from fedpeft.randomness import When

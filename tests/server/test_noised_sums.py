@@ -16,7 +16,7 @@ from safetensors.numpy import load_file
 from scipy import stats
 
 from clients.app import app as client_app
-from clients.data import simulated_ledger
+from clients.data.client_data import simulated_ledger
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism, spent
 from fedpeft.privacy.ledger import read_ledger

@@ -14,7 +14,7 @@ from flwr.app import Message
 from messaging import changed, content_of
 from safetensors.numpy import load_file
 
-from clients.data import simulated_ledger
+from clients.data.client_data import simulated_ledger
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import spent

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.data import partition_of
+from clients.data.client_data import partition_of
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from simulations.grid import NodeConfigs

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from clients.partition import Partition
+from clients.data.partition import Partition
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.tasks import Examples, Task, TaskInfo

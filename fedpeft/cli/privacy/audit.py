@@ -131,7 +131,7 @@ def _settings(file: Path | None, overrides: Sequence[str], rounds: int) -> Exper
 
 
 def _subject(experiment: Experiment, canaries: int | None, guesses: int | None) -> Subject:
-    from clients.partitioning import partition
+    from clients.data.partitioning import partition
     from fedpeft.attacks.audit import subject_of
     from fedpeft.runtime import runtime_of
 

@@ -14,7 +14,7 @@ from torch.nn import functional
 from torch.nn.utils import clip_grad_norm_
 from torch.nn.utils.rnn import pad_sequence
 
-from clients.partitioning import partition
+from clients.data.partitioning import partition
 from fedpeft import training
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 from safetensors.numpy import save_file
 
-from clients.partitioning import partition
+from clients.data.partitioning import partition
 from fedpeft.experiment.config import Experiment
 from fedpeft.projection import Projection
 from fedpeft.randomness import When

@@ -11,7 +11,7 @@ import pytest
 import typer
 from servers import server_folder
 
-from clients.described import require_described
+from clients.data.described import require_described
 from clients.folder import NodeSettings
 from fedpeft.cli import node
 from fedpeft.errors import UserError

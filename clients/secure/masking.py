@@ -14,10 +14,10 @@ from functools import lru_cache
 
 import numpy as np
 
-from clients import secrets
-from clients.data import LocalData
+from clients.data.client_data import LocalData
 from clients.errors import ClientError
-from clients.secrets import RoundSecrets
+from clients.secure import secrets
+from clients.secure.secrets import RoundSecrets
 from fedpeft.secure import keys
 from fedpeft.secure.holders import points
 from fedpeft.secure.keys import SEED_BYTES

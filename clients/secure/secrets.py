@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from clients.data import LocalData
+from clients.data.client_data import LocalData
 from clients.errors import ClientError, Refusal
 from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, keep_newest, write_together

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import numpy as np
 
-from clients.described import described
+from clients.data.described import described
 from clients.folder import NodeSettings
 from fedpeft.errors import UserError
 from fedpeft.experiment.settings import TaskSection

@@ -10,10 +10,10 @@ from dataclasses import replace
 from functools import lru_cache
 from secrets import token_bytes
 
-from clients import secrets
-from clients.data import LocalData
+from clients.data.client_data import LocalData
 from clients.errors import ClientError
-from clients.secrets import NOISE_BYTES, RoundSecrets
+from clients.secure import secrets
+from clients.secure.secrets import NOISE_BYTES, RoundSecrets
 from fedpeft.secure import keys, sharing
 from fedpeft.secure.holders import holders
 from fedpeft.secure.keys import SEED_BYTES, Roster

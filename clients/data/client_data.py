@@ -17,12 +17,12 @@ from weakref import WeakKeyDictionary
 import numpy as np
 from flwr.app import Context
 
-from clients.described import require_described
+from clients.data.described import require_described
+from clients.data.files import examples_digest, files_of
+from clients.data.partition import Partition
+from clients.data.partitioning import partition
 from clients.errors import Refusal, checking_settings, reading
-from clients.files import examples_digest, files_of
 from clients.folder import NodeFolder, NodeSettings
-from clients.partition import Partition
-from clients.partitioning import partition
 from fedpeft.backbones.checkpoints import backbone_digest
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment, parsed
@@ -66,7 +66,7 @@ class LocalData:
         client: number of the client in the run, from 0; -1 before the server has given it one.
         read: reads the rows.
         ledger: file of the client's privacy ledger.
-        keeps: folder of the vectors that the client keeps, see ``clients/kept.py``.
+        keeps: folder of the vectors that the client keeps, see ``clients/memory/kept.py``.
         name: of their files.
         owner: name of the ledger's owner.
         settings: those of the node; None in a simulation.

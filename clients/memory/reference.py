@@ -9,9 +9,9 @@ from __future__ import annotations
 
 import numpy as np
 
-from clients.data import LocalData
+from clients.data.client_data import LocalData
 from clients.errors import ClientError
-from clients.kept import keep, kept
+from clients.memory.kept import keep, kept
 from fedpeft.updates.transfer import decode_step, origin_of, size_step
 from fedpeft.wire import formats, slopes
 from fedpeft.wire.codecs import continues

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from clients.data import LocalData
+from clients.data.client_data import LocalData
 from clients.errors import Refusal, checking_settings
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.contradictions import in_engine

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 
-from clients.partition import Partition
+from clients.data.partition import Partition
 from fedpeft.batches.encoded import offsets_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment

@@ -13,7 +13,7 @@ from typing import Any
 
 from flwr.app import ConfigRecord, Context
 
-from clients.data import STATE, LocalData, local_data
+from clients.data.client_data import STATE, LocalData, local_data
 from clients.errors import ClientError
 from clients.folder import NodeFolder
 from fedpeft.files import PRIVATE, keep_newest, write_together

@@ -12,8 +12,8 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from clients.assignment import Assignment
+from clients.data.rules import require_rules
 from clients.errors import checking_settings, withheld
-from clients.rules import require_rules
 from fedpeft.privacy.dpsgd import DPSGD
 from fedpeft.privacy.ledger import PrivacyLedger, Unit
 from fedpeft.privacy.noise import Noise, noise_of
