@@ -24,26 +24,26 @@ from fedpeft.runs.records import Learned, RoundLine
 from fedpeft.runs.trained import describe_vector
 from fedpeft.runtime import COMMON, Runtime, runtime_of
 from fedpeft.updates.budget import chosen, message_bytes
-from server.byte_ledger import ByteLedger
-from server.central_privacy import CentralPrivacy
-from server.clipping import clip, counted
-from server.clock import Clock, RealClock
-from server.combining import combine
+from server.aggregation.clipping import clip, counted
+from server.aggregation.combining import combine
+from server.aggregation.fednova import normalized
+from server.aggregation.nested import completed
+from server.aggregation.updates import mean_loss
 from server.deployed import opened, registry, run_name, state_folder
-from server.evaluation import measure
-from server.fednova import normalized
-from server.nested import completed
-from server.nodes import Nodes
-from server.participants import Participants
-from server.result import describe_result
-from server.roster import read_roster, write_roster
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.clock import Clock, RealClock
+from server.exchange.wire_bytes import WireMeter
+from server.members.nodes import Nodes
+from server.members.participants import Participants
+from server.privacy.central_privacy import CentralPrivacy
+from server.privacy.unheard import unheard
+from server.rounds.evaluation import measure
+from server.rounds.result import describe_result
+from server.rounds.roster import read_roster, write_roster
+from server.rounds.start import begin, started
+from server.rounds.training import Trained, silent_nodes, train, without_budget
 from server.run import Run
-from server.start import begin, started
 from server.state import ServerState
-from server.training import Trained, silent_nodes, train, without_budget
-from server.unheard import unheard
-from server.updates import mean_loss
-from server.wire_bytes import WireMeter
 
 log = logging.getLogger(__name__)
 app = ServerApp()

@@ -23,7 +23,7 @@ from fedpeft.files import PRIVATE, read_object, write_atomic, write_json
 from fedpeft.hosting.bundle import PLAIN_NAME
 from fedpeft.locks import is_held, shared
 from fedpeft.runs.folder import ENDED, RunFolder
-from server.registry import Registered, registered_nodes, state_folder
+from server.members.registry import Registered, registered_nodes, state_folder
 
 if TYPE_CHECKING:
     from flwr.app import Context

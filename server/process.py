@@ -9,7 +9,7 @@ from fedpeft.hosting.bundle import run_name
 from fedpeft.hosting.logs import start_log
 from server.deployed import starting
 from server.flower import run_task
-from server.registry import STATE, state_folder
+from server.members.registry import STATE, state_folder
 
 
 def main() -> None:

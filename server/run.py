@@ -14,10 +14,10 @@ from fedpeft.runs.records import Kind
 from fedpeft.runtime import Runtime
 from fedpeft.wire.failures import Failure
 from fedpeft.wire.messages import Request, label, start_name
-from server.byte_ledger import ByteLedger
-from server.clock import Clock, RealClock
-from server.exchange import Patience, exchange
-from server.nodes import Node
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.clock import Clock, RealClock
+from server.exchange.sending import Patience, exchange
+from server.members.nodes import Node
 
 
 @dataclass(frozen=True)
@@ -55,11 +55,11 @@ class Run:
         Args:
             kind: train or evaluate.
             number: of the round, from 1.
-            vectors: the encoded task vector for each client, see ``server/downlink.py``.
+            vectors: the encoded task vector for each client, see ``server/exchange/downlink.py``.
             clients: client -> its node.
             ledger: counts the bytes of the round.
-            reference: name of the vector, see ``server/downlink.py``.
-            start: see ``server.downlink.start_of``; sent to those that do not hold it.
+            reference: name of the vector, see ``server/exchange/downlink.py``.
+            start: see ``server.exchange.downlink.start_of``; sent to those that do not hold it.
         """
         name = label(self.runtime.digest, self.name)
         known = start_name(start)

@@ -8,10 +8,10 @@ from typing import Any
 from flwr.app import Message
 
 from fedpeft.runs.checkpoints import Checkpoint
-from server.central_privacy import CentralPrivacy
-from server.nodes import Node
-from server.participants import Participants
-from server.wire_bytes import WireMeter
+from server.exchange.wire_bytes import WireMeter
+from server.members.nodes import Node
+from server.members.participants import Participants
+from server.privacy.central_privacy import CentralPrivacy
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ import numpy as np
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.randomness import generator
-from server.clipping import clip_factors
-from server.strategies import next_vector
+from server.aggregation.clipping import clip_factors
+from server.aggregation.strategies import next_vector
 from simulations import attacks
 
 #: Attacks that scale each attacker's own update; the default factor, None = by the round.

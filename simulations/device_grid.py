@@ -19,9 +19,9 @@ from fedpeft.simulated.devices import SLOT, device_of, reachable, vanishes
 from fedpeft.wire.failures import CODES, FailureKind
 from fedpeft.wire.framing import train_reply_bytes
 from fedpeft.wire.messages import RECORD, HandshakeReply, Request, TrainReply, from_fields
-from server.byte_ledger import vector_bytes
+from server.aggregation.updates import expected_steps
+from server.exchange.byte_ledger import vector_bytes
 from server.flower import give_id
-from server.updates import expected_steps
 from simulations.grid import CohortGrid, WrappedGrid
 
 #: Seconds until Flower's server notices that a node is gone: two heartbeats of 30 s.

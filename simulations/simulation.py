@@ -21,7 +21,7 @@ from fedpeft.runs.vectorfile import EXPERIMENT
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.simulated.adversary import target_of
 from server.app import app as server_app
-from server.central_privacy import central_plan
+from server.privacy.central_privacy import central_plan
 from simulations.cohorts import cohort_size
 from simulations.grid import NodeConfig, NodeConfigs
 from simulations.local import run_local

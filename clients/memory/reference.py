@@ -2,7 +2,7 @@
 
 The origin is the vector that the run starts from. Its head may come from sums over the clients;
 each client then gets it once. The reference is the vector that a client holds since its last
-training. See ``server/downlink.py`` for the server's side.
+training. See ``server/exchange/downlink.py`` for the server's side.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ ROBUST: tuple[Strategy, ...] = (
     "bulyan",
 )
 #: Updates that a strategy needs with f malicious clients: a f + b, see the papers in
-#: ``server/robust.py``.
+#: ``server/aggregation/robust.py``.
 _NEEDS = {"krum": (2, 3), "multikrum": (2, 3), "bulyan": (4, 3)}
 
 

@@ -30,7 +30,7 @@ def participations(experiment: Experiment) -> int:
 
 
 def limits(experiment: Experiment) -> Limits:
-    """Return the limits of a client's participation with ``server.schedule``."""
+    """Return the limits of a client's participation with ``server.privacy.schedule``."""
     federation, asked = experiment.federation, experiment.clients_per_round
     return participation(
         federation.clients, asked, federation.rounds, experiment.privacy.separation

@@ -56,7 +56,7 @@ class HandshakeReply:
         unknown: 1 if the node does not have the experiment, which the server then sends.
         client: number of the client.
         examples: number of training examples.
-        reference: name of the vector that the client holds, see ``server/downlink.py``.
+        reference: name of the vector that the client holds, see ``server/exchange/downlink.py``.
         start: name of the start that the client holds, see ``Request``.
         experiment, projection, layout, labels, backbone: SHA-256 digests that the server compares
             with its own.

@@ -17,7 +17,7 @@ from fedpeft.page.run.state import signature
 from server.host.health import superlink_answers
 from server.host.presence import ONLINE, Presence, last_seen
 from server.host.runs import RUN_FILES, Run, is_over, read_run, run_folders
-from server.registry import registered_nodes
+from server.members.registry import registered_nodes
 from server.remote.connection import Connection
 
 if TYPE_CHECKING:

@@ -16,7 +16,7 @@ from fedpeft.files import PRIVATE, write_together
 from fedpeft.hosting.keys import check_name
 from fedpeft.locks import locked
 from server.host.folder import ServerFolder
-from server.registry import NODES, Registered, registered_nodes
+from server.members.registry import NODES, Registered, registered_nodes
 from server.remote.connection import Connection
 from server.remote.flwr_cli import run_flwr
 

@@ -13,8 +13,8 @@ from fedpeft.errors import UserError
 from fedpeft.runs.folder import RESULT, ROSTER, ROUNDS, RunFolder
 from fedpeft.runs.records import WAYS, ByteLine, RoundLine, kinds_of, of_kind
 from fedpeft.runs.vectorfile import EXPERIMENT
-from server.byte_ledger import bytes_of, total_bytes
 from server.deployed import ENDED, RUNS, starting_runs
+from server.exchange.byte_ledger import bytes_of, total_bytes
 
 #: Files from which ``read_run`` reads.
 RUN_FILES = (EXPERIMENT, ROUNDS, RESULT, ENDED, ROSTER)

@@ -13,7 +13,7 @@ from server.host.folder import ServerFolder
 from server.host.health import ask_health, failing, superlink_answers
 from server.host.presence import flower_nodes, last_seen
 from server.host.runs import Run, read_run, run_folders, sent_by_client, with_starting
-from server.registry import registered_nodes
+from server.members.registry import registered_nodes
 
 _UNREGISTERED = "unregistered"  # Flower's word for a node that was removed
 

@@ -25,7 +25,7 @@ from server.host.database import check_database
 from server.host.folder import ServerFolder, locked
 from server.host.gateway.limits import MEGABYTE
 from server.host.health import superlink_answers
-from server.registry import STATE
+from server.members.registry import STATE
 
 _SOON = 30  # days before a certificate expires that a warning is given
 _PATIENCE = 120.0  # seconds for a SuperLink on a slow machine to answer

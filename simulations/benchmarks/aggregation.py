@@ -37,15 +37,15 @@ import numpy as np
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
-from server.byte_ledger import ByteLedger
-from server.combining import combine
-from server.exchange import check_replies
-from server.nodes import Node, Nodes
-from server.participants import Participants
+from server.aggregation.combining import combine
+from server.aggregation.updates import check_update
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.sending import check_replies
+from server.exchange.wire_bytes import WireMeter
+from server.members.nodes import Node, Nodes
+from server.members.participants import Participants
 from server.run import Run
 from server.state import ServerState
-from server.updates import check_update
-from server.wire_bytes import WireMeter
 from simulations.benchmarks.common import (
     APART,
     Report,

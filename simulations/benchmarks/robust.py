@@ -16,7 +16,7 @@ import numpy as np
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.robust import ROBUST
-from server.robust import robust_step
+from server.aggregation.robust import robust_step
 from simulations.benchmarks.common import (
     Report,
     Row,

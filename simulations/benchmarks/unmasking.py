@@ -20,7 +20,7 @@ from fedpeft.secure.keys import KEY_BYTES, SEED_BYTES, Peer
 from fedpeft.secure.masks import FACTS, masked, pair_seed, self_seed, shares_key, unpacked
 from fedpeft.secure.parts import DIGEST_BYTES, Member
 from fedpeft.secure.thresholds import sharing_of, threshold
-from server.unmasking import Masked, Prepared, enough, unmasked
+from server.secure.unmasking import Masked, Prepared, enough, unmasked
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script, timed
 
 CONTEXT = "benchmark"

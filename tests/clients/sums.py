@@ -19,7 +19,14 @@ from fedpeft.secure.parts import to_numbers
 from fedpeft.secure.thresholds import Sharing
 from fedpeft.updates.sums import sharing_for
 from fedpeft.wire.messages import PrepareReply
-from server.unmasking import Masked, Prepared, checked_shares, enough, read_prepared, unmasked
+from server.secure.unmasking import (
+    Masked,
+    Prepared,
+    checked_shares,
+    enough,
+    read_prepared,
+    unmasked,
+)
 
 BITS = 12
 SIZE = 40  # levels in an update

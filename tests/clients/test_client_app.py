@@ -23,7 +23,7 @@ from fedpeft.runtime import runtime_of
 from fedpeft.training import When, evaluate, train_cohort
 from fedpeft.wire.messages import TrainReply
 from server.flower import new_run
-from server.handshake import Report, read_report
+from server.members.handshake import Report, read_report
 
 Quick = Callable[..., Experiment]
 THREE = ("federation.clients=3", "task.train_limit=20")  # 7, 7 and 6 examples

@@ -13,7 +13,7 @@ from clients.secure import secrets
 from fedpeft.experiment.config import Experiment
 from fedpeft.secure.keys import SEED_BYTES
 from fedpeft.secure.parts import digest_of
-from server.unmasking import Prepared, checked_shares
+from server.secure.unmasking import Prepared, checked_shares
 
 CLIENTS = 140
 MASKED = 5  # clients from 0 on that have masked an update

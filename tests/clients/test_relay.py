@@ -32,7 +32,7 @@ from clients.worker import answer, answer_wire
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.wire.messages import HandshakeRequest, Request
-from server.exchange import _TYPES
+from server.exchange.sending import _TYPES
 
 Quick = Callable[..., Experiment]
 

@@ -13,7 +13,7 @@ from safetensors import safe_open
 from clients.folder import NodeFolder
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.runs.checkpoints import CHECKPOINT
-from server.updates import STEPS
+from server.aggregation.updates import STEPS
 
 _PAUSE = 0.1  # seconds between two looks
 

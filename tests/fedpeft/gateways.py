@@ -24,7 +24,7 @@ from handmade import ask
 from fedpeft.hosting.keys import make_node
 from server.host.folder import ServerFolder
 from server.host.registration import fingerprint
-from server.registry import NODES
+from server.members.registry import NODES
 
 Headers = dict[str, str]
 PATIENCE = 240.0  # seconds to wait for anything, as machines are busy

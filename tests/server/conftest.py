@@ -17,7 +17,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import RECORD
 from server.app import app as server_app
-from server.clock import RealClock
+from server.exchange.clock import RealClock
 from server.flower import new_run
 from simulations.grid import NodeConfig
 from simulations.local import run_local

@@ -19,8 +19,8 @@ from fedpeft.attacks.canary_clients import Watched, scores
 from fedpeft.experiment.config import Experiment
 from fedpeft.wire.messages import RECORD
 from server.app import app as server_app
-from server.central_privacy import central_plan
-from server.schedule import Schedule
+from server.privacy.central_privacy import central_plan
+from server.privacy.schedule import Schedule
 from simulations.grid import NodeConfig
 from simulations.local import run_local
 from simulations.simulation import prepare

@@ -220,7 +220,9 @@ def test_a_bad_evaluation_reply_is_left_out_of_the_metrics(
     assert line["evaluated"] == 27, "40 examples less the share of client 1"
     assert line["score"] * 27 == pytest.approx(round(line["score"] * 27))
     warnings = [
-        record.getMessage() for record in caplog.records if record.name == "server.evaluation"
+        record.getMessage()
+        for record in caplog.records
+        if record.name == "server.rounds.evaluation"
     ]
     assert len(warnings) == 1
     assert_matches(warnings[0], f"client 1 did not evaluate: .*{reason}")

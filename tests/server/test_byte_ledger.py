@@ -17,7 +17,7 @@ from messaging import changed, record
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import Request, TrainReply
-from server.byte_ledger import ByteLedger, total_bytes, vector_bytes
+from server.exchange.byte_ledger import ByteLedger, total_bytes, vector_bytes
 from server.flower import from_wire, give_id, message_bytes, to_wire
 
 Quick = Callable[..., Experiment]

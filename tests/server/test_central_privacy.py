@@ -17,8 +17,8 @@ from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.ledger import BudgetSpent, LedgerDamaged, read_ledger
 from fedpeft.runs.checkpoints import Checkpoint
 from fedpeft.runs.folder import RunFolder
-from server.central_privacy import CentralPrivacy, central_plan
-from server.strategies import next_vector
+from server.aggregation.strategies import next_vector
+from server.privacy.central_privacy import CentralPrivacy, central_plan
 
 Quick = Callable[..., Experiment]
 Make = Callable[..., CentralPrivacy]

@@ -12,10 +12,10 @@ from safetensors.numpy import load_file
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
-from server.clipping import GROWTH, MULTIPLE, clip, clip_factors, counted
-from server.downlink import Broadcast
-from server.nodes import Node
-from server.updates import Update, expected_steps, weight
+from server.aggregation.clipping import GROWTH, MULTIPLE, clip, clip_factors, counted
+from server.aggregation.updates import Update, expected_steps, weight
+from server.exchange.downlink import Broadcast
+from server.members.nodes import Node
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -20,7 +20,7 @@ from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import When, train_cohort
 from fedpeft.updates.transfer import decode_step, encode_step
 from fedpeft.wire.messages import INITIAL_REFERENCE
-from server.downlink import Broadcast, broadcast
+from server.exchange.downlink import Broadcast, broadcast
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -13,11 +13,8 @@ from flwr.clientapp import ClientApp
 
 from fedpeft.wire.failures import CODES, Failure, FailureKind
 from fedpeft.wire.messages import Request
-from server.byte_ledger import ByteLedger
-from server.exchange import (
-    Patience,
-    exchange,
-)
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.sending import Patience, exchange
 from server.flower import from_wire, to_wire
 from simulations.local import LocalGrid
 

@@ -25,12 +25,12 @@ from fedpeft.simulated.devices import device_of, vanishes
 from fedpeft.version import __version__
 from fedpeft.wire.failures import CODES, Failure, FailureKind
 from server.app import play_round, start
-from server.byte_ledger import ByteLedger
-from server.clock import Clock, RealClock
-from server.nodes import Node
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.clock import Clock, RealClock
+from server.members.nodes import Node
+from server.rounds.training import Trained as Outcome
+from server.rounds.training import silent_nodes, train
 from server.run import Run
-from server.training import Trained as Outcome
-from server.training import silent_nodes, train
 from simulations.device_grid import DeviceGrid
 from simulations.grid import NodeConfig
 from simulations.local import LocalGrid

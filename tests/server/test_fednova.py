@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 from fedpeft.experiment.config import Experiment
-from server.downlink import Broadcast
-from server.fednova import normalized
-from server.nodes import Node
-from server.updates import Update
+from server.aggregation.fednova import normalized
+from server.aggregation.updates import Update
+from server.exchange.downlink import Broadcast
+from server.members.nodes import Node
 
 Quick = Callable[..., Experiment]
 START = np.random.default_rng(0).normal(size=30)

@@ -20,11 +20,11 @@ from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import COMMON, runtime_of
 from fedpeft.wire.failures import CODES, FailureKind
 from fedpeft.wire.messages import HandshakeReply
-from server.byte_ledger import ByteLedger
-from server.handshake import Report, with_backbone
-from server.nodes import Nodes
-from server.participants import Participants
-from server.registry import Registered
+from server.exchange.byte_ledger import ByteLedger
+from server.members.handshake import Report, with_backbone
+from server.members.nodes import Nodes
+from server.members.participants import Participants
+from server.members.registry import Registered
 from simulations.grid import NodeConfig
 from simulations.local import LocalGrid
 
@@ -235,7 +235,7 @@ class BackSoon(LocalGrid):
 def test_the_first_round_of_a_process_waits_for_a_node_that_is_back_soon(
     quick: Quick, node_configs: Callable[..., list[NodeConfig]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.members._INTERVAL", 0.01)
+    monkeypatch.setattr("server.members.members._INTERVAL", 0.01)
     experiment = quick("federation.min_success=1", "federation.node_wait=3600")
     registered = [Registered(f"n{n}", n, "", "2026") for n in (1000, 1001, 1002)]
 
@@ -255,7 +255,7 @@ def test_the_first_round_of_a_process_waits_for_a_node_that_is_back_soon(
 def test_the_first_round_goes_on_without_a_node_after_the_wait(
     quick: Quick, node_configs: Callable[..., list[NodeConfig]], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("server.members._INTERVAL", 0.01)
+    monkeypatch.setattr("server.members.members._INTERVAL", 0.01)
     experiment = quick("federation.min_success=2", "federation.node_wait=0.05")
     registered = [Registered(f"n{n}", n, "", "2026") for n in (1000, 1001, 1002)]
     grid = BackSoon(client_app, node_configs(experiment))

@@ -13,8 +13,8 @@ from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import Request
-from server.byte_ledger import ByteLedger
-from server.exchange import Patience, exchange
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.sending import Patience, exchange
 from server.flower import new_run
 from simulations.local import LocalGrid
 

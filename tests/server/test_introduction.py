@@ -8,7 +8,7 @@ import pytest
 
 from fedpeft.secure import keys
 from fedpeft.secure.keys import Peer
-from server.introduction import check_introduction
+from server.members.introduction import check_introduction
 
 CONTEXT = "run"
 

@@ -18,7 +18,7 @@ from fedpeft.privacy.plan import limits
 from fedpeft.privacy.turns import TurnRefused
 from fedpeft.runs.checkpoints import Checkpoint
 from fedpeft.runs.folder import RunFolder
-from server.central_privacy import CentralPrivacy
+from server.privacy.central_privacy import CentralPrivacy
 
 Quick = Callable[..., Experiment]
 Make = Callable[..., CentralPrivacy]
@@ -241,7 +241,8 @@ def test_the_matrix_of_the_checkpoint_is_used_not_one_computed_again(
     play(made, 1)
     memory = saved(made, 1, tmp_path / "run", quick).memory
     monkeypatch.setattr(
-        "server.central_privacy.factorize", lambda _, each: factorize.__wrapped__("blt", each)
+        "server.privacy.central_privacy.factorize",
+        lambda _, each: factorize.__wrapped__("blt", each),
     )
     resumed = central("banded")
     resumed.restore(memory, 1)

@@ -17,7 +17,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.runs.folder import RunFolder
-from server.schedule import Schedule
+from server.privacy.schedule import Schedule
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -18,7 +18,7 @@ from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import train_cohort
 from fedpeft.wire.codecs import encoded_size
-from server.training import sample
+from server.rounds.training import sample
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

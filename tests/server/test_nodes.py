@@ -10,8 +10,8 @@ import pytest
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.federation import FederationSection
-from server.nodes import Nodes, missing_nodes
-from server.registry import Registered
+from server.members.nodes import Nodes, missing_nodes
+from server.members.registry import Registered
 
 NORTH, SOUTH = (Registered(name, number, "", "") for number, name in enumerate(("north", "south")))
 

@@ -30,7 +30,7 @@ from fedpeft.updates import sums
 from fedpeft.wire import steps, uniform
 from fedpeft.wire.messages import RECORD
 from server.app import app as server_app
-from server.training import least_spent
+from server.rounds.training import least_spent
 from simulations.grid import NodeConfig
 from simulations.local import run_local
 from simulations.simulation import prepare

@@ -19,7 +19,7 @@ from fedpeft.hosting.keys import make_node
 from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
 from server.host.registration import add_node, fingerprint, remove_node
-from server.registry import registered_nodes
+from server.members.registry import registered_nodes
 from server.remote.connection import Connection
 from server.remote.flwr_cli import NoSuperLink, run_flwr
 

@@ -15,8 +15,8 @@ from flwr.serverapp.strategy import Bulyan, FedAvg, Krum, MultiKrum
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.robust import ROBUST, needed, tolerated
-from server import robust
-from server.strategies import next_vector
+from server.aggregation import robust
+from server.aggregation.strategies import next_vector
 
 Quick = Callable[..., Experiment]
 MALICIOUS = 2

@@ -11,7 +11,7 @@ import pytest
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
-from server.training import sample
+from server.rounds.training import sample
 
 CLIENTS = np.arange(12)
 

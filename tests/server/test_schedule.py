@@ -8,7 +8,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from server.schedule import Schedule
+from server.privacy.schedule import Schedule
 
 
 @st.composite

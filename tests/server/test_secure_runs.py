@@ -127,7 +127,7 @@ def test_a_round_that_loses_too_many_clients_leaves_the_vector(
         return reply
 
     experiment = quick(*SECURE)
-    with caplog.at_level(logging.WARNING, "server.secure"):
+    with caplog.at_level(logging.WARNING, "server.secure.secure_round"):
         folder = federate(experiment, lose, rounds=[1])
     assert "round 1 is without a sum" in caplog.text and "the threshold is 4" in caplog.text
     first, second = folder.rounds()
@@ -159,7 +159,7 @@ def test_a_wrong_share_is_refused_and_the_others_suffice(
 
     experiment = quick(*SECURE)
     expected = final(federate(experiment, out="honest"))
-    with caplog.at_level(logging.WARNING, "server.secure"):
+    with caplog.at_level(logging.WARNING, "server.secure.secure_round"):
         folder = federate(experiment, wrong, "query.unmask", client=3, out="wrong")
     assert "client 3 revealed nothing: refused: its share of client 0" in caplog.text
     np.testing.assert_array_equal(final(folder), expected)

@@ -15,7 +15,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.failures import Failure, FailureKind
 from server.app import app as server_app
-from server.silence import Silence
+from server.members.silence import Silence
 from simulations.grid import NodeConfig
 from simulations.local import LocalGrid, serve
 

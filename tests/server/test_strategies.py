@@ -19,9 +19,9 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.federation import Strategy
 from fedpeft.runs.checkpoints import Checkpoint
 from fedpeft.runs.folder import RunFolder
-from server.nodes import Node
-from server.strategies import mean, next_vector
-from server.updates import Update, weight
+from server.aggregation.strategies import mean, next_vector
+from server.aggregation.updates import Update, weight
+from server.members.nodes import Node
 
 Quick = Callable[..., Experiment]
 STRATEGIES = get_args(Strategy)

@@ -9,8 +9,8 @@ import pytest
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
-from server.nodes import Node
-from server.unheard import unheard
+from server.members.nodes import Node
+from server.privacy.unheard import unheard
 from simulations.simulation import prepare, simulate
 
 Quick = Callable[..., Experiment]

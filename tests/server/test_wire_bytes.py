@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.wire_bytes import STRANGERS, WIRE, WireMeter, read_wire
+from server.exchange.wire_bytes import STRANGERS, WIRE, WireMeter, read_wire
 
 
 def write(state: Path, counts: dict[str, tuple[int, int]]) -> None:

@@ -118,7 +118,7 @@ def _rounds(experiment: Experiment, folder: Path, run: int) -> PrivateRounds:
     A further mechanism is chosen here: whatever has the interface of ``PrivateRounds``.
     """
     from fedpeft.attacks.summed_rounds import SummedRounds
-    from server.central_privacy import CentralPrivacy
+    from server.privacy.central_privacy import CentralPrivacy
 
     again = Experiment.load(experiment.to_toml(), [f"seed={experiment.seed + run}"])
     if experiment.privacy.distributed:

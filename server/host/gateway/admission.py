@@ -24,7 +24,7 @@ from cryptography.hazmat.primitives.serialization import (
 )
 
 from fedpeft.errors import UserError
-from server.registry import NODES, Registered, registered_nodes
+from server.members.registry import NODES, Registered, registered_nodes
 
 KEY, TIME, SIGNATURE = b"flwr-public-key", b"flwr-timestamp", b"flwr-signature"
 #: Ages of a signature in seconds that Flower 1.41 accepts, exclusive.

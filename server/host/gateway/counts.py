@@ -7,8 +7,8 @@ import os
 from pathlib import Path
 
 from fedpeft.runs.records import Wire
+from server.exchange.wire_bytes import STRANGERS, WIRE
 from server.host.gateway.connection import Connection
-from server.wire_bytes import STRANGERS, WIRE
 
 
 class Counts:

@@ -16,7 +16,7 @@ from server.host.gateway.holding import Holding
 from server.host.gateway.mailbox import Mailbox
 from server.host.gateway.replies import PATHS, START, amended
 from server.host.gateway.upstream import Upstream
-from server.registry import Registered
+from server.members.registry import Registered
 
 PULL = "/v1/fleet/pull-messages"
 _OPEN = re.compile(r"/v1/fleet/[a-z-]{1,40}")

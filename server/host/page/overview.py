@@ -16,6 +16,7 @@ from fedpeft.runs.folder import BYTES
 from fedpeft.runs.folder import REFUSED as REFUSED_NODES
 from fedpeft.runs.vectorfile import IDENTITY
 from fedpeft.version import __version__
+from server.exchange.wire_bytes import read_wire
 from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
 from server.host.page.log import REFUSED, log_tail
@@ -30,7 +31,6 @@ from server.host.runs import (
 )
 from server.host.status import describe_nodes
 from server.remote.connection import Connection
-from server.wire_bytes import read_wire
 
 _RUNS = 50  # the latest ones
 _REFUSALS = 50

@@ -16,8 +16,8 @@ from fedpeft.attacks.canary_clients import Population, Watched, audit_clients, s
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy import noise, updates
 from fedpeft.privacy.turns import Turn, TurnRefused
-from server.central_privacy import CentralPrivacy, central_plan
-from server.schedule import Schedule
+from server.privacy.central_privacy import CentralPrivacy, central_plan
+from server.privacy.schedule import Schedule
 
 KINDS = ["gaussian", "banded", "blt"]
 each_mechanism = pytest.mark.parametrize("kind", KINDS)
@@ -79,7 +79,7 @@ def test_half_of_the_noise_is_caught(
     def weak(rows: Any, clip: float, sigma: float, expected: float, source: Any) -> np.ndarray:
         return updates.noisy_mean(rows, clip, sigma / 2, expected, source)
 
-    monkeypatch.setattr("server.central_privacy.noisy_mean", weak)
+    monkeypatch.setattr("server.privacy.central_privacy.noisy_mean", weak)
     result = audit(kind)
     assert largest(result) > result["claimed_epsilon"] > 1.9
 
@@ -102,7 +102,7 @@ def test_turns_too_near_and_too_many_are_refused_and_otherwise_caught(
     def crowded(clients: int, per_round: int, separation: int, seed: int) -> Schedule:
         return Schedule(clients // 5, per_round, 2, seed)
 
-    monkeypatch.setattr("server.matrix_rounds.Schedule", crowded)
+    monkeypatch.setattr("server.privacy.matrix_rounds.Schedule", crowded)
     with pytest.raises(TurnRefused, match="must be at least 5 apart"):
         audit(kind)
     monkeypatch.setattr(Turn, "require", lambda *_: None)
@@ -115,7 +115,7 @@ def test_a_larger_secret_sample_is_caught(audit: Audit, monkeypatch: pytest.Monk
     def larger(source: noise.Noise, count: int, rate: float) -> np.ndarray:
         return noise.poisson(source, count, 5 * rate)
 
-    monkeypatch.setattr("server.central_privacy.poisson", larger)
+    monkeypatch.setattr("server.privacy.central_privacy.poisson", larger)
     result = audit("gaussian")
     assert largest(result) > result["claimed_epsilon"] > 1.9
 

@@ -77,7 +77,7 @@ def test_a_bound_above_the_claim_ends_with_code_1(
     ) -> object:
         return updates.noisy_mean(rows, clip, 0.0, expected, noise)  # type: ignore[arg-type]
 
-    monkeypatch.setattr("server.central_privacy.noisy_mean", exact)
+    monkeypatch.setattr("server.privacy.central_privacy.noisy_mean", exact)
     code, _, errors = fedpeft(*BANDED, "--json")
     assert code == 1 and errors.count("\n") == 1
     assert errors.startswith("stopped: the noise does not give (0.9998, 0.011)-privacy")

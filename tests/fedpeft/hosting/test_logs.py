@@ -64,11 +64,11 @@ def test_extra_of_a_record_overrides_source_and_run(path: Path) -> None:
 
 def test_other_libraries_log_only_warnings(path: Path) -> None:
     start_log(path, "up")
-    for name in ("server.nodes", "clients.app", "httpx"):
+    for name in ("server.members.nodes", "clients.app", "httpx"):
         logging.getLogger(name).info("info of %s", name)
         logging.getLogger(name).warning("warning of %s", name)
     messages = [line["message"] for line in lines(path)]
-    assert "info of server.nodes" in messages
+    assert "info of server.members.nodes" in messages
     assert "info of clients.app" in messages
     assert "info of httpx" not in messages
     assert "warning of httpx" in messages

@@ -18,8 +18,8 @@ from fedpeft.hosting.child import Child
 from fedpeft.hosting.keys import make_authority, make_server
 from fedpeft.hosting.ports import free_port
 from fedpeft.hosting.processes import Supervisor
+from server.exchange.wire_bytes import read_wire
 from server.host import up
-from server.wire_bytes import read_wire
 
 
 def test_call_of_a_node_passes_completely_and_is_not_logged(front: Front) -> None:

@@ -19,18 +19,18 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.secure.masks import run_context
 from fedpeft.tasks.metrics import MAX_EXAMPLES
 from fedpeft.wire.failures import FailureKind
-from server.byte_ledger import ByteLedger
-from server.exchange import LONGEST
-from server.handshake import (
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.sending import LONGEST
+from server.members.handshake import (
     Report,
     differences,
     read_report,
     send_handshakes,
     with_backbone,
 )
-from server.introduction import check_introduction
-from server.nodes import Node, Nodes
-from server.silence import Silence
+from server.members.introduction import check_introduction
+from server.members.nodes import Node, Nodes
+from server.members.silence import Silence
 
 log = logging.getLogger(__name__)
 _INTERVAL = 2.0  # seconds between two checks for missing nodes

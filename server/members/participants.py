@@ -10,8 +10,8 @@ import numpy as np
 from fedpeft.privacy.ledger import BudgetSpent
 from fedpeft.runs.records import Kind
 from fedpeft.wire.failures import Failure
-from server.members import Members
-from server.silence import PATIENCE, Silence
+from server.members.members import Members
+from server.members.silence import PATIENCE, Silence
 
 
 @dataclass

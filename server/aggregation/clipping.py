@@ -16,9 +16,9 @@ import numpy as np
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import is_small
-from server.downlink import Broadcast
-from server.nodes import Node
-from server.updates import Update, expected_steps
+from server.aggregation.updates import Update, expected_steps
+from server.exchange.downlink import Broadcast
+from server.members.nodes import Node
 
 #: Updates are clipped at this multiple of the median. Honest clients of equal steps stay below it;
 #: 2.3 % of the updates of very uneven ones do not: ``simulations/benchmarks/results/clipping.md``.

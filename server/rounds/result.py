@@ -17,7 +17,7 @@ from fedpeft.runtime import Runtime
 from fedpeft.tasks.caveats import remarks
 from fedpeft.updates.transfer import codec_of_head, size_up
 from fedpeft.wire.codecs import encoded_size
-from server.byte_ledger import bytes_of, total_bytes
+from server.exchange.byte_ledger import bytes_of, total_bytes
 
 
 def describe_result(

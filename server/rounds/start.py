@@ -19,12 +19,12 @@ from fedpeft.runs.checkpoints import NOW, START, check_finite
 from fedpeft.starting import decode_moments, merged, started_vector
 from fedpeft.tasks.metrics import undefined
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
-from server.byte_ledger import ByteLedger
-from server.evaluation import measure
-from server.exchange import check_replies
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.sending import check_replies
+from server.rounds.evaluation import measure
+from server.rounds.training import choose, require_enough
 from server.run import Run
 from server.state import ServerState
-from server.training import choose, require_enough
 
 log = logging.getLogger(__name__)
 

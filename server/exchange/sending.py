@@ -14,8 +14,8 @@ from fedpeft.errors import printable
 from fedpeft.runs.records import Kind
 from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import RECORD, to_fields
-from server.byte_ledger import ByteLedger
-from server.clock import Clock, RealClock
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.clock import Clock, RealClock
 
 _TYPES = {
     "start": "train",

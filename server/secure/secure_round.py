@@ -28,12 +28,12 @@ from fedpeft.secure.masks import unpacked
 from fedpeft.updates.sums import Mean, width
 from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import TrainReply
-from server.bucket import Bucket
-from server.byte_ledger import ByteLedger
-from server.exchange import Patience, check_replies, exchange
-from server.nodes import Node
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.sending import Patience, check_replies, exchange
+from server.members.nodes import Node
 from server.run import Run
-from server.unmasking import Masked
+from server.secure.bucket import Bucket
+from server.secure.unmasking import Masked
 
 log = logging.getLogger(__name__)
 _FILE = "secure.json"  # in the run's folder: the round that is being played

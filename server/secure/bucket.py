@@ -26,9 +26,16 @@ from fedpeft.wire.messages import (
     from_fields,
     label,
 )
-from server.nodes import Node
+from server.members.nodes import Node
 from server.run import Run
-from server.unmasking import Masked, Prepared, checked_shares, enough, read_prepared, unmasked
+from server.secure.unmasking import (
+    Masked,
+    Prepared,
+    checked_shares,
+    enough,
+    read_prepared,
+    unmasked,
+)
 
 
 @dataclass

@@ -8,9 +8,9 @@ import numpy as np
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.nested import is_small
-from server.downlink import Broadcast
-from server.nodes import Node
-from server.updates import Update, expected_steps, weight
+from server.aggregation.updates import Update, expected_steps, weight
+from server.exchange.downlink import Broadcast
+from server.members.nodes import Node
 
 
 def normalized(

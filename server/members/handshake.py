@@ -29,8 +29,8 @@ from fedpeft.wire.messages import (
     from_fields,
     pack_experiment,
 )
-from server.byte_ledger import ByteLedger
-from server.exchange import Patience, exchange
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.sending import Patience, exchange
 
 log = logging.getLogger(__name__)
 

@@ -9,12 +9,12 @@ import numpy as np
 from fedpeft.errors import RunFailed
 from fedpeft.runs.checkpoints import check_finite
 from fedpeft.wire import slopes
-from server.downlink import take_slopes
-from server.nodes import Node
+from server.aggregation.strategies import next_vector
+from server.aggregation.updates import Update, weight
+from server.exchange.downlink import take_slopes
+from server.members.nodes import Node
 from server.run import Run
 from server.state import ServerState
-from server.strategies import next_vector
-from server.updates import Update, weight
 
 
 def combine(

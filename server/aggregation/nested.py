@@ -8,10 +8,10 @@ from dataclasses import replace
 import numpy as np
 
 from fedpeft.nested import held_numbers, is_small
-from server.downlink import Broadcast
-from server.nodes import Node
+from server.aggregation.updates import Update, weight
+from server.exchange.downlink import Broadcast
+from server.members.nodes import Node
 from server.run import Run
-from server.updates import Update, weight
 
 
 def completed(

@@ -19,16 +19,7 @@ from fedpeft.tasks.caveats import ROUNDING, rounding_remark
 from fedpeft.updates import sums
 from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields, start_name
-from server.asynchronous import Collector
-from server.byte_ledger import ByteLedger
-from server.downlink import Broadcast, broadcast, start_of
-from server.exchange import check_replies
-from server.nodes import Node
-from server.run import Run
-from server.secure import SecureRound
-from server.state import Flight, ServerState
-from server.unmasking import Masked
-from server.updates import (
+from server.aggregation.updates import (
     STEPS,
     Update,
     check_steps,
@@ -37,6 +28,15 @@ from server.updates import (
     max_norm,
     read_statements,
 )
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.downlink import Broadcast, broadcast, start_of
+from server.exchange.sending import check_replies
+from server.members.nodes import Node
+from server.rounds.asynchronous import Collector
+from server.run import Run
+from server.secure.secure_round import SecureRound
+from server.secure.unmasking import Masked
+from server.state import Flight, ServerState
 
 log = logging.getLogger(__name__)
 CLIP_NORM = "secure.clip_norm"  # name in the checkpoint

@@ -12,7 +12,7 @@ from flwr.serverapp import Grid
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.federation import FederationSection
 from fedpeft.wire.messages import INITIAL_REFERENCE
-from server.registry import Registered
+from server.members.registry import Registered
 
 _INTERVAL = 0.1  # seconds between two checks for nodes
 
@@ -25,7 +25,7 @@ class Node:
         node_id: Flower's.
         examples: number of its training examples.
         name: under which it is registered; empty in a simulation.
-        reference: name of the vector that its client holds, see ``server/downlink.py``.
+        reference: name of the vector that its client holds, see ``server/exchange/downlink.py``.
         start: name of the start that it holds, see ``fedpeft.wire.messages.Request``.
         peer: how it introduces itself to the other clients, for sums under masks.
     """

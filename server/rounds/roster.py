@@ -12,8 +12,8 @@ from fedpeft.errors import UserError
 from fedpeft.files import write_json
 from fedpeft.runs.folder import ROSTER
 from fedpeft.wire.failures import Failure
-from server.participants import Participants
-from server.updates import Update
+from server.aggregation.updates import Update
+from server.members.participants import Participants
 
 
 @dataclass

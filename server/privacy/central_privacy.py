@@ -23,7 +23,7 @@ from fedpeft.privacy.noise import Noise, noise_of, poisson
 from fedpeft.privacy.plan import Plan, client_delta, limits
 from fedpeft.privacy.statement import Composition, statement
 from fedpeft.privacy.updates import AdaptiveClip, noisy_mean
-from server.matrix_rounds import MatrixRounds
+from server.privacy.matrix_rounds import MatrixRounds
 
 #: Name of the adaptive clip in the checkpoint.
 CLIP = "privacy.clip"

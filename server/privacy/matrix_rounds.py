@@ -20,7 +20,7 @@ from fedpeft.privacy.noise import Noise
 from fedpeft.privacy.plan import Plan
 from fedpeft.privacy.turns import CLIENTS, Note, Turn, whole_note
 from fedpeft.runs.checkpoints import PAST
-from server.schedule import Schedule
+from server.privacy.schedule import Schedule
 
 #: Names in the checkpoint, beside PAST: the matrix, and the id of the whole run's charge.
 MATRIX, WHOLE = "privacy.matrix", "privacy.whole"

@@ -21,13 +21,13 @@ from flwr.app import Message
 from fedpeft.randomness import generator
 from fedpeft.wire.failures import Failure
 from fedpeft.wire.messages import Request, label
-from server.byte_ledger import ByteLedger
-from server.downlink import Broadcast, broadcast
-from server.exchange import Patience, check_replies, failure_of, send
-from server.nodes import Node
+from server.aggregation.updates import Update, check_update, max_norm
+from server.exchange.byte_ledger import ByteLedger
+from server.exchange.downlink import Broadcast, broadcast
+from server.exchange.sending import Patience, check_replies, failure_of, send
+from server.members.nodes import Node
 from server.run import Run
 from server.state import Flight, ServerState
-from server.updates import Update, check_update, max_norm
 
 _FLIGHTS, _STARTED, _VECTOR = "async.flights", "async.started", "async.vector."
 

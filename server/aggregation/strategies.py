@@ -11,7 +11,7 @@ from flwr.serverapp.strategy import FedAdagrad, FedAdam, FedAvg, FedAvgM, FedYog
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.federation import FederationSection
 from fedpeft.experiment.robust import ROBUST
-from server.robust import CENTER, robust_step
+from server.aggregation.robust import CENTER, robust_step
 
 WEIGHT = "weight"
 VECTOR = "vector"

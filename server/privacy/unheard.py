@@ -16,7 +16,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import Unit
 from fedpeft.privacy.plan import Plan, client_plan, example_plan
 from fedpeft.privacy.statement import Composition, read_statement
-from server.nodes import Node
+from server.members.nodes import Node
 
 
 def unheard(experiment: Experiment, number: int, clients: Iterable[Node]) -> list[dict[str, Any]]:
