@@ -155,7 +155,7 @@ class NodeFolder:
 
     @property
     def processes(self) -> Path:
-        """The processes of the node, see :mod:`fedpeft.hosting.record`."""
+        """The processes of the node, see :mod:`deployment.hosting.record`."""
         return self.path / "processes.json"
 
     @property
@@ -165,7 +165,7 @@ class NodeFolder:
 
     @property
     def messages(self) -> Path:
-        """The record of the node's messages, see :mod:`clients.traffic`."""
+        """The record of the node's messages, see :mod:`deployment.node.traffic`."""
         return self.path / "messages.jsonl"
 
     @property
@@ -185,7 +185,7 @@ class NodeFolder:
 
     @property
     def asked(self) -> Path:
-        """When the SuperNode last asked for work, see :mod:`clients.asking`."""
+        """When the SuperNode last asked for work, see :mod:`deployment.tunnel.asking`."""
         return self.path / "asked"
 
     @property

@@ -22,8 +22,8 @@ from typing import TYPE_CHECKING
 
 from browsing import chromium, set_screen
 
-from server.remote.connection import find_connection
-from server.remote.page import page_address
+from deployment.operator.connection import find_connection
+from deployment.operator.page import page_address
 from simulations.loopback import Deployment, command, deployment, run, until
 
 if TYPE_CHECKING:

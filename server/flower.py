@@ -30,7 +30,7 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from fedpeft.hosting.bundle import checked_install
+from deployment.hosting.bundle import checked_install
 from fedpeft.profiling import phase
 
 if TYPE_CHECKING:  # its import takes half a second
@@ -141,7 +141,7 @@ def run_task(
     """Run one ServerApp, like Flower's ``flwr-serverapp`` with the arguments in ``sys.argv``.
 
     Unlike Flower's program, fail the run if its bundle has code, see
-    :func:`fedpeft.hosting.bundle.check_bundle`, and pull replies by :class:`Pulling`.
+    :func:`deployment.hosting.bundle.check_bundle`, and pull replies by :class:`Pulling`.
 
     Args:
         on_start: called with the run's id before the bundle is read.

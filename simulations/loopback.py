@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from fedpeft.hosting.ports import free_port
-from fedpeft.hosting.timing import Timing
+from deployment.hosting.ports import free_port
+from deployment.hosting.timing import Timing
 from simulations.processes import command_line, descendants, kill, started
 
 PATIENCE = 480.0  # seconds to wait for anything, as machines are busy

@@ -13,7 +13,7 @@ from imports import at_import, constants, imported
 ROOT = Path(__file__).resolve().parents[1]
 #: Where Python looks for modules, as in pyproject.toml; and the folder of the importing test.
 ROOTS = (ROOT, ROOT / "tests", ROOT / "tests" / "fedpeft", ROOT / "tests" / "deployment")
-_MODULE = re.compile(r"([a-z]\w*(?:\.\w+)+)(?::\w+)?")  # "clients.worker", "server.app:app"
+_MODULE = re.compile(r"([a-z]\w*(?:\.\w+)+)(?::\w+)?")  # "deployment.node.worker", "server.app:app"
 #: A file, and whether its functions count: importing a subpackage calls none of its parents.
 Visit = tuple[Path, bool]
 
@@ -21,7 +21,7 @@ Visit = tuple[Path, bool]
 def closure(starts: Iterable[Path]) -> set[Path]:
     """Return these files, what they import, and so on, with the conftest files of tests.
 
-    A string that is the name of a module, such as "clients.worker", counts as an import of it: it
+    A string that is the name of a module, such as "deployment.node.worker", counts as an import of it: it
     may be imported by name, or started as a process. So do the imports of a string with a program.
     """
     open_visits: list[Visit] = [(path, True) for path in starts]

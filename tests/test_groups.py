@@ -45,7 +45,7 @@ FILES = {
     "fedpeft/quick.py": "",
     "fedpeft/cli/__init__.py": "from fedpeft.cli import other, run\n",
     "fedpeft/cli/other.py": "def other():\n    import fedpeft.lazy\n",
-    "fedpeft/cli/run.py": "def run():\n    from fedpeft.inner import used\n",
+    "deployment/commands/run.py": "def run():\n    from fedpeft.inner import used\n",
     "tests/groups.toml": GROUPS,
     "tests/test_first.py": f"{LONG}def test_first():\n    assert True\n",
     "tests/second/conftest.py": "",

@@ -6,9 +6,9 @@ import json
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from deployment.gateway.limits import MEGABYTE, Budget, Limits
 from parts.markdown import table
 from parts.results import BENCHMARKS
-from server.host.gateway.limits import MEGABYTE, Budget, Limits
 
 #: A machine for servers: cores, GB, and the share of them that may be busy.
 CORES, MEMORY, BUSY = 16, 64, 0.5

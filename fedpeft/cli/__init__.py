@@ -9,22 +9,18 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
+from deployment.commands import keys, node, run, server, trial
 from fedpeft.cli import (
     config,
     export,
-    keys,
     methods,
-    node,
     predict,
     privacy,
     report,
-    run,
     serve,
-    server,
     simulate,
     study,
     tasks,
-    trial,
     watch,
 )
 from fedpeft.errors import Interrupted, RunFailed, UserError

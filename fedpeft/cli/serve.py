@@ -98,8 +98,8 @@ def _check_exposed(host: str, keys: Path | None, token: Path | None) -> bool:
 
 
 def _checked_keys(keys: Path) -> tuple[Path, Path]:
-    from fedpeft.hosting.keys import SERVER_CERTIFICATE, SERVER_KEY
-    from server.host.certificate import check_keys
+    from deployment.hosting.keys import SERVER_CERTIFICATE, SERVER_KEY
+    from deployment.server.certificate import check_keys
 
     check_keys(keys)
     return keys / SERVER_CERTIFICATE, keys / SERVER_KEY

@@ -15,8 +15,8 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from deployment.hosting.ports import listen
 from fedpeft.errors import UserError
-from fedpeft.hosting.ports import listen
 from fedpeft.page.hosts import is_loopback
 
 

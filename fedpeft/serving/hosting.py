@@ -16,9 +16,9 @@ import uvicorn
 from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from deployment.hosting.tls import offer_quick_groups
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.files import PRIVATE, USERS_TEXT, write_together
-from fedpeft.hosting.tls import offer_quick_groups
 
 _PATIENCE = 20.0  # seconds until a connection that sends no complete head is closed
 _CONNECTIONS = 1000

@@ -31,7 +31,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 
 from clients.folder import NodeFolder
-from fedpeft.hosting.timing import Timing
+from deployment.hosting.timing import Timing
 from fedpeft.privacy.ledger import read_ledger
 from simulations.benchmarks.common import Report, Row, arguments_of, positive, record, script
 from simulations.benchmarks.parts.watching import Watch
@@ -41,12 +41,12 @@ from simulations.processes import kill
 NODES = ("north", "south", "west")
 #: Program -> whether a node or the server runs it.
 PROGRAMS = {
-    "clients.tunnel": "node",
+    "deployment.tunnel.tunnel": "node",
     "flower-supernode": "node",
-    "clients.worker": "node",
-    "server.host.gateway": "server",
+    "deployment.node.worker": "node",
+    "deployment.gateway": "server",
     "flower-superlink": "server",
-    "server.process": "server",
+    "deployment.server.process": "server",
 }
 LONGEST = 100.0  # seconds of a stop; those between it and 1 are drawn evenly in the logarithm
 PAUSE = 16.0  # most seconds between two faults

@@ -25,7 +25,7 @@ from simulations.benchmarks.deployment import settings_of
 from simulations.benchmarks.parts.light_node import LightNode
 from simulations.loopback import Deployment, deployment
 
-PARTS = {"gateway": "server.host.gateway", "SuperLink": "flower-superlink"}
+PARTS = {"gateway": "deployment.gateway", "SuperLink": "flower-superlink"}
 LABELS = ("negative", "positive")
 IDLE = 60.0  # seconds
 _TICK = os.sysconf("SC_CLK_TCK")

@@ -27,12 +27,12 @@ from simulations.loopback import Deployment, deployment, until
 NODES = ("north", "south", "west")
 #: Program -> whether a node or the server runs it.
 PROGRAMS = {
-    "clients.tunnel": "north",
+    "deployment.tunnel.tunnel": "north",
     "flower-supernode": "north",
-    "clients.worker": "north",
-    "server.host.gateway": "server",
+    "deployment.node.worker": "north",
+    "deployment.gateway": "server",
     "flower-superlink": "server",
-    "server.process": "server",
+    "deployment.server.process": "server",
 }
 _EVERY = 10  # rounds between two readings
 

@@ -4,7 +4,7 @@
 - ``fedpeft simulate`` until round 1 begins, against a Python that imports torch, transformers and
   Flower's apps.
 - the process of a node per message without the resident worker (``clients.app``), against the same.
-- the process with it (``clients.relay``), against a Python that imports only Flower's apps.
+- the process with it (``deployment.node.relay``), against a Python that imports only Flower's apps.
 
 Example:
     python -m simulations.benchmarks.startup
@@ -44,7 +44,7 @@ HELP = "from fedpeft.cli import main; main(['--help'])"
 #: Process of a node -> reference.
 NODE = {
     "import clients.app": LIBRARIES,
-    "import clients.relay": "import flwr.app, flwr.clientapp",
+    "import deployment.node.relay": "import flwr.app, flwr.clientapp",
 }
 
 
@@ -101,7 +101,7 @@ def measure(options: Namespace) -> Report:
     facts = {
         "ratio": "to a Python that does nothing (--help) or imports the libraries alone",
         "heavy packages that --help imports": heavy_imports(HELP),
-        "heavy packages that the relay imports": heavy_imports("import clients.relay"),
+        "heavy packages that the relay imports": heavy_imports("import deployment.node.relay"),
     }
     return Report({"backbone": options.backbone, "repeats": options.repeats}, table, facts, raw)
 

@@ -233,7 +233,7 @@ def headers(made: Deployment, key: Key, end: float) -> int:
 def limit_of_headers() -> int:
     """Return the gateway's limit of a header list; 16,384 in versions without a table of it."""
     with contextlib.suppress(ImportError, AttributeError):
-        from server.host.gateway.limits import Limits
+        from deployment.gateway.limits import Limits
 
         return int(Limits().head)
     return 16_384
@@ -304,7 +304,7 @@ def _made(folder: Path) -> Path:
 def under(made: Deployment, load: Callable[[Deployment, Key, float], int]) -> Row:
     """Return what a load costs the gateway, and what answers the node gets meanwhile."""
     node, other = Key(made, "north"), Key(made, "other")
-    gateway = made.pids("server", "server.host.gateway")[0]
+    gateway = made.pids("server", "deployment.gateway")[0]
     counts: list[int] = []
 
     def work() -> None:
@@ -317,7 +317,7 @@ def under(made: Deployment, load: Callable[[Deployment, Key, float], int]) -> Ro
         for thread in threads:
             thread.join()
         cost: dict[str, Any] = {"gateway CPU, s": round(meter.seconds(), 2)}
-    ended = gateway not in made.pids("server", "server.host.gateway")
+    ended = gateway not in made.pids("server", "deployment.gateway")
     return {
         "load": load.__name__,
         "done": sum(counts),

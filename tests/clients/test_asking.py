@@ -15,14 +15,14 @@ from pathlib import Path
 
 import pytest
 
-from clients import asking
 from clients.folder import NodeFolder, NodeSettings
-from clients.node import Node, Useful
-from clients.status import describe_node
+from deployment.hosting.keys import make_node
+from deployment.hosting.record import write_record
+from deployment.hosting.timing import Timing
+from deployment.node.status import describe_node
+from deployment.node.up import Node, Useful
+from deployment.tunnel import asking
 from fedpeft.errors import UserError
-from fedpeft.hosting.keys import make_node
-from fedpeft.hosting.record import write_record
-from fedpeft.hosting.timing import Timing
 
 COMPUTE = """
 import sys, pathlib

@@ -16,8 +16,16 @@ from pathlib import Path
 import pytest
 from workers import other_user
 
-from clients import channel
-from clients.channel import ChannelError, Pair, ask, check_path, is_listening, listen, serve_one
+from deployment.node import channel
+from deployment.node.channel import (
+    ChannelError,
+    Pair,
+    ask,
+    check_path,
+    is_listening,
+    listen,
+    serve_one,
+)
 from fedpeft.errors import UserError
 
 PATIENCE = 120.0  # seconds, on a machine of any speed

@@ -26,7 +26,11 @@ from cryptography.hazmat.primitives.serialization import (
     PublicFormat,
 )
 
-from clients.checks import (
+from clients.data.described import require_described
+from clients.errors import Refusal
+from clients.folder import NodeSettings
+from deployment.hosting.keys import make_authority, make_node, make_server
+from deployment.node.checks import (
     check_all,
     check_ca,
     check_data,
@@ -35,12 +39,8 @@ from clients.checks import (
     check_superlink,
     main,
 )
-from clients.data.described import require_described
-from clients.errors import Refusal
-from clients.folder import NodeSettings
 from fedpeft.errors import UserError
 from fedpeft.experiment.settings import TaskSection
-from fedpeft.hosting.keys import make_authority, make_node, make_server
 from simulations.processes import command_line, descendants
 
 NONE = NodeSettings("", 0)
@@ -97,7 +97,9 @@ def test_a_correct_node_passes_all_checks(keys: Path, tmp_path: Path) -> None:
     settings = replace(table(tmp_path / "mine.csv"), allow=("tiny",))
     with answering(keys) as superlink:
         assert check_all(superlink, keys / "site", keys / "ca" / "ca.crt", settings) == []
-    assert not any("clients.checks" in command_line(pid) for pid in descendants(os.getpid()))
+    assert not any(
+        "deployment.node.checks" in command_line(pid) for pid in descendants(os.getpid())
+    )
 
 
 @pytest.mark.long
@@ -346,7 +348,7 @@ def test_torch_is_not_imported_for_the_tiny_backbone(tmp_path: Path) -> None:
     """It would take most of the time of the checks."""
     (tmp_path / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
     settings = replace(table(tmp_path / "mine.csv"), allow=("tiny",))
-    code = "import sys; from clients.checks import main; main(); sys.exit('torch' in sys.modules)"
+    code = "import sys; from deployment.node.checks import main; main(); sys.exit('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=json.dumps(asdict(settings)),

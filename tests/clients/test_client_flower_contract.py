@@ -21,10 +21,10 @@ from flowering import (
 )
 from flwr.app import Message, RecordDict
 
-from clients import connection, tunnel
-from fedpeft.hosting.ports import free_port
-from fedpeft.hosting.shims import write_shims
-from fedpeft.hosting.timing import Timing
+from deployment.hosting.ports import free_port
+from deployment.hosting.shims import write_shims
+from deployment.hosting.timing import Timing
+from deployment.tunnel import connection, tunnel
 from server.flower import new_run
 
 
@@ -50,7 +50,7 @@ def test_a_task_starts_without_the_supernode_and_torch(tmp_path: Path) -> None:
     """Every message starts a process, and waits for its imports."""
     code = (
         "import sys; sys.argv = ['x', '--help']\n"
-        "from clients.process import main\n"
+        "from deployment.node.process import main\n"
         "try: main()\n"
         "except SystemExit: print(sorted({'torch', 'transformers', 'pandas', 'flwr.supernode.cli'}"
         " & set(sys.modules)), 'flwr.supernode.runtime.run_clientapp' in sys.modules)"
@@ -67,7 +67,7 @@ def test_a_task_starts_without_the_supernode_and_torch(tmp_path: Path) -> None:
 
 def test_a_task_outside_of_a_node_is_refused() -> None:
     environment = {name: os.environ[name] for name in os.environ if name != "FEDPEFT_NODE_STATE"}
-    command = [sys.executable, "-m", "clients.process"]
+    command = [sys.executable, "-m", "deployment.node.process"]
     done = subprocess.run(command, env=environment, capture_output=True, text=True)
     assert done.returncode == 1 and "start this program through 'fedpeft node up'" in done.stderr
 
@@ -145,7 +145,7 @@ def test_a_node_refuses_code_that_its_server_sends(tmp_path: Path) -> None:
     """The server is plain Flower and runs any code; the node still refuses it."""
     port, state = free_port(), tmp_path / "state"
     state.mkdir()
-    write_shims(state / "bin", {"flwr-clientapp": "clients.process"})
+    write_shims(state / "bin", {"flwr-clientapp": "deployment.node.process"})
     server = environment(tmp_path / "server", SIDE="server")
     node = environment(state / "flwr", state / "bin", SIDE="node", FEDPEFT_NODE_STATE=str(state))
     command = ["flower-supernode", "--insecure", "--superlink", f"127.0.0.1:{port}"]
@@ -157,7 +157,7 @@ def test_a_node_refuses_code_that_its_server_sends(tmp_path: Path) -> None:
         code, _, reason = reply.partition(" ")
         assert code == "2"  # an exception of the ClientApp
         assert reason == (
-            "<class 'fedpeft.hosting.bundle.ForeignBundle'>:"
+            "<class 'deployment.hosting.bundle.ForeignBundle'>:"
             "<'the bundle brings its own code: evil.py'>"
         )
     refused = [line for line in lines(state / "node.log") if "refused" in line["message"]]

@@ -15,8 +15,8 @@ from flwr.app import Message
 from messaging import content_of
 from workers import handshake, node_context, state_folder, task_vector
 
-from clients import relay
 from clients.errors import WITHHELD
+from deployment.node import relay
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.statement import Composition

@@ -15,7 +15,7 @@ from flwr.app import Context
 from messaging import changed
 from workers import handshake, node_context, state_folder, task_vector
 
-from clients import relay
+from deployment.node import relay
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.wire.messages import HandshakeRequest, Request

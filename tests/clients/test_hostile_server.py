@@ -15,9 +15,9 @@ from flwr.app import Message
 from messaging import changed, content_of
 from workers import handshake, node_context, state_folder, task_vector
 
-from clients import relay
-from clients.channel import listen
 from clients.folder import NodeFolder, NodeSettings
+from deployment.node import relay
+from deployment.node.channel import listen
 from fedpeft.backbones.loading import cached_backbone
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from workers import handshake, node_context, state_folder, task_vector
 
-from clients import relay
+from deployment.node import relay
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import spent
 from fedpeft.privacy.ledger import read_ledger

@@ -13,8 +13,8 @@ import pytest
 from messaging import arriving, handshake_request
 from workers import handshake, node_context, state_folder, task_vector
 
-from clients import relay
 from clients.folder import NodeFolder, NodeSettings
+from deployment.node import relay
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of

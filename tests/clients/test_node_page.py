@@ -17,8 +17,8 @@ from browsing import chromium, serious_violations, set_screen
 from ledgers import charged, opened
 from workers import handshake, node_context, state_folder, task_vector
 
-from clients import relay
 from clients.folder import NodeFolder
+from deployment.node import relay
 from fedpeft.cli import main
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 from workers import handshake, node_context, state_folder, task_vector
 
-from clients import relay
 from clients.folder import NodeSettings
+from deployment.node import relay
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.wire.messages import RECORD, HandshakeReply, from_fields

@@ -15,16 +15,16 @@ from pathlib import Path
 import pytest
 from workers import PATIENCE, eventually, handshake, node_context, other_user, state_folder
 
-from clients import relay
-from clients.channel import listen
 from clients.flower import context_to_wire, to_wire
 from clients.folder import NodeFolder
-from clients.status import describe_node
-from clients.worker import answer_wire
+from deployment.hosting.keys import make_authority, make_node
+from deployment.hosting.record import write_record
+from deployment.node import relay
+from deployment.node.channel import listen
+from deployment.node.status import describe_node
+from deployment.node.worker import answer_wire
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.hosting.keys import make_authority, make_node
-from fedpeft.hosting.record import write_record
 
 PROGRAM = "from fedpeft.cli import main; main()"
 
@@ -175,7 +175,7 @@ def test_a_folder_that_is_not_a_nodes_is_refused(tmp_path: Path) -> None:
 def test_another_users_state_folder_is_refused(tmp_path: Path) -> None:
     user, state = other_user(), state_folder(tmp_path / "state")
     program = (
-        "import os, pathlib, sys; from clients.status import describe_node\n"
+        "import os, pathlib, sys; from deployment.node.status import describe_node\n"
         "os.setuid(int(sys.argv[2]))\n"
         "describe_node(pathlib.Path(sys.argv[1]))"
     )

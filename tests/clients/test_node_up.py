@@ -18,18 +18,18 @@ import pytest
 from servers import server_folder, superlink
 from workers import PATIENCE, eventually, handshake, logged, node_context
 
-from clients import relay
-from clients.channel import is_listening
 from clients.folder import NodeFolder, NodeSettings
-from clients.node import Node, Useful, children, make_certificate, up
+from deployment.hosting.keys import make_node
+from deployment.hosting.processes import Supervisor
+from deployment.hosting.timing import Timing
+from deployment.node import relay
+from deployment.node.channel import is_listening
+from deployment.node.up import Node, Useful, children, make_certificate, up
+from deployment.server.folder import ServerFolder
+from deployment.server.registration import add_node
+from deployment.server.up import gateway
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.hosting.keys import make_node
-from fedpeft.hosting.processes import Supervisor
-from fedpeft.hosting.timing import Timing
-from server.host.folder import ServerFolder
-from server.host.registration import add_node
-from server.host.up import gateway
 from simulations.processes import alive, command_line, descendants
 
 PROGRAM = "from fedpeft.cli import main; main()"
@@ -113,12 +113,12 @@ def test_a_node_joins_restarts_its_worker_and_ends_all_processes(
         )
         assert second.returncode == 2 and "another node runs there" in second.stderr
 
-        (worker,) = pids_of(state, "clients.worker")
+        (worker,) = pids_of(state, "deployment.node.worker")
         context = node_context(state)
         assert relay.app(handshake(quick()), context).has_content()
         assert any("query.handshake: done" in line for line in logged(state))
         os.kill(worker, signal.SIGKILL)
-        eventually(lambda: set(pids_of(state, "clients.worker")) - {worker} != set())
+        eventually(lambda: set(pids_of(state, "deployment.node.worker")) - {worker} != set())
         eventually(lambda: is_listening(NodeFolder(state).socket))
         assert relay.app(handshake(quick()), context).has_content()
         assert sum("query.handshake: done" in line for line in logged(state)) == 2
@@ -136,7 +136,7 @@ def test_a_node_runs_without_a_worker(server: ServerFolder, tmp_path: Path) -> N
     state = tmp_path / "state"
     with node_up(state, *options(server), "--no-worker") as node:
         eventually(lambda: "the node is up" in str(logged(state)))
-        assert pids_of(state, "flower-supernode") and not pids_of(state, "clients.worker")
+        assert pids_of(state, "flower-supernode") and not pids_of(state, "deployment.node.worker")
         node.send_signal(signal.SIGTERM)
         assert node.wait(PATIENCE) == 0
     assert "worker" not in state.with_suffix(".out").read_text()
@@ -184,7 +184,7 @@ def test_a_signal_during_the_checks_ends_node_up(
     earlier = signal.signal(signal.SIGINT, signal.default_int_handler)
     try:
         with node_up(state, *options(server)) as node:
-            eventually(lambda: "clients.checks" in str(commands_below(node.pid)))
+            eventually(lambda: "deployment.node.checks" in str(commands_below(node.pid)))
             (checking,) = descendants(node.pid)
             node.send_signal(number)
             assert node.wait(PATIENCE) == 0

@@ -13,11 +13,11 @@ import pytest
 from tunnels import gateway, tunnel
 from workers import PATIENCE, eventually, logged
 
-from clients.checks import check_superlink
 from clients.folder import NodeFolder
-from clients.proxy import Proxy
+from deployment.hosting.ports import LOOPBACK, free_port
+from deployment.node.checks import check_superlink
+from deployment.tunnel.proxy import Proxy
 from fedpeft.errors import UserError
-from fedpeft.hosting.ports import LOOPBACK, free_port
 
 PUSH = "/v1/fleet/push-object"
 

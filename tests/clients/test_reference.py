@@ -12,10 +12,10 @@ from flwr.app import Context, Message
 from messaging import arriving, content_of, handshake_request
 from workers import node_context, state_folder
 
-from clients import relay
 from clients.folder import NodeFolder
 from clients.memory.experiment import recall
 from clients.memory.reference import follow
+from deployment.node import relay
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.runtime import Runtime, runtime_of

@@ -25,10 +25,11 @@ from workers import (
     task_vector,
 )
 
-from clients import app, relay
+from clients import app
 from clients.flower import context_to_wire, from_wire, to_wire
 from clients.folder import NodeFolder
-from clients.worker import answer, answer_wire
+from deployment.node import relay
+from deployment.node.worker import answer, answer_wire
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
 from fedpeft.wire.messages import HandshakeRequest, Request
@@ -174,7 +175,7 @@ def test_an_exception_in_the_relay_becomes_an_error_reply_without_its_text(
 
 def test_the_relay_imports_no_heavy_library() -> None:
     program = (
-        "import sys, clients.relay, clients.process\n"
+        "import sys, deployment.node.relay, deployment.node.process\n"
         "print(sorted({'torch', 'transformers', 'pandas',"
         " 'scipy', 'datasets', 'clients.app', 'fedpeft.runtime'} & set(sys.modules)))"
     )

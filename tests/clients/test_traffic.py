@@ -12,9 +12,9 @@ import pytest
 from flwr.app import Message
 from workers import handshake, node_context, state_folder, task_vector
 
-from clients import relay, traffic
 from clients.flower import to_wire
 from clients.folder import NodeFolder
+from deployment.node import relay, traffic
 from fedpeft.experiment.config import Experiment
 from fedpeft.files import read_object
 from fedpeft.runtime import runtime_of

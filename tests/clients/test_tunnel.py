@@ -24,12 +24,12 @@ import pytest
 from tunnels import TIMING, Gateway, Running, gateway, tunnel
 from workers import PATIENCE, eventually, logged, other_user
 
-from clients.connection import Connection
 from clients.folder import NodeFolder
-from clients.tunnel import RECEIVE
-from fedpeft.hosting.keys import make_authority
-from fedpeft.hosting.ports import LOOPBACK
-from fedpeft.hosting.timing import Timing
+from deployment.hosting.keys import make_authority
+from deployment.hosting.ports import LOOPBACK
+from deployment.hosting.timing import Timing
+from deployment.tunnel.connection import Connection
+from deployment.tunnel.tunnel import RECEIVE
 from simulations.benchmarks.parts.relay import Relay
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"
@@ -323,7 +323,14 @@ def test_a_strangers_server_at_the_tunnels_port_gets_no_request(tmp_path: Path) 
 
 def test_a_taken_port_ends_the_tunnel_with_a_line(tmp_path: Path) -> None:
     with pair(tmp_path) as (far, near, _):
-        command = [sys.executable, "-P", "-m", "clients.tunnel", str(near.state), str(near.port)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "deployment.tunnel.tunnel",
+            str(near.state),
+            str(near.port),
+        ]
         done = subprocess.run([*command, "localhost", str(far.port), "x"], timeout=PATIENCE)
         assert done.returncode == 1
         assert f"cannot listen at {LOOPBACK}:{near.port} (Address already in use)" in str(

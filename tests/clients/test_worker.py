@@ -26,14 +26,14 @@ from workers import (
     task_vector,
 )
 
-from clients import relay
-from clients.channel import ask, is_listening
 from clients.flower import context_to_wire, to_wire
 from clients.folder import NodeFolder, NodeSettings
-from clients.node import Node, Useful, children
+from deployment.hosting.processes import Supervisor
+from deployment.hosting.timing import Timing
+from deployment.node import relay
+from deployment.node.channel import ask, is_listening
+from deployment.node.up import Node, Useful, children
 from fedpeft.experiment.config import Experiment
-from fedpeft.hosting.processes import Supervisor
-from fedpeft.hosting.timing import Timing
 from fedpeft.runtime import runtime_of
 
 pytestmark = pytest.mark.slow
@@ -106,7 +106,7 @@ RELAY = """
 import sys
 from pathlib import Path
 from clients.flower import context_from_wire, from_wire
-from clients.relay import relay
+from deployment.node.relay import relay
 message, context = (Path(path).read_bytes() for path in sys.argv[1:])
 relay(from_wire(message), context_from_wire(context))
 """

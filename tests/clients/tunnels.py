@@ -19,11 +19,11 @@ from hypercorn.config import Config
 from workers import PATIENCE, eventually
 
 from clients.folder import NodeFolder
-from clients.node import make_certificate
-from clients.proxy import Proxy
-from fedpeft.hosting.keys import make_authority, make_server
-from fedpeft.hosting.ports import LOOPBACK, free_port, speaks_tls
-from fedpeft.hosting.timing import Timing
+from deployment.hosting.keys import make_authority, make_server
+from deployment.hosting.ports import LOOPBACK, free_port, speaks_tls
+from deployment.hosting.timing import Timing
+from deployment.node.up import make_certificate
+from deployment.tunnel.proxy import Proxy
 
 Answer = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 TIMING = replace(Timing().scaled(0.1), connection=PATIENCE)
@@ -144,7 +144,7 @@ def tunnel(
     timing.write(state)
     make_certificate(NodeFolder(state).runtime)
     own = free_port([port])
-    command = [sys.executable, "-P", "-m", "clients.tunnel", str(state), str(own)]
+    command = [sys.executable, "-P", "-m", "deployment.tunnel.tunnel", str(state), str(own)]
     process = subprocess.Popen(
         [*command, host, str(port), str(ca), *(proxy.words() if proxy else [])]
     )

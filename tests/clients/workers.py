@@ -18,8 +18,8 @@ import numpy as np
 from flwr.app import Context, Message, RecordDict
 from messaging import arriving, handshake_request, request
 
-from clients.channel import is_listening
 from clients.folder import NodeFolder, NodeSettings
+from deployment.node.channel import is_listening
 from fedpeft.experiment.config import Experiment
 from server.flower import new_run, to_wire
 
@@ -49,10 +49,10 @@ def logged(state: Path) -> list[str]:
 
 
 class Worker:
-    """``python -m clients.worker``, forked from a process that has imported torch."""
+    """``python -m deployment.node.worker``, forked from a process that has imported torch."""
 
     _forks = multiprocessing.get_context("forkserver")
-    _forks.set_forkserver_preload(["clients.app", "clients.worker"])
+    _forks.set_forkserver_preload(["clients.app", "deployment.node.worker"])
 
     def __init__(self, state: Path):
         self._process = self._forks.Process(target=_work, args=(str(state),), daemon=True)
@@ -72,7 +72,7 @@ class Worker:
 
 
 def _work(state: str) -> None:
-    from clients import worker
+    from deployment.node import worker
 
     sys.argv = ["worker", state]
     worker.main()

@@ -14,8 +14,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from clients.folder import NodeFolder
-from clients.traffic import recorded
-from fedpeft.hosting.timing import Timing
+from deployment.hosting.timing import Timing
+from deployment.node.traffic import recorded
 from simulations.loopback import PATIENCE, Deployment, deployment, until
 
 #: A question to Flower takes 2 s of a processor, so they are not as frequent as the other pauses.

@@ -86,7 +86,7 @@ def test_an_asynchronous_run_survives_kills_of_server_app_and_server(deployed: D
             gate.begun(1, *PARTS)
             gate.next("south", "south")
             gate.begun(3, "south")
-            kill(pid_of(deployed, "server", "server.process"))
+            kill(pid_of(deployed, "server", "deployment.server.process"))
             gate.next(*PARTS)  # their replies are lost
             deployed.finish("app", expect=1)
             assert DIED in deployed.output("run-app")

@@ -14,9 +14,9 @@ from rosters import nodes_with_rosters
 from selenium.webdriver.support.ui import WebDriverWait
 
 from clients.folder import NodeFolder
+from deployment.operator.connection import find_connection
+from deployment.operator.page import page_address
 from fedpeft.privacy.ledger import read_ledger
-from server.remote.connection import find_connection
-from server.remote.page import page_address
 from simulations.loopback import PATIENCE, Deployment
 from simulations.processes import kill
 
@@ -48,14 +48,14 @@ def test_kills_of_worker_superlink_and_server_app_do_not_change_the_bits(
     with gates(deployed, "run", *NODES) as gate:
         deployed.submit("run", SETTINGS)
         gate.begun(1, *NODES)
-        kill(pid_of(deployed, "site0", "clients.worker"))
+        kill(pid_of(deployed, "site0", "deployment.node.worker"))
         deployed.wait_for("site0", "^waiting for messages", logged["site0"])
         kill(pid_of(deployed, "server", "flower-superlink"))
         deployed.wait_for("server", "^ended by signal 9", logged["server"])
         gate.next(*NODES)
         gate.begun(2, *NODES)
         gate.next("site0")  # which has stored its reply, and charged it
-        kill(pid_of(deployed, "server", "server.process"))
+        kill(pid_of(deployed, "server", "deployment.server.process"))
     deployed.finish("run", expect=1)
     assert disturbed.DIED in deployed.output("run-run")
     assert len(deployed.rounds("run")) == 1

@@ -21,9 +21,9 @@ from flwr.proto.node_pb2 import Node as ProtoNode
 from flwr.supercore.inflatable.inflatable_object import get_object_tree, no_object_id_recompute
 from gateways import Client, Node
 
-from clients.status import describe_node
+from deployment.node.status import describe_node
+from deployment.server.folder import ServerFolder
 from server.flower import new_run
-from server.host.folder import ServerFolder
 from simulations.loopback import Deployment, until
 
 pytestmark = pytest.mark.long
@@ -121,7 +121,7 @@ def test_a_node_whose_tunnel_hung_for_more_than_a_minute_takes_part_in_the_next_
     deployed: Deployment,
 ) -> None:
     """Flower's SuperNode gives up for ever after a minute; its process lives on."""
-    [tunnel] = deployed.pids("north", "clients.tunnel")
+    [tunnel] = deployed.pids("north", "deployment.tunnel.tunnel")
     os.kill(tunnel, signal.SIGSTOP)
     try:
         time.sleep(HANGS)

@@ -55,7 +55,7 @@ def test_gateway_killed_at_any_moment_loses_nothing(deployed: Deployment, undist
 
     def strike() -> None:
         time.sleep(moments.uniform(0, 3))
-        kill(pid_of(deployed, "server", "server.host.gateway"))
+        kill(pid_of(deployed, "server", "deployment.gateway"))
 
     with gates(deployed, "gateway", "north") as gate:
         deployed.submit("gateway", SETTINGS)
@@ -101,7 +101,7 @@ def test_a_node_that_loses_power_misses_only_that_round(
         gate.begun(0, *PARTS)
         gate.next(*PARTS)
         gate.begun(1, *PARTS)
-        kill(pid_of(deployed, "south", "clients.process"))
+        kill(pid_of(deployed, "south", "deployment.node.process"))
         deployed.kill_tree("north")
         # A node that is back before Flower has said it was gone leaves the round to its timeout.
         until(lambda: read_object(progress).get("done") == 1, "the end of north's message")
@@ -128,7 +128,7 @@ def test_killing_server_supernode_and_worker_does_not_change_the_bits(
         gate.next(*PARTS)
         gate.begun(2, *PARTS)
         gone = seen(deployed)
-        kill(pid_of(deployed, "south", "clients.worker"))
+        kill(pid_of(deployed, "south", "deployment.node.worker"))
         kill(pid_of(deployed, "north", "flower-supernode"))  # which comes back by itself
         deployed.signal("server", signal.SIGKILL)
         deployed.processes["server"].wait()
@@ -157,9 +157,9 @@ def test_kills_before_in_and_after_the_start_do_not_change_the_bits(
     with gates(deployed, "start", *PARTS) as gate:
         deployed.submit("start", SETTINGS)
         gate.begun(0, *PARTS)
-        kill(pid_of(deployed, "south", "clients.worker"))
+        kill(pid_of(deployed, "south", "deployment.node.worker"))
         gate.next("north")  # which has stored its sums
-        kill(pid_of(deployed, "server", "server.process"))
+        kill(pid_of(deployed, "server", "deployment.server.process"))
     deployed.finish("start", expect=1)
     assert DIED in deployed.output("run-start") and not (run / "start.json").exists()
     with gates(deployed, "start", *PARTS) as gate:
@@ -168,7 +168,7 @@ def test_kills_before_in_and_after_the_start_do_not_change_the_bits(
         gate.next(*PARTS)
         gate.begun(1, *PARTS)
         score = (run / "start.json").read_bytes()
-        kill(pid_of(deployed, "server", "server.process"))
+        kill(pid_of(deployed, "server", "deployment.server.process"))
     deployed.finish("start", expect=1)
     deployed.submit("start", SETTINGS, "--resume")
     result = deployed.finish("start")
@@ -187,7 +187,7 @@ def test_killing_a_node_never_loses_a_privacy_charge(deployed: Deployment) -> No
         with gates(deployed, "private", "south") as gate:  # which keeps the first round open
             deployed.submit("private", settings)
             until(lambda: steps_held(nodes[0]) == paid[0] + 200, "the charge of round 1")
-            kill(pid_of(deployed, "north", "clients.worker"))
+            kill(pid_of(deployed, "north", "deployment.node.worker"))
             gate.answered(1, "north")
             gate.shut("north")  # which keeps the second round open
             gate.open("south")

@@ -13,10 +13,10 @@ import pytest
 from browsing import chromium, serious_violations, set_screen
 
 from clients.folder import NodeFolder
-from clients.traffic import recorded
+from deployment.node.traffic import recorded
+from deployment.operator.connection import find_connection
+from deployment.operator.page import page_address
 from fedpeft.experiment.config import Experiment
-from server.remote.connection import find_connection
-from server.remote.page import page_address
 from simulations.loopback import PATIENCE, Deployment, deployment, run, until
 
 if TYPE_CHECKING:

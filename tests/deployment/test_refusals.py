@@ -18,12 +18,12 @@ from flowering import foreign_project
 
 import fedpeft
 from clients.folder import NodeFolder
-from fedpeft.hosting.keys import make_node
-from fedpeft.hosting.ports import PORTS
-from server.host.registration import add_node
-from server.remote.connection import Connection, find_connection, secure_line
-from server.remote.flwr_cli import run_flwr
-from server.remote.submit import status
+from deployment.hosting.keys import make_node
+from deployment.hosting.ports import PORTS
+from deployment.operator.connection import Connection, find_connection, secure_line
+from deployment.operator.flwr_cli import run_flwr
+from deployment.operator.submit import status
+from deployment.server.registration import add_node
 from simulations.loopback import Deployment, command, deployment, run, until
 
 pytestmark = pytest.mark.long

@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 
 import fedpeft
-from fedpeft.hosting.keys import make_node
-from server.host.registration import add_node
+from deployment.hosting.keys import make_node
+from deployment.server.registration import add_node
 from simulations.loopback import Deployment, command, deployment
 
 pytestmark = pytest.mark.long

@@ -21,9 +21,9 @@ from messaging import changed
 
 from clients import app as clients_app
 from clients.memory import attempts
+from deployment.hosting.keys import make_node
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
-from fedpeft.hosting.keys import make_node
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.wire.messages import RECORD
 from server.flower import from_wire, to_wire

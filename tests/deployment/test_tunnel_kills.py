@@ -12,7 +12,7 @@ from disturbed import PARTS, gates, pid_of
 from ledgerwatch import steps_held, steps_reported
 from replay import simulated, trained
 
-from clients.status import describe_node
+from deployment.node.status import describe_node
 from simulations.loopback import Deployment, until
 from simulations.processes import kill
 
@@ -38,7 +38,7 @@ def strike(deployed: Deployment, run: str, settings: list[str], seed: int) -> No
             if leaving:
                 gate.next("north")
             time.sleep(draw.uniform(0, 2))
-            program = "server.host.gateway" if place == "server" else "clients.tunnel"
+            program = "deployment.gateway" if place == "server" else "deployment.tunnel.tunnel"
             kill(pid_of(deployed, place, program))
             if not leaving:
                 gate.next("north")
@@ -62,7 +62,7 @@ def test_killing_tunnels_and_gateway_loses_nothing_and_charges_each_step_once(
 def test_status_shows_a_connection_again_after_a_kill(deployed: Deployment) -> None:
     state, before = deployed.node("north"), len(deployed.log("north"))
     restarts = describe_node(state)["children"]["tunnel"]["restarts"]
-    kill(pid_of(deployed, "north", "clients.tunnel"))
+    kill(pid_of(deployed, "north", "deployment.tunnel.tunnel"))
     deployed.wait_for("north", "^connected to the server", before)
     until(lambda: describe_node(state)["up"], "all processes")
     assert describe_node(state)["tunnel"]["connected"]

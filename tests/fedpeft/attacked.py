@@ -16,9 +16,9 @@ from gateways import PATIENCE, Client, Lines, Node, make_nodes, register, reside
 from servers import server_folder, superlink
 from superlinks import SuperLinkState
 
-from fedpeft.hosting.processes import Supervisor
-from server.host import up
-from server.host.folder import ServerFolder
+from deployment.hosting.processes import Supervisor
+from deployment.server import up
+from deployment.server.folder import ServerFolder
 
 HEARTBEAT = "/v1/fleet/send-node-heartbeat"
 _HEAD = 1  # type of the frame with a response's head

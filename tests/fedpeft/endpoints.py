@@ -17,7 +17,7 @@ import numpy as np
 from finished import finished_run, method
 from models import SMALL
 
-from fedpeft.hosting.ports import free_port
+from deployment.hosting.ports import free_port
 from fedpeft.page.http import listener
 from fedpeft.runs.predicting import Prediction
 from fedpeft.serving.app import Serving, serving_app

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gateways import Client, Node
 
-from fedpeft.hosting.ports import free_port
-from fedpeft.hosting.processes import Supervisor
-from server.host.folder import ServerFolder
+from deployment.hosting.ports import free_port
+from deployment.hosting.processes import Supervisor
+from deployment.server.folder import ServerFolder
 
 PUSH = "/v1/fleet/push-object"
 LARGEST = 8  # megabytes

@@ -21,9 +21,9 @@ from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 from handmade import ask
 
-from fedpeft.hosting.keys import make_node
-from server.host.folder import ServerFolder
-from server.host.registration import fingerprint
+from deployment.hosting.keys import make_node
+from deployment.server.folder import ServerFolder
+from deployment.server.registration import fingerprint
 from server.members.registry import NODES
 
 Headers = dict[str, str]

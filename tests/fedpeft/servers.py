@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from fedpeft.hosting.keys import make_authority, make_server
-from fedpeft.hosting.processes import Supervisor
-from server.host import up
-from server.host.folder import PORTS, ServerFolder
-from server.host.health import superlink_answers
-from server.host.operations import operations as serve
+from deployment.hosting.keys import make_authority, make_server
+from deployment.hosting.processes import Supervisor
+from deployment.server import up
+from deployment.server.folder import PORTS, ServerFolder
+from deployment.server.health import superlink_answers
+from deployment.server.operations import operations as serve
 
 _PATIENCE = 240.0  # seconds for a process on a busy machine to start or end
 
@@ -44,7 +44,7 @@ def server_app_shim(folder: Path) -> Path:
     shim.parent.mkdir()
     shim.write_text(
         f"#!/bin/sh\necho $$ > '{folder}/pid'\n"
-        f"exec '{sys.executable}' -P -m server.process \"$@\" > '{folder}/app.log' 2>&1\n"
+        f"exec '{sys.executable}' -P -m deployment.server.process \"$@\" > '{folder}/app.log' 2>&1\n"
     )
     shim.chmod(0o700)
     return shim.parent

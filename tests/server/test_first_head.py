@@ -16,6 +16,7 @@ from safetensors.numpy import load_file
 from threadpoolctl import threadpool_info, threadpool_limits
 from torch.nn import LayerNorm, Parameter
 
+from deployment.server.runs import read_run
 from fedpeft.backbones.known import KNOWN_SHAPES
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
@@ -29,7 +30,6 @@ from fedpeft.starting import decode_moments, encode_moments, moments_of, started
 from fedpeft.tasks import described
 from fedpeft.tasks.metrics import scores
 from fedpeft.training import evaluate
-from server.host.runs import read_run
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -38,9 +38,9 @@ from flwr.clientapp import ClientApp
 from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
-from fedpeft.hosting.bundle import write_bundle
-from fedpeft.hosting.ports import free_port
-from fedpeft.hosting.shims import write_shims
+from deployment.hosting.bundle import write_bundle
+from deployment.hosting.ports import free_port
+from deployment.hosting.shims import write_shims
 from fedpeft.wire.failures import CODES, FailureKind
 from server.flower import from_wire, give_id, message_bytes, new_run, to_wire
 
@@ -192,7 +192,7 @@ def test_the_functions_of_flower_that_run_task_replaces_exist() -> None:
 
 def test_a_server_process_without_a_state_folder_names_the_command_to_use() -> None:
     names = {name: os.environ[name] for name in os.environ if name != "FEDPEFT_SERVER_STATE"}
-    command = [sys.executable, "-m", "server.process"]
+    command = [sys.executable, "-m", "deployment.server.process"]
     done = subprocess.run(command, env=names, capture_output=True, text=True)
     assert done.returncode == 1 and "FEDPEFT_SERVER_STATE is not set" in done.stderr
 
@@ -201,7 +201,7 @@ def test_a_server_process_without_a_state_folder_names_the_command_to_use() -> N
 def test_a_server_does_not_run_code_from_a_bundle(tmp_path: Path) -> None:
     """And takes a bundle of ours, whose ServerApp then finds that this one is no experiment."""
     port, operator = free_port(), tmp_path / "operator"
-    write_shims(tmp_path / "bin", {"flwr-serverapp": "server.process"})
+    write_shims(tmp_path / "bin", {"flwr-serverapp": "deployment.server.process"})
     (tmp_path / "state").mkdir()
     server = environment(
         tmp_path / "flwr",

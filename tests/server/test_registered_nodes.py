@@ -14,14 +14,14 @@ from pathlib import Path
 import pytest
 from servers import server_folder, superlink
 
+from deployment.hosting.keys import make_node
+from deployment.operator.connection import Connection
+from deployment.operator.flwr_cli import NoSuperLink, run_flwr
+from deployment.server.folder import ServerFolder
+from deployment.server.health import superlink_answers
+from deployment.server.registration import add_node, fingerprint, remove_node
 from fedpeft.errors import UserError
-from fedpeft.hosting.keys import make_node
-from server.host.folder import ServerFolder
-from server.host.health import superlink_answers
-from server.host.registration import add_node, fingerprint, remove_node
 from server.members.registry import registered_nodes
-from server.remote.connection import Connection
-from server.remote.flwr_cli import NoSuperLink, run_flwr
 
 
 @pytest.fixture
@@ -216,7 +216,7 @@ def test_a_server_of_another_authority_is_not_trusted(server: ServerFolder, tmp_
 @pytest.mark.long
 def test_concurrent_registrations_lose_no_node(server: ServerFolder, tmp_path: Path) -> None:
     code = (
-        "import sys, pathlib; from server.host.registration import add_node; "
+        "import sys, pathlib; from deployment.server.registration import add_node; "
         "add_node(pathlib.Path(sys.argv[1]), pathlib.Path(sys.argv[2]))"
     )
     keys = [make_node(tmp_path, f"both{number}")[1] for number in range(2)]

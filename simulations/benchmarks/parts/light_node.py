@@ -27,8 +27,8 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from clients.app import app
 from clients.folder import NodeFolder, NodeSettings
-from clients.node import make_certificate
-from fedpeft.hosting.ports import LOOPBACK, free_port, speaks_tls
+from deployment.hosting.ports import LOOPBACK, free_port, speaks_tls
+from deployment.node.up import make_certificate
 
 _PAUSE = 3.0  # seconds after a pull without a message, as in the SuperNode
 _ANSWERING = threading.Lock()  # the client app answers one message at a time
@@ -50,7 +50,14 @@ class LightNode:
         settings.write(state)
         make_certificate(self._folder.runtime)
         self._port = free_port()
-        command = [sys.executable, "-P", "-m", "clients.tunnel", str(state), str(self._port)]
+        command = [
+            sys.executable,
+            "-P",
+            "-m",
+            "deployment.tunnel.tunnel",
+            str(state),
+            str(self._port),
+        ]
         self.tunnel = subprocess.Popen([*command, "localhost", str(port), str(ca)])
         self.failed: Exception | None = None
         self.ended = False

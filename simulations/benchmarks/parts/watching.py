@@ -9,15 +9,15 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
-from clients.status import describe_node
-from server.host.health import ask_health, failing
-from server.remote.connection import CONNECTION, Connection
+from deployment.node.status import describe_node
+from deployment.operator.connection import CONNECTION, Connection
+from deployment.server.health import ask_health, failing
 from simulations.loopback import Deployment
 
 #: Without one of these, a node does nothing useful. A worker that hangs shows in the run alone.
 _NEEDED = {
-    "node": ("clients.tunnel", "flower-supernode"),
-    "server": ("server.host.gateway", "flower-superlink"),
+    "node": ("deployment.tunnel.tunnel", "flower-supernode"),
+    "server": ("deployment.gateway", "flower-superlink"),
 }
 
 

@@ -212,7 +212,7 @@ def test_a_run_and_its_predictions_need_no_pandas(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     simulate = ["simulate", "--out", run, *(part for one in settings for part in ("-s", one))]
     code = (
-        "import sys, clients.worker; from fedpeft.cli import main\n"
+        "import sys, deployment.node.worker; from fedpeft.cli import main\n"
         f"for command in ({simulate}, ['predict', {run!r}, {str(tmp_path / 'a.tsv')!r}]):\n"
         "    try: main(command)\n"
         "    except SystemExit as end: assert not end.code\n"

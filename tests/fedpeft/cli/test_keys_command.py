@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.hosting.keys import CA_CERTIFICATE
+from deployment.hosting.keys import CA_CERTIFICATE
 
 
 def test_keys_of_a_server_and_a_node_are_made_in_sequence(fedpeft, tmp_path: Path) -> None:
@@ -93,6 +93,6 @@ def test_mistakes_end_with_code_2_and_one_line(fedpeft, tmp_path: Path) -> None:
 
 
 def test_the_command_line_starts_without_cryptography() -> None:
-    code = "import sys, fedpeft.cli.keys; print('cryptography' in sys.modules)"
+    code = "import sys, deployment.commands.keys; print('cryptography' in sys.modules)"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "False\n"

@@ -7,17 +7,17 @@ import sys
 
 #: The modules that a command imports when it runs.
 COMMANDS = {
-    "run": "server.remote.checks server.remote.follow server.remote.mirror simulations.display "
+    "run": "deployment.operator.checks deployment.operator.follow deployment.operator.mirror simulations.display "
     "simulations.plots simulations.results simulations.tracking",
-    "server up": "server.host.up server.host.operations",
-    "server status": "server.host.status",
-    "node up": "clients.node clients.checks",
-    "node status": "clients.status",
+    "server up": "deployment.server.up deployment.server.operations",
+    "server status": "deployment.server.status",
+    "node up": "deployment.node.up deployment.node.checks",
+    "node status": "deployment.node.status",
     "study status": "simulations.study.status",
     "report": "simulations.report.page simulations.report.runs",
     "watch": "simulations.watch.serve",
     "export, to check its target": "fedpeft.export",
-    "a message to a node": "clients.process",
+    "a message to a node": "deployment.node.process",
 }
 
 

@@ -13,8 +13,8 @@ import pytest
 from ledgers import charged, opened
 
 from clients.folder import NodeFolder
-from fedpeft.cli import node
-from fedpeft.hosting.keys import make_authority, make_node
+from deployment.commands import node
+from deployment.hosting.keys import make_authority, make_node
 from fedpeft.privacy.accounting import Mechanism
 
 Fedpeft = Callable[..., tuple[int, str, str]]
@@ -98,7 +98,7 @@ def test_each_state_of_a_node_in_words(
 
 def test_node_status_imports_neither_torch_nor_flower() -> None:
     program = (
-        "import pathlib, sys; from clients.status import describe_node; "
+        "import pathlib, sys; from deployment.node.status import describe_node; "
         "print({'torch', 'flwr', 'numpy'} & set(sys.modules))"
     )
     done = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True)

@@ -16,12 +16,12 @@ from pathlib import Path
 import pytest
 from servers import gateway, operations, server_app_shim, server_folder, superlink
 
+from deployment.hosting.keys import make_node
+from deployment.hosting.ports import free_port
+from deployment.server.folder import ServerFolder
+from deployment.server.registration import add_node
 from fedpeft.experiment.config import Experiment
-from fedpeft.hosting.keys import make_node
-from fedpeft.hosting.ports import free_port
 from fedpeft.runs.folder import RunFolder
-from server.host.folder import ServerFolder
-from server.host.registration import add_node
 
 Command = Callable[..., tuple[int, str, str]]
 pytestmark = pytest.mark.long
@@ -29,7 +29,7 @@ PATIENCE = 300.0  # seconds, on a machine of any speed
 _NODE = """
 import sys
 from pathlib import Path
-from clients.node import Node, up
+from deployment.node.up import Node, up
 from clients.folder import NodeSettings
 superlink, key, ca, state = sys.argv[1:]
 up(Node(superlink, Path(key), Path(ca), Path(state), NodeSettings("", 0)), False)

@@ -10,13 +10,13 @@ from typing import Any
 import pytest
 from servers import operations, server_folder
 
+from deployment.operator import follow, submit
+from deployment.operator.flwr_cli import UnknownRun
+from deployment.operator.submit import Status
+from deployment.server.folder import ServerFolder
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
-from server.host.folder import ServerFolder
-from server.remote import follow, submit
-from server.remote.flwr_cli import UnknownRun
-from server.remote.submit import Status
 
 Command = Callable[..., tuple[int, str, str]]
 OVERRIDES = ["backbone=tiny", "method.d=8", "output.plots=false"]

@@ -17,8 +17,8 @@ import pytest
 from finished import finished_run, method
 from models import SMALL
 
-from fedpeft.hosting.keys import make_authority, make_server
-from fedpeft.hosting.ports import free_port
+from deployment.hosting.keys import make_authority, make_server
+from deployment.hosting.ports import free_port
 from fedpeft.serving.hosting import token_of
 
 SLASH = method("slash", SMALL["slash"])

@@ -16,9 +16,9 @@ import pytest
 from finished import finished_run
 from servers import operations, server_folder, superlink
 
-from fedpeft.hosting.keys import make_node
+from deployment.hosting.keys import make_node
+from deployment.server.folder import ServerFolder
 from fedpeft.runs.folder import RunFolder
-from server.host.folder import ServerFolder
 
 Fedpeft = Callable[..., tuple[int, str, str]]
 

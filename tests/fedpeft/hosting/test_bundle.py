@@ -17,13 +17,7 @@ from flwr.cli.config_utils import load_and_validate
 from flwr.cli.install import install_from_fab
 from flwr.common.config import get_fused_config_from_dir
 
-from fedpeft.hosting.bundle import (
-    MAX_BYTES,
-    ForeignBundle,
-    check_bundle,
-    run_name,
-    write_bundle,
-)
+from deployment.hosting.bundle import MAX_BYTES, ForeignBundle, check_bundle, run_name, write_bundle
 
 # Of Flower's builder.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
@@ -94,7 +88,7 @@ def test_an_unchanged_bundle_packed_by_hand_passes(valid: bytes) -> None:
     assert run_name(settings) == "first" and run_name({"out": "../x"}) == run_name({}) == ""
 
 
-@pytest.mark.parametrize("name", ["evil.py", "clients/relay.py", "LICENSE", "data.json"])
+@pytest.mark.parametrize("name", ["evil.py", "deployment/node/relay.py", "LICENSE", "data.json"])
 def test_a_further_file_that_flower_packs_is_refused(tmp_path: Path, name: str) -> None:
     write_bundle(tmp_path, {"out": "first"})
     (tmp_path / name).parent.mkdir(exist_ok=True)
@@ -131,7 +125,10 @@ def test_a_bundle_with_the_same_file_twice_is_refused(valid: bytes) -> None:
 
 
 CHANGES: list[tuple[Change, str]] = [
-    (lambda text: text.replace("clients.relay:app", "evil:app"), "clientapp 'evil:app', expected"),
+    (
+        lambda text: text.replace("deployment.node.relay:app", "evil:app"),
+        "clientapp 'evil:app', expected",
+    ),
     (lambda text: text.replace("server.app:app", "os:abort"), "serverapp 'os:abort', expected"),
     (lambda text: text.replace("serverapp =", "agentapp ="), "serverapp nothing, expected"),
     (lambda text: text + '[tool.flwr.app.components.x]\nagentapp = "a:b"\n', "components.x"),

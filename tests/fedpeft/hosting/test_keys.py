@@ -18,9 +18,9 @@ from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 from flwr.cli.supernode.register import try_load_public_key
 from flwr.supercore.primitives.asymmetric import bytes_to_public_key
 
+from deployment.hosting import keys
+from deployment.hosting.keys import make_authority, make_node, make_server
 from fedpeft.errors import UserError
-from fedpeft.hosting import keys
-from fedpeft.hosting.keys import make_authority, make_node, make_server
 
 HOSTS = ["fed.example.org", "192.0.2.7", "2001:db8::7"]
 

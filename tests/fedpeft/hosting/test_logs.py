@@ -16,7 +16,7 @@ from typing import Any
 
 import pytest
 
-from fedpeft.hosting.logs import follow, plain, split_level, start_log
+from deployment.hosting.logs import follow, plain, split_level, start_log
 
 PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
 
@@ -95,7 +95,7 @@ def test_starting_a_log_again_moves_it(path: Path) -> None:
 
 def test_lines_of_several_processes_stay_whole(path: Path) -> None:
     program = (
-        "import sys; from pathlib import Path; from fedpeft.hosting.logs import start_log\n"
+        "import sys; from pathlib import Path; from deployment.hosting.logs import start_log\n"
         "log = start_log(Path(sys.argv[1]), sys.argv[2])\n"
         "for number in range(300): log.info(sys.argv[2] * 2000)"
     )

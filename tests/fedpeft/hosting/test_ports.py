@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.hosting import ports
-from fedpeft.hosting.ports import LOOPBACK, PORTS, check_free, free_port
+from deployment.hosting import ports
+from deployment.hosting.ports import LOOPBACK, PORTS, check_free, free_port
 
 
 def test_a_free_port_is_not_free_while_a_process_listens() -> None:

@@ -18,10 +18,10 @@ from typing import Any
 
 import pytest
 
+from deployment.hosting.child import Child
+from deployment.hosting.processes import Supervisor
+from deployment.hosting.timing import Timing
 from fedpeft.errors import UserError
-from fedpeft.hosting.child import Child
-from fedpeft.hosting.processes import Supervisor
-from fedpeft.hosting.timing import Timing
 
 PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
 SLEEP = "import time; time.sleep(600)"
@@ -165,7 +165,7 @@ def test_a_hanging_child_is_restarted_after_its_patience(
     records: Records, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     watch = Watch()
-    monkeypatch.setattr("fedpeft.hosting.child.time", watch)
+    monkeypatch.setattr("deployment.hosting.child.time", watch)
     hung = python("hung", SLEEP, ready=watch.ready, patience=1.0)
     with running(hung, python("other", SLEEP), timing=replace(SOON, health=0.0)) as supervisor:
         until(lambda: len(supervisor.pids) == 2)
@@ -260,8 +260,8 @@ def test_stopping_ends_children_in_reverse_and_kills_those_that_stay(records: Re
 
 SUPERVISED = """
 import json, logging, sys
-from fedpeft.hosting.child import Child
-from fedpeft.hosting.processes import Supervisor
+from deployment.hosting.child import Child
+from deployment.hosting.processes import Supervisor
 children = [Child(name, [sys.executable, "-c", "import time; time.sleep(600)"]) for name in "ab"]
 supervisor = Supervisor(children, logging.getLogger())
 supervisor.run(lambda: print(json.dumps(supervisor.pids), flush=True))

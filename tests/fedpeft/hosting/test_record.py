@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from fedpeft.hosting.record import Record, read_record, write_record
+from deployment.hosting.record import Record, read_record, write_record
 
 SINCE = datetime(2026, 1, 31, 12, tzinfo=UTC)
 

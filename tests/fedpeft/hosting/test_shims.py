@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 from flwr.supercore.constant import TASK_TYPE_TO_COMMAND
 
-from fedpeft.hosting.shims import FLOWER_TASKS, environment, write_shims
+from deployment.hosting.shims import FLOWER_TASKS, environment, write_shims
 
 
 def run(command: list[str], **options: object) -> subprocess.CompletedProcess[str]:

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from deployment.hosting.timing import FILE, Timing
 from fedpeft.errors import UserError
-from fedpeft.hosting.timing import FILE, Timing
 
 
 def test_a_folder_without_a_file_has_the_defaults_and_a_written_one_is_read(tmp_path: Path) -> None:

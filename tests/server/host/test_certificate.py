@@ -12,9 +12,9 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes, serialization
 from cryptography.hazmat.primitives.asymmetric import ec
 
+from deployment.hosting.keys import make_authority, make_server
+from deployment.server.certificate import check_keys
 from fedpeft.errors import UserError
-from fedpeft.hosting.keys import make_authority, make_server
-from server.host.certificate import check_keys
 
 
 @pytest.fixture(scope="module")

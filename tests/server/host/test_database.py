@@ -9,8 +9,8 @@ from pathlib import Path
 import pytest
 from superlinks import SuperLinkState
 
+from deployment.server.database import check_database
 from fedpeft.errors import UserError
-from server.host.database import check_database
 
 
 @pytest.fixture

@@ -13,13 +13,13 @@ import pytest
 from fronts import LARGEST, PUSH, Front, make_state
 from gateways import PATIENCE, Client, Lines, register, resident, until
 
+from deployment.hosting.child import Child
+from deployment.hosting.keys import make_authority, make_server
+from deployment.hosting.ports import free_port
+from deployment.hosting.processes import Supervisor
+from deployment.server import up
 from fedpeft.errors import UserError
-from fedpeft.hosting.child import Child
-from fedpeft.hosting.keys import make_authority, make_server
-from fedpeft.hosting.ports import free_port
-from fedpeft.hosting.processes import Supervisor
 from server.exchange.wire_bytes import read_wire
-from server.host import up
 
 
 def test_call_of_a_node_passes_completely_and_is_not_logged(front: Front) -> None:

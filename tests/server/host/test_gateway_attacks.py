@@ -16,7 +16,7 @@ from attacked import Running, attacked, bounded_memory, in_threads, until_closed
 from gateways import PATIENCE, until
 from handmade import PUSH, connection, data, head
 
-from server.host.gateway.limits import Limits
+from deployment.gateway.limits import Limits
 
 pytestmark = pytest.mark.long
 

@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from server.host.gateway.exchange import Body, BodyTooLarge, BodyTooSlow, Disconnected, Waiting
-from server.host.gateway.limits import Limits
+from deployment.gateway.exchange import Body, BodyTooLarge, BodyTooSlow, Disconnected, Waiting
+from deployment.gateway.limits import Limits
 
 LIMITS = replace(Limits(), body=1000, piece=0.2, slowest=1000)
 PIECES = (b"ab", b"", b"cdefg", b"h" * 300)

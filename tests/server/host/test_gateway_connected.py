@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from server.host.gateway.connected import Connected
-from server.host.presence import CONNECTED, Line, connected_nodes
+from deployment.gateway.connected import Connected
+from deployment.server.presence import CONNECTED, Line, connected_nodes
 
 NOW = "2026-01-31T12:00:00.000+00:00"
 

@@ -17,9 +17,9 @@ from gateways import PATIENCE, Node, processor, resident, until
 from handmade import END, data, head
 from linked import PULL, Linked, linked
 
-from server.host.gateway.holding import Holding
-from server.host.gateway.mailbox import Mailbox
-from server.host.presence import connected_nodes
+from deployment.gateway.holding import Holding
+from deployment.gateway.mailbox import Mailbox
+from deployment.server.presence import connected_nodes
 
 pytestmark = pytest.mark.slow
 NODES = 50

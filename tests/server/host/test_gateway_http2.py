@@ -12,7 +12,7 @@ from attacked import Running, attacked, bounded_memory, working_node
 from gateways import processor
 from handmade import END, PUSH, Answers, connection, data, fields, head
 
-from server.host.gateway.limits import Limits
+from deployment.gateway.limits import Limits
 
 pytestmark = pytest.mark.long
 _NODES = 0.25  # of a core: what the two working nodes may cost

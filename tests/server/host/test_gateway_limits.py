@@ -8,12 +8,12 @@ from pathlib import Path
 
 import pytest
 
-from server.host.gateway.connected import Connected
-from server.host.gateway.connection import Connection, origin_of
-from server.host.gateway.counts import Counts
-from server.host.gateway.door import Door
-from server.host.gateway.exchange import Exchange
-from server.host.gateway.limits import Budget, Limits, Rate
+from deployment.gateway.connected import Connected
+from deployment.gateway.connection import Connection, origin_of
+from deployment.gateway.counts import Counts
+from deployment.gateway.door import Door
+from deployment.gateway.exchange import Exchange
+from deployment.gateway.limits import Budget, Limits, Rate
 
 
 def test_a_burst_is_there_at_once_and_the_rest_comes_slowly() -> None:

@@ -11,7 +11,7 @@ import pytest
 from flwr.app import ConfigRecord, RecordDict
 from superlinks import SuperLinkState
 
-from server.host.gateway.mailbox import Mailbox
+from deployment.gateway.mailbox import Mailbox
 
 
 @pytest.fixture
@@ -63,7 +63,7 @@ def test_expired_message_is_not_waited_for(
     node, _ = two_nodes(state)
     state.send(node, ttl=600)
     later = SimpleNamespace(time=lambda: time.time() + 601, monotonic=time.monotonic)
-    monkeypatch.setattr("server.host.gateway.mailbox.time", later)
+    monkeypatch.setattr("deployment.gateway.mailbox.time", later)
     assert mailbox.waiting() == set()
     mailbox.close()
 

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from fronts import PUSH, Front
 
-from fedpeft.hosting.keys import make_authority
+from deployment.hosting.keys import make_authority
 
 
 @pytest.mark.parametrize(

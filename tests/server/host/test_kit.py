@@ -13,10 +13,10 @@ from servers import server_folder
 
 from clients.data.described import require_described
 from clients.folder import NodeSettings
-from fedpeft.cli import node
+from deployment.commands import node
+from deployment.server.kit import write_kit
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from server.host.kit import write_kit
 
 TASKS = [
     "task.labels=['bad', 'very good']",

@@ -24,13 +24,13 @@ from finished import finished_run
 from gateways import PATIENCE
 from servers import operations, server_folder, superlink
 
-from fedpeft.hosting.child import Child
-from fedpeft.hosting.ports import free_port
-from fedpeft.hosting.processes import Supervisor
+from deployment.hosting.child import Child
+from deployment.hosting.ports import free_port
+from deployment.hosting.processes import Supervisor
+from deployment.operator.connection import secure_line
+from deployment.server import operations as operations_module
+from deployment.server.folder import ServerFolder
 from fedpeft.runs.folder import RunFolder
-from server.host import operations as operations_module
-from server.host.folder import ServerFolder
-from server.remote.connection import secure_line
 
 
 @dataclass

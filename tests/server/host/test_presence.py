@@ -16,14 +16,14 @@ import pytest
 from prometheus_client.parser import text_string_to_metric_families
 from servers import server_folder, superlink
 
-from fedpeft.hosting.keys import make_node
-from fedpeft.hosting.ports import free_port
-from fedpeft.hosting.processes import Supervisor
-from server.host.folder import ServerFolder
-from server.host.metrics import Metrics
-from server.host.presence import Presence, last_seen
-from server.host.registration import add_node
-from server.host.status import describe_server
+from deployment.hosting.keys import make_node
+from deployment.hosting.ports import free_port
+from deployment.hosting.processes import Supervisor
+from deployment.server.folder import ServerFolder
+from deployment.server.metrics import Metrics
+from deployment.server.presence import Presence, last_seen
+from deployment.server.registration import add_node
+from deployment.server.status import describe_server
 
 PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
 TRAINED = "2026-02-01T10:00:00+00:00"

@@ -14,10 +14,10 @@ from pathlib import Path
 
 import pytest
 
+from deployment.hosting.keys import make_authority, make_server
+from deployment.operator.connection import Connection
+from deployment.server.folder import ServerFolder, locked
 from fedpeft.errors import UserError
-from fedpeft.hosting.keys import make_authority, make_server
-from server.host.folder import ServerFolder, locked
-from server.remote.connection import Connection
 
 NONE = {"public": None, "control": None, "operations": None}
 
@@ -117,7 +117,7 @@ def test_missing_settings_say_how_to_make_them(tmp_path: Path) -> None:
 HOLD = """
 import sys, time
 from pathlib import Path
-from server.host.folder import locked
+from deployment.server.folder import locked
 with locked(Path(sys.argv[1])):
     print("held", flush=True)
     time.sleep(600)

@@ -18,11 +18,11 @@ from finished import finished_run
 from prometheus_client.parser import text_string_to_metric_families
 from servers import server_folder
 
-from fedpeft.hosting.child import Child
-from fedpeft.hosting.processes import Supervisor
-from fedpeft.hosting.timing import Timing
-from server.host.folder import ServerFolder
-from server.host.metrics import Metrics, watched_runs
+from deployment.hosting.child import Child
+from deployment.hosting.processes import Supervisor
+from deployment.hosting.timing import Timing
+from deployment.server.folder import ServerFolder
+from deployment.server.metrics import Metrics, watched_runs
 
 ROUNDS = 2
 

@@ -14,15 +14,15 @@ import pytest
 from finished import finished_run
 from servers import server_folder, superlink
 
+from deployment.hosting.keys import make_node
+from deployment.hosting.record import write_record
+from deployment.operator.flwr_cli import run_flwr
+from deployment.server.folder import ServerFolder
+from deployment.server.registration import add_node, remove_node
+from deployment.server.status import describe_server
 from fedpeft.errors import UserError
-from fedpeft.hosting.keys import make_node
-from fedpeft.hosting.record import write_record
 from fedpeft.runs.folder import RunFolder
 from server.deployed import starting
-from server.host.folder import ServerFolder
-from server.host.registration import add_node, remove_node
-from server.host.status import describe_server
-from server.remote.flwr_cli import run_flwr
 
 NODES = {"a": 2**63 + 5, "b": 7, "c": 8}  # a node id has 64 bits
 

@@ -20,18 +20,18 @@ import httpx
 import pytest
 from gateways import make_nodes
 
-from fedpeft.hosting.ports import free_port
-from fedpeft.hosting.timing import Timing
-from server.host.folder import ServerFolder
-from server.host.health import ask_health, failing, superlink_answers
-from server.host.status import describe_server
+from deployment.hosting.ports import free_port
+from deployment.hosting.timing import Timing
+from deployment.server.folder import ServerFolder
+from deployment.server.health import ask_health, failing, superlink_answers
+from deployment.server.status import describe_server
 from simulations.processes import alive
 
 pytestmark = pytest.mark.long
 PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
 COMMAND = (
     "import typer, sys; from fedpeft.cli import main; import fedpeft.cli\n"
-    "from fedpeft.cli.server import app\n"
+    "from deployment.commands.server import app\n"
     "fedpeft.cli.app.add_typer(app, name='server')\n"
     "main(sys.argv[1:])"
 )

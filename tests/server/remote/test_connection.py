@@ -6,8 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from deployment.operator.connection import Connection, find_connection
 from fedpeft.errors import UserError
-from server.remote.connection import Connection, find_connection
 
 TOKEN = "0123456789abcdef-secret"
 

@@ -10,14 +10,14 @@ from typing import Any
 
 import pytest
 
+from deployment.hosting.timing import Timing
+from deployment.operator import flwr_cli, follow
+from deployment.operator.connection import Connection
+from deployment.operator.flwr_cli import UnknownRun
+from deployment.operator.follow import reason
+from deployment.operator.mirror import Lost, Mirror, RefusedToken
+from deployment.operator.submit import Status, status
 from fedpeft.errors import RunFailed, UserError
-from fedpeft.hosting.timing import Timing
-from server.remote import flwr_cli, follow
-from server.remote.connection import Connection
-from server.remote.flwr_cli import UnknownRun
-from server.remote.follow import reason
-from server.remote.mirror import Lost, Mirror, RefusedToken
-from server.remote.submit import Status, status
 
 DIED = "the server app died; the same command with --resume continues after its last round"
 AT_ONCE = Timing().scaled(0.0)

@@ -16,15 +16,15 @@ import numpy as np
 import pytest
 from servers import operations, server_folder
 
+from deployment.operator import mirror as mirror_module
+from deployment.operator.connection import Connection
+from deployment.operator.mirror import DIGEST, Lost, Mirror, runs_at
+from deployment.server.folder import ServerFolder
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.checkpoints import Checkpoint
 from fedpeft.runs.folder import ROSTER, RunFolder
 from fedpeft.runs.records import Measured
-from server.host.folder import ServerFolder
-from server.remote import mirror as mirror_module
-from server.remote.connection import Connection
-from server.remote.mirror import DIGEST, Lost, Mirror, runs_at
 from simulations.simulation import prepare, simulate
 
 

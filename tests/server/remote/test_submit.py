@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 from servers import server_app_shim, server_folder, superlink
 
+from deployment.operator.connection import Connection
+from deployment.operator.flwr_cli import NoSuperLink, UnknownRun
+from deployment.operator.submit import Status, status, stop, submit
+from deployment.server.folder import ServerFolder
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
-from server.host.folder import ServerFolder
-from server.remote.connection import Connection
-from server.remote.flwr_cli import NoSuperLink, UnknownRun
-from server.remote.submit import Status, status, stop, submit
 
 pytestmark = pytest.mark.long
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from server.host.page.log import WITHHELD, log_tail, shown_text
+from deployment.pages.server.log import WITHHELD, log_tail, shown_text
 
 SECRET = "a secret row of table: 12"
 

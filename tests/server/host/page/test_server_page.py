@@ -14,13 +14,13 @@ from finished import finished_run
 from servers import operations, server_folder
 from visitors import Visitor
 
+from deployment.hosting.child import Child
+from deployment.hosting.processes import Supervisor
+from deployment.operator.page import PATH, act_token, page_address, page_token
+from deployment.server.folder import ServerFolder
 from fedpeft.cli import main
-from fedpeft.hosting.child import Child
-from fedpeft.hosting.processes import Supervisor
 from fedpeft.runs.folder import RunFolder
 from server.deployed import starting
-from server.host.folder import ServerFolder
-from server.remote.page import PATH, act_token, page_address, page_token
 
 NODES = {"north": 2**63 + 5, "south": 7}
 EVIL = "</script><img src=x onerror=alert(1)>"

@@ -9,11 +9,11 @@ import pytest
 from servers import operations, server_folder
 from visitors import Visitor
 
+from deployment.operator.page import page_token
 from fedpeft.cli import main
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import EXPERIMENT_BYTES
-from server.remote.page import page_token
 
 GOOD = b'backbone = "tiny"\n[task]\nname = "synthetic/sentiment"\n'
 #: Texts of experiments that the command line refuses in the same words.

@@ -8,9 +8,9 @@ import re
 from dataclasses import dataclass, field
 from typing import Any
 
-from server.host.folder import ServerFolder
-from server.remote.connection import secure_line
-from server.remote.page import PATH, act_token, page_token
+from deployment.operator.connection import secure_line
+from deployment.operator.page import PATH, act_token, page_token
+from deployment.server.folder import ServerFolder
 
 
 @dataclass
