@@ -26,9 +26,10 @@ from deployment.hosting.bundle import checked_install
 def run_task(on_start: Callable[[str], object]) -> None:
     """Answer one message like Flower's ``flwr-clientapp`` with the arguments in ``sys.argv``.
 
-    Unlike Flower's program, refuse a bundle with code (:func:`deployment.hosting.bundle.check_bundle`)
-    by an error reply with the reason, and never install dependencies. Flower's warnings go only to
-    the root logger, because the node's log also receives the standard error.
+    Unlike Flower's program, refuse a bundle with code
+    (:func:`deployment.hosting.bundle.check_bundle`) by an error reply with the reason, and never
+    install dependencies. Flower's warnings go only to the root logger, because the node's log also
+    receives the standard error.
 
     Args:
         on_start: called with the run's id before the bundle is read.

@@ -2,7 +2,8 @@
 
 The z of such a client is a prefix of the run's z, scaled and projected as in the whole. The other
 numbers stay at their initial values there, which follow from the seed, so only the prefix and the
-head travel. The server averages each number over the clients that hold it (``server/aggregation/nested.py``).
+head travel. The server averages each number over the clients that hold it
+(``server/aggregation/nested.py``).
 """
 
 from __future__ import annotations

@@ -96,8 +96,8 @@ class Result:
             text_pair: column of second texts; "" = the task's column, or "text_pair".
 
         Returns:
-            A row per text, with the index of a data frame; see ``fedpeft.runs.predicting.frame_of``. A
-            warning says how many texts were cut.
+            A row per text, with the index of a data frame; see
+            ``fedpeft.runs.predicting.frame_of``. A warning says how many texts were cut.
 
         Raises:
             UserError: a column is missing, or a row has no text.

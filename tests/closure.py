@@ -21,8 +21,9 @@ Visit = tuple[Path, bool]
 def closure(starts: Iterable[Path]) -> set[Path]:
     """Return these files, what they import, and so on, with the conftest files of tests.
 
-    A string that is the name of a module, such as "deployment.node.worker", counts as an import of it: it
-    may be imported by name, or started as a process. So do the imports of a string with a program.
+    A string that is the name of a module, such as "deployment.node.worker", counts as an import of
+    it: it may be imported by name, or started as a process. So do the imports of a string with a
+    program.
     """
     open_visits: list[Visit] = [(path, True) for path in starts]
     seen = set(open_visits)

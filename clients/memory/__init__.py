@@ -1,1 +1,1 @@
-"""."""
+"""What a client keeps between messages and between runs."""

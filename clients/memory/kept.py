@@ -4,7 +4,8 @@
   arXiv 1912.00818) or any other part of the task vector. They are trained with the others and never
   sent.
 - ``unsent``: what ``topk`` left out of the client's changes so far.
-- ``reference``: the vector that a downlink of steps continues from, see ``clients/memory/reference.py``.
+- ``reference``: the vector that a downlink of steps continues from, see
+  ``clients/memory/reference.py``.
 - ``start``: the head that the run starts from, if the seed does not give it.
 
 Those of the last two rounds are kept, so that a repeated round starts from the same values.

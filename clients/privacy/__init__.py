@@ -1,1 +1,1 @@
-"""."""
+"""The client's budget: charged before it is spent."""

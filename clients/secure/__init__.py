@@ -1,1 +1,1 @@
-"""."""
+"""Secure aggregation at a client: preparation, masks, secrets."""

@@ -1,1 +1,1 @@
-"""."""
+"""The commands of ``fedpeft`` for servers, nodes and runs on them."""

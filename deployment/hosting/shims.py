@@ -29,8 +29,8 @@ def write_shims(folder: Path, names: Mapping[str, str]) -> None:
     """Write a script into ``folder`` (made 0700 if missing) for each of Flower's tasks.
 
     A command in ``names`` runs the module given there with the command's arguments, as in
-    ``{"flwr-clientapp": "deployment.node.process"}``. Every other command prints a refusal and fails;
-    without a script, Flower's own program further down in PATH would run.
+    ``{"flwr-clientapp": "deployment.node.process"}``. Every other command prints a refusal and
+    fails; without a script, Flower's own program further down in PATH would run.
     """
     files = {}
     for name in sorted({*FLOWER_TASKS, *names}):

@@ -1,1 +1,1 @@
-"""."""
+"""A node: its processes, checks before work, status."""

@@ -1,7 +1,8 @@
 """The ClientApp that Flower starts for every message: it passes the message to the worker.
 
 To start fast, it imports very little. If the worker does not answer, this process answers the
-message by the same code, with the same bits. Each message is written down, see ``deployment.node.traffic``.
+message by the same code, with the same bits. Each message is written down, see
+``deployment.node.traffic``.
 """
 
 from __future__ import annotations

@@ -1,9 +1,10 @@
 """The resident worker: one process that answers a node's messages and keeps backbone and data.
 
-``python -m deployment.node.worker STATE`` listens in the state folder. Flower starts a fresh process for
-every message; that process passes its message to the worker (:mod:`deployment.node.relay`), so that nothing
-is imported or loaded again. SIGTERM ends the worker at once: the relay then answers the message
-itself, with the same bits. If the relay disconnects during a message, the worker ends.
+``python -m deployment.node.worker STATE`` listens in the state folder. Flower starts a fresh
+process for every message; that process passes its message to the worker
+(:mod:`deployment.node.relay`), so that nothing is imported or loaded again. SIGTERM ends the worker
+at once: the relay then answers the message itself, with the same bits. If the relay disconnects
+during a message, the worker ends.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""."""
+"""The live pages of a server and of a node."""

@@ -37,7 +37,7 @@ _WORST = 0.95  # turns that move C x nearly as far as the worst ones count as tr
 
 
 class PrivateRounds(Protocol):
-    """The rounds of a run that protects its clients, as ``server.privacy.central_privacy`` has them.
+    """Rounds of a run that protects its clients, as those of ``server.privacy.central_privacy``.
 
     A mechanism with this interface is audited without further code. Its ``plan`` decides the
     score: a sampling rate below 1 is a secret sample, otherwise all know who takes part.

@@ -1,8 +1,8 @@
 """Rounds whose noise is added by the clients of a sum under masks, for ``canary_clients``.
 
 The attacker is the server together with ``secure.colluders`` clients: it reads the sum over as few
-honest clients as it can (``fedpeft.updates.sums.honest``), and knows the rounding and the rotation. Masks
-are left out, because they cancel in that sum.
+honest clients as it can (``fedpeft.updates.sums.honest``), and knows the rounding and the rotation.
+Masks are left out, because they cancel in that sum.
 """
 
 from __future__ import annotations

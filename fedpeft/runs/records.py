@@ -28,7 +28,7 @@ class BothWays(TypedDict):
 
 
 class Wire(TypedDict):
-    """Bytes on the network: TCP payload at the server's gateway, see ``server.exchange.wire_bytes``."""
+    """Bytes on the network: TCP payload at the gateway, see ``server.exchange.wire_bytes``."""
 
     down: int
     up: int

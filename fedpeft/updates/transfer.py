@@ -12,7 +12,8 @@ else is a change:
   client that missed rounds decodes all the same;
 - down, ``delta`` sends the difference to the *reference*, the vector that clients hold since the
   round before. The next step corrects the errors of this one, so one bit per number suffices.
-  ``server/exchange/downlink.py`` and ``clients/memory/reference.py`` let clients catch up that missed rounds.
+  ``server/exchange/downlink.py`` and ``clients/memory/reference.py`` let clients catch up that
+  missed rounds.
 
 ``wire.head`` gives the head's numbers of an update a codec of their own, and so does a head with
 many classes. They are the last ones.

@@ -1,8 +1,8 @@
 """The names of codecs of task vectors.
 
 A number format (``fedpeft.wire.formats``) sends the vector itself. The others send a change in a
-few bits per number: ``fedpeft.wire.eden``, also as ``delta`` (see ``fedpeft.updates.transfer``), and
-``fedpeft.wire.topk``. ``fedpeft.wire.slopes`` sends the slopes that lead to a vector.
+few bits per number: ``fedpeft.wire.eden``, also as ``delta`` (see ``fedpeft.updates.transfer``),
+and ``fedpeft.wire.topk``. ``fedpeft.wire.slopes`` sends the slopes that lead to a vector.
 """
 
 from __future__ import annotations

@@ -1,1 +1,1 @@
-"""."""
+"""Messages between server and clients: sending, downlink, counted bytes, time."""

@@ -1,1 +1,1 @@
-"""."""
+"""Rounds: training, synchronous or asynchronous, evaluation, and the result of a run."""

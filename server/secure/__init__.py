@@ -1,1 +1,1 @@
-"""."""
+"""Secure aggregation at the server: rounds, buckets, unmasking."""

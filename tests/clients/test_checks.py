@@ -348,7 +348,8 @@ def test_torch_is_not_imported_for_the_tiny_backbone(tmp_path: Path) -> None:
     """It would take most of the time of the checks."""
     (tmp_path / "mine.csv").write_text("text,label\ngood,1\nbad,0\n")
     settings = replace(table(tmp_path / "mine.csv"), allow=("tiny",))
-    code = "import sys; from deployment.node.checks import main; main(); sys.exit('torch' in sys.modules)"
+    code = "import sys; from deployment.node.checks import main; main()"
+    code += "; sys.exit('torch' in sys.modules)"
     done = subprocess.run(
         [sys.executable, "-c", code],
         input=json.dumps(asdict(settings)),

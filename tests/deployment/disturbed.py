@@ -82,8 +82,8 @@ def is_offline(deployed: Deployment, name: str) -> bool:
 class Gates:
     """Hold nodes' trainings: one that begins waits until its node's gate opens.
 
-    A node trains under a lock (``clients.memory.attempts``), which a shut gate holds. So a test decides
-    when a training proceeds, whatever the speed of the machine.
+    A node trains under a lock (``clients.memory.attempts``), which a shut gate holds. So a test
+    decides when a training proceeds, whatever the speed of the machine.
 
     Args:
         deployed: the deployment; lines of its logs count from now on.

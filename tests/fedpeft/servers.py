@@ -44,7 +44,8 @@ def server_app_shim(folder: Path) -> Path:
     shim.parent.mkdir()
     shim.write_text(
         f"#!/bin/sh\necho $$ > '{folder}/pid'\n"
-        f"exec '{sys.executable}' -P -m deployment.server.process \"$@\" > '{folder}/app.log' 2>&1\n"
+        f"exec '{sys.executable}' -P -m deployment.server.process "
+        f"\"$@\" > '{folder}/app.log' 2>&1\n"
     )
     shim.chmod(0o700)
     return shim.parent

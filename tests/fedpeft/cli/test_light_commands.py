@@ -7,8 +7,8 @@ import sys
 
 #: The modules that a command imports when it runs.
 COMMANDS = {
-    "run": "deployment.operator.checks deployment.operator.follow deployment.operator.mirror simulations.display "
-    "simulations.plots simulations.results simulations.tracking",
+    "run": "deployment.operator.checks deployment.operator.follow deployment.operator.mirror "
+    "simulations.display simulations.plots simulations.results simulations.tracking",
     "server up": "deployment.server.up deployment.server.operations",
     "server status": "deployment.server.status",
     "node up": "deployment.node.up deployment.node.checks",
