@@ -22,9 +22,9 @@ from typing import TYPE_CHECKING
 
 from browsing import chromium, set_screen
 
+from deployment.loopback import Deployment, command, deployment, run, until
 from deployment.operator.connection import find_connection
 from deployment.operator.page import page_address
-from simulations.loopback import Deployment, command, deployment, run, until
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

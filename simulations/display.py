@@ -18,8 +18,8 @@ from fedpeft.runs.folder import PROGRESS, RunFolder
 from fedpeft.runs.records import WAYS, Measured, RoundLine
 from fedpeft.runs.vectorfile import EXPERIMENT
 from fedpeft.tasks.caveats import rounding_remark
+from simulations.engines.spread import called, names_of
 from simulations.following import Follower
-from simulations.spread import called, names_of
 
 _SHOWN = 12  # rounds in the live table
 

@@ -20,8 +20,8 @@ from fedpeft.runs.vectorfile import EXPERIMENT
 from fedpeft.runtime import Runtime
 from fedpeft.starting import Read, read_by
 from fedpeft.tasks import metrics
+from simulations.engines.spread import PARTITION
 from simulations.frozen import FILE, Line
-from simulations.spread import PARTITION
 
 MOST = 50_000  # training examples that are read unless the user asks for more
 _INVERSE_PENALTIES = np.logspace(-3, 0, 7)  # C of logistic regression, tried by cross-validation

@@ -12,7 +12,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.words import privacy_line
 from fedpeft.readable import readable_bytes, readable_seconds
-from simulations.spread import called, names_of
+from simulations.engines.spread import called, names_of
 
 if TYPE_CHECKING:
     from rich.console import Console

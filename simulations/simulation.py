@@ -22,12 +22,12 @@ from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.simulated.adversary import target_of
 from server.app import app as server_app
 from server.privacy.central_privacy import central_plan
-from simulations.cohorts import cohort_size
-from simulations.grid import NodeConfig, NodeConfigs
-from simulations.local import run_local
-from simulations.ray import actors_of, require_ray, run_ray
+from simulations.engines.cohorts import cohort_size
+from simulations.engines.grid import NodeConfig, NodeConfigs
+from simulations.engines.local import run_local
+from simulations.engines.ray import actors_of, require_ray, run_ray
+from simulations.engines.spread import PARTITION
 from simulations.results import new_folder
-from simulations.spread import PARTITION
 from simulations.tracking import require_trackers, tracked
 
 COHORT = "cohort"  # key of identity.json: clients trained in one batch
@@ -152,7 +152,7 @@ def quiet() -> Iterator[None]:
 
 
 def cohort_of(runtime: Runtime) -> int:
-    """Return the number of clients trained in one batch, see ``simulations.cohorts``."""
+    """Return the number of clients trained in one batch, see ``simulations.engines.cohorts``."""
     import torch
 
     experiment, backbone = runtime.experiment, runtime.backbone

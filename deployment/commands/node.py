@@ -12,8 +12,8 @@ import typer
 from deployment.commands import node_options as options
 from fedpeft.cli.options import AsJson, LogJson, OpenPage
 from fedpeft.cli.printing import ago, print_json
-from fedpeft.cli.privacy.ledger import ledger_totals
 from fedpeft.errors import UserError
+from simulations.commands.privacy.ledger import ledger_totals
 
 _MOST_EXAMPLES = 1_000_000_000
 

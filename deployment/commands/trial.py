@@ -17,7 +17,7 @@ import typer
 from fedpeft.errors import RunFailed, UserError
 
 if TYPE_CHECKING:
-    from simulations.loopback import Deployment
+    from deployment.loopback import Deployment
 
 _NAMES = ("north", "south", "east", "west", *(f"site-{number}" for number in range(5, 11)))
 _LABELS = ("negative", "positive")
@@ -57,8 +57,8 @@ def trial(
 
     Example: fedpeft trial --nodes 3 --out trial
     """
+    from deployment.loopback import TrialFailed, deployment
     from fedpeft.backbones.checkpoints import checkpoint
-    from simulations.loopback import TrialFailed, deployment
 
     if out is not None and out.exists():
         raise UserError(f"--out {out}: exists already; choose a new folder")
@@ -88,7 +88,7 @@ def trial(
 
 def _play(made: Deployment, names: Sequence[str], backbone: str) -> NoReturn:
     """Start the nodes, show the pages, run the experiment, and wait for Ctrl-C."""
-    from simulations.loopback import command
+    from deployment.loopback import command
 
     for name, data in zip(names, _write_data(made.folder / "data", names), strict=True):
         made.add_node(name)
@@ -143,9 +143,9 @@ def _write_data(folder: Path, names: Sequence[str]) -> Iterator[Path]:
 
 def _print_pages(made: Deployment, names: Sequence[str]) -> None:
     """Print the addresses of the pages of the server and of each node, which are served first."""
+    from deployment.loopback import command, until
     from deployment.operator.connection import find_connection
     from deployment.operator.page import page_address
-    from simulations.loopback import command, until
 
     print(f"the server's page: {page_address(find_connection(str(made.state)))}")
     print("  (a browser warns of its certificate, which is of the trial's own authority)")

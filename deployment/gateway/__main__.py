@@ -21,10 +21,10 @@ from deployment.gateway.fleet import Fleet
 from deployment.gateway.limits import Limits
 from deployment.gateway.mailbox import Mailbox
 from deployment.gateway.upstream import Upstream
-from deployment.hosting.ports import listen
 from deployment.hosting.tls import offer_quick_groups
 from deployment.server.folder import ServerFolder
 from fedpeft.errors import UserError
+from fedpeft.page.ports import listen
 
 _FILES = 8192  # open files; asyncio needs one for each connection
 _BACKLOG = 1024

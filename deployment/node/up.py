@@ -21,7 +21,6 @@ from types import FrameType
 
 from clients.folder import NodeFolder, NodeSettings
 from deployment.hosting.child import Child
-from deployment.hosting.ports import LOOPBACK, free_port, speaks_tls
 from deployment.hosting.processes import Supervisor
 from deployment.hosting.shims import environment, write_shims
 from deployment.hosting.timing import Timing
@@ -30,6 +29,7 @@ from deployment.node.checks import check_all, split_address
 from deployment.tunnel.asking import note, silence
 from deployment.tunnel.proxy import Proxy
 from fedpeft.errors import UserError
+from fedpeft.page.ports import LOOPBACK, free_port, speaks_tls
 
 #: Seconds between two polls of superexec for a message; Flower's default is 1. At 0.1 an idle node
 #: took 7 % of a core.

@@ -12,11 +12,11 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from deployment.hosting.keys import CA_CERTIFICATE, SERVER_CERTIFICATE, SERVER_KEY
-from deployment.hosting.ports import LOOPBACK, check_free, free_port
 from deployment.operator.connection import CONNECTION, LOCK, SETTINGS, Connection
 from fedpeft import locks
 from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, PUBLIC, write_json, write_together
+from fedpeft.page.ports import LOOPBACK, check_free, free_port
 
 LOG = "server.log"
 PORTS = ("public", "control", "operations")

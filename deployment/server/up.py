@@ -16,7 +16,6 @@ from pathlib import Path
 
 from deployment.gateway.limits import MEGABYTE
 from deployment.hosting.child import Child
-from deployment.hosting.ports import speaks_tls
 from deployment.hosting.processes import Supervisor
 from deployment.hosting.shims import environment, write_shims
 from deployment.hosting.timing import Timing
@@ -25,6 +24,7 @@ from deployment.server.database import check_database
 from deployment.server.folder import ServerFolder, locked
 from deployment.server.health import superlink_answers
 from fedpeft.errors import UserError
+from fedpeft.page.ports import speaks_tls
 from server.members.registry import STATE
 
 _SOON = 30  # days before a certificate expires that a warning is given

@@ -29,7 +29,6 @@ import h11
 
 from clients.folder import NodeFolder
 from deployment.hosting.logs import start_log
-from deployment.hosting.ports import LOOPBACK, user_at
 from deployment.hosting.timing import Timing
 from deployment.hosting.tls import offer_quick_groups
 from deployment.tunnel.asking import PERIOD, note
@@ -39,6 +38,7 @@ from deployment.tunnel.proxy import Proxy
 from deployment.tunnel.uplink import Gateway, Uplink
 from fedpeft.errors import UserError
 from fedpeft.files import PRIVATE, write_together
+from fedpeft.page.ports import LOOPBACK, user_at
 
 LARGEST = 1 << 30  # bytes of a request's body
 _PATH = re.compile(r"/v1/fleet/[a-z-]+")

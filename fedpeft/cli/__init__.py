@@ -9,22 +9,11 @@ from typing import Annotated, NoReturn
 import click
 import typer
 
-from deployment.commands import keys, node, run, server, trial
-from fedpeft.cli import (
-    config,
-    export,
-    methods,
-    predict,
-    privacy,
-    report,
-    serve,
-    simulate,
-    study,
-    tasks,
-    watch,
-)
+from deployment.commands import keys, node, run, serve, server, trial
+from fedpeft.cli import config, export, methods, predict, tasks
 from fedpeft.errors import Interrupted, RunFailed, UserError
 from fedpeft.version import __version__
+from simulations.commands import privacy, report, simulate, study, watch
 
 _HINT = " Did you mean"
 _INTERRUPTED = 130  # the shell's code for Ctrl-C

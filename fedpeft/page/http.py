@@ -15,9 +15,9 @@ from starlette.requests import Request
 from starlette.responses import Response
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from deployment.hosting.ports import listen
 from fedpeft.errors import UserError
 from fedpeft.page.hosts import is_loopback
+from fedpeft.page.ports import listen
 
 
 class LoopbackHost:

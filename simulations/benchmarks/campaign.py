@@ -32,11 +32,11 @@ from pathlib import Path
 
 from clients.folder import NodeFolder
 from deployment.hosting.timing import Timing
+from deployment.loopback import Deployment, deployment, run, until
+from deployment.processes import kill
 from fedpeft.privacy.ledger import read_ledger
 from simulations.benchmarks.common import Report, Row, arguments_of, positive, record, script
 from simulations.benchmarks.parts.watching import Watch
-from simulations.loopback import Deployment, deployment, run, until
-from simulations.processes import kill
 
 NODES = ("north", "south", "west")
 #: Program -> whether a node or the server runs it.

@@ -29,6 +29,7 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
+from deployment.loopback import Deployment, deployment
 from fedpeft.experiment.config import Experiment
 from fedpeft.tasks import load_task
 from simulations.benchmarks.common import (
@@ -42,7 +43,6 @@ from simulations.benchmarks.common import (
 )
 from simulations.benchmarks.parts.link import Line, hosts, inside
 from simulations.benchmarks.parts.relay import Relay
-from simulations.loopback import Deployment, deployment
 
 PARTS = ("worker", "wire", "line")
 NODES = ("north", "south")

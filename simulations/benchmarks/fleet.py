@@ -20,10 +20,10 @@ from pathlib import Path
 from statistics import median
 
 from clients.folder import NodeSettings
+from deployment.loopback import Deployment, deployment
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.deployment import settings_of
 from simulations.benchmarks.parts.light_node import LightNode
-from simulations.loopback import Deployment, deployment
 
 PARTS = {"gateway": "deployment.gateway", "SuperLink": "flower-superlink"}
 LABELS = ("negative", "positive")

@@ -2,9 +2,9 @@
 
 For each seed a prefix is trained in one place on examples that the seed draws. Then the texts of
 the dev set are perturbed, and classified with the trained prefix, and with an extra prefix for each
-batch (``fedpeft.robust_prefix``). The attack reads the probabilities of the trained prefix.
-Learning rate and number of blocks of the extra prefix are those that score best on held-out
-training examples with typos, of the first seed; the dev set chooses nothing.
+batch (``simulations.benchmarks.parts.robust_prefix``). The attack reads the probabilities of the
+trained prefix. Learning rate and number of blocks of the extra prefix are those that score best on
+held-out training examples with typos, of the first seed; the dev set chooses nothing.
 
 Finished seeds are kept in --work and not repeated.
 
@@ -29,13 +29,13 @@ import numpy as np
 from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_json
 from fedpeft.randomness import When, generator
-from fedpeft.robust_prefix import Standard, Tuning, robust_outputs, standard_of
 from fedpeft.runtime import Runtime, forget_runtimes, runtime_of
 from fedpeft.tasks import Examples
 from fedpeft.training import outputs_of, train_cohort
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
 from simulations.benchmarks.parts.codec_pairs import interval
 from simulations.benchmarks.parts.perturbations import dropped, with_typos, worst_typos
+from simulations.benchmarks.parts.robust_prefix import Standard, Tuning, robust_outputs, standard_of
 
 SHARE = 0.3  # of the words with a typo, or dropped
 TURNS = 2  # typos of the attack

@@ -21,10 +21,10 @@ from statistics import median
 import numpy as np
 import torch
 
+from deployment.serving.catalog import Catalog, Entry
+from deployment.serving.engine import Engine, Item
 from fedpeft.backbones.hardware import set_threads
 from fedpeft.modifications.fusing import fused
-from fedpeft.serving.catalog import Catalog, Entry
-from fedpeft.serving.engine import Engine, Item
 from simulations.benchmarks.common import (
     Report,
     Row,

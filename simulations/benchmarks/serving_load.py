@@ -21,7 +21,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from statistics import median
 
-from deployment.hosting.ports import free_port
+from fedpeft.page.ports import free_port
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script, slash_d
 from simulations.benchmarks.parts.served_vectors import texts, vector_files
 from simulations.benchmarks.parts.serving_load import Load, Target, command, load, percentile

@@ -21,8 +21,8 @@ from functools import partial
 from pathlib import Path
 from statistics import median
 
+from deployment.loopback import Deployment, deployment, until
 from simulations.benchmarks.common import Report, Row, arguments_of, positive, record, script
-from simulations.loopback import Deployment, deployment, until
 
 NODES = ("north", "south", "west")
 #: Program -> whether a node or the server runs it.

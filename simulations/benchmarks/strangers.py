@@ -45,8 +45,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from flwr.proto.heartbeat_pb2 import SendNodeHeartbeatRequest
 from flwr.proto.node_pb2 import Node
 
+from deployment.loopback import Deployment, deployment
 from simulations.benchmarks.common import Report, Row, arguments_of, record, script
-from simulations.loopback import Deployment, deployment
 
 SECONDS = 10.0  # of each load
 HANDSHAKES, REQUESTS, CONNECTIONS = 200, 90, 4

@@ -12,6 +12,7 @@ import numpy as np
 
 from fedpeft.page.colours import COLOURS, SOFT
 from fedpeft.readable import readable_bytes
+from simulations.engines.spread import Spread
 from simulations.report.panel import Panel, Picture, share_axes
 from simulations.report.style import Style
 from simulations.report.summary import (
@@ -29,7 +30,6 @@ from simulations.report.summary import (
     over_seeds,
     with_starts,
 )
-from simulations.spread import Spread
 
 if TYPE_CHECKING:
     import pandas as pd

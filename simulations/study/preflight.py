@@ -13,7 +13,7 @@ from fedpeft.experiment.settings import LocalSection
 from fedpeft.runs.folder import RESULT
 from fedpeft.runtime import Runtime
 from fedpeft.tasks import TaskInfo, checked_info
-from simulations.ray import require_ray
+from simulations.engines.ray import require_ray
 from simulations.study.cells import Cell, error_in
 from simulations.study.folder import StudyFolder
 from simulations.tracking import require_trackers

@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from simulations.actors import Actors, Placed
-from simulations.ray import require_ray, running_ray
+from simulations.engines.actors import Actors, Placed
+from simulations.engines.ray import require_ray, running_ray
 from simulations.study.cell_process import Job, Outcome, next_job, run_job
 
 _LOOK = 5.0  # seconds between two looks at the actors

@@ -11,8 +11,8 @@ from fedpeft.page.app import Feed
 from fedpeft.page.run.feed import RunsFeed
 from fedpeft.page.run.run import RunView
 from fedpeft.page.run.state import is_run
+from simulations.engines.spread import drawn, read_spread
 from simulations.frozen import lines_of
-from simulations.spread import drawn, read_spread
 from simulations.watch.listing import Listing
 from simulations.watch.study import StudyView
 

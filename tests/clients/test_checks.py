@@ -39,9 +39,9 @@ from deployment.node.checks import (
     check_superlink,
     main,
 )
+from deployment.processes import command_line, descendants
 from fedpeft.errors import UserError
 from fedpeft.experiment.settings import TaskSection
-from simulations.processes import command_line, descendants
 
 NONE = NodeSettings("", 0)
 CURVE = ec.SECP384R1()

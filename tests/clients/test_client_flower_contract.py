@@ -21,10 +21,10 @@ from flowering import (
 )
 from flwr.app import Message, RecordDict
 
-from deployment.hosting.ports import free_port
 from deployment.hosting.shims import write_shims
 from deployment.hosting.timing import Timing
 from deployment.tunnel import connection, tunnel
+from fedpeft.page.ports import free_port
 from server.flower import new_run
 
 

@@ -25,12 +25,12 @@ from deployment.hosting.timing import Timing
 from deployment.node import relay
 from deployment.node.channel import is_listening
 from deployment.node.up import Node, Useful, children, make_certificate, up
+from deployment.processes import alive, command_line, descendants
 from deployment.server.folder import ServerFolder
 from deployment.server.registration import add_node
 from deployment.server.up import gateway
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from simulations.processes import alive, command_line, descendants
 
 PROGRAM = "from fedpeft.cli import main; main()"
 

@@ -14,10 +14,10 @@ from tunnels import gateway, tunnel
 from workers import PATIENCE, eventually, logged
 
 from clients.folder import NodeFolder
-from deployment.hosting.ports import LOOPBACK, free_port
 from deployment.node.checks import check_superlink
 from deployment.tunnel.proxy import Proxy
 from fedpeft.errors import UserError
+from fedpeft.page.ports import LOOPBACK, free_port
 
 PUSH = "/v1/fleet/push-object"
 

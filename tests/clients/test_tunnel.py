@@ -26,10 +26,10 @@ from workers import PATIENCE, eventually, logged, other_user
 
 from clients.folder import NodeFolder
 from deployment.hosting.keys import make_authority
-from deployment.hosting.ports import LOOPBACK
 from deployment.hosting.timing import Timing
 from deployment.tunnel.connection import Connection
 from deployment.tunnel.tunnel import RECEIVE
+from fedpeft.page.ports import LOOPBACK
 from simulations.benchmarks.parts.relay import Relay
 
 PULL, PUSH = "/v1/fleet/pull-messages", "/v1/fleet/push-object"

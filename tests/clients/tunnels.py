@@ -20,10 +20,10 @@ from workers import PATIENCE, eventually
 
 from clients.folder import NodeFolder
 from deployment.hosting.keys import make_authority, make_server
-from deployment.hosting.ports import LOOPBACK, free_port, speaks_tls
 from deployment.hosting.timing import Timing
 from deployment.node.up import make_certificate
 from deployment.tunnel.proxy import Proxy
+from fedpeft.page.ports import LOOPBACK, free_port, speaks_tls
 
 Answer = Callable[[str, bytes], Awaitable[tuple[int, bytes]]]
 TIMING = replace(Timing().scaled(0.1), connection=PATIENCE)

@@ -10,9 +10,9 @@ import pytest
 from disturbed import two_nodes
 
 from clients.folder import NodeFolder, NodeSettings
+from deployment.loopback import Deployment
 from fedpeft.experiment.config import Experiment
 from fedpeft.tasks import load_task
-from simulations.loopback import Deployment
 
 #: One client's rows: text and label.
 Rows = list[tuple[str, str]]

@@ -15,8 +15,8 @@ from pathlib import Path
 
 from clients.folder import NodeFolder
 from deployment.hosting.timing import Timing
+from deployment.loopback import PATIENCE, Deployment, deployment, until
 from deployment.node.traffic import recorded
-from simulations.loopback import PATIENCE, Deployment, deployment, until
 
 #: A question to Flower takes 2 s of a processor, so they are not as frequent as the other pauses.
 TIMING = replace(Timing().scaled(0.1), questions=5.0)

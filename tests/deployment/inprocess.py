@@ -12,7 +12,7 @@ from flwr.clientapp import ClientApp
 from clients.app import app as client_app
 from fedpeft.experiment.config import Experiment
 from server.app import app as server_app
-from simulations.local import run_local
+from simulations.engines.local import run_local
 from simulations.simulation import prepare, simulate
 
 

@@ -16,8 +16,8 @@ from fedpeft.planning import planned
 from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import Request
 from server.app import app as server_app
-from simulations.grid import NodeConfig
-from simulations.local import run_local
+from simulations.engines.grid import NodeConfig
+from simulations.engines.local import run_local
 from simulations.simulation import node_config, prepare
 
 #: (round, client)

@@ -9,8 +9,8 @@ from pathlib import Path
 from disturbed import TIMING
 
 from deployment.hosting.keys import make_node
+from deployment.loopback import Deployment, command, deployment
 from deployment.server.registration import add_node
-from simulations.loopback import Deployment, command, deployment
 
 
 @contextmanager

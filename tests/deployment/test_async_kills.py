@@ -16,9 +16,9 @@ from disturbed import PARTS, gates, is_offline, pid_of, start
 from ledgerwatch import LedgerWatch, steps_held, steps_reported
 
 from clients.folder import NodeFolder
+from deployment.loopback import Deployment, until
+from deployment.processes import kill
 from fedpeft.privacy.ledger import read_ledger
-from simulations.loopback import Deployment, until
-from simulations.processes import kill
 
 pytestmark = pytest.mark.long
 ROUNDS, STEPS = 5, 200

@@ -23,7 +23,7 @@ from fedpeft.simulated.devices import device_of
 from fedpeft.training import Limit
 from fedpeft.wire.messages import TrainReply
 from server.app import app as server_app
-from simulations.local import run_local
+from simulations.engines.local import run_local
 from simulations.simulation import node_config, prepare
 
 STEPS = 500  # many times what fits into DEADLINE

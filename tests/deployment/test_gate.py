@@ -14,11 +14,11 @@ from rosters import nodes_with_rosters
 from selenium.webdriver.support.ui import WebDriverWait
 
 from clients.folder import NodeFolder
+from deployment.loopback import PATIENCE, Deployment
 from deployment.operator.connection import find_connection
 from deployment.operator.page import page_address
+from deployment.processes import kill
 from fedpeft.privacy.ledger import read_ledger
-from simulations.loopback import PATIENCE, Deployment
-from simulations.processes import kill
 
 pytestmark = [pytest.mark.long, pytest.mark.gate]
 NODES = ["site0", "site1", "site2"]

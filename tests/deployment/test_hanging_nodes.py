@@ -21,10 +21,10 @@ from flwr.proto.node_pb2 import Node as ProtoNode
 from flwr.supercore.inflatable.inflatable_object import get_object_tree, no_object_id_recompute
 from gateways import Client, Node
 
+from deployment.loopback import Deployment, until
 from deployment.node.status import describe_node
 from deployment.server.folder import ServerFolder
 from server.flower import new_run
-from simulations.loopback import Deployment, until
 
 pytestmark = pytest.mark.long
 TIMEOUT = 60  # seconds; the other node needs a few of them

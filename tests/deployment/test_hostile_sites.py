@@ -21,7 +21,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import HandshakeReply
 from server.app import app as server_app
-from simulations.local import run_local
+from simulations.engines.local import run_local
 
 NodeState = Callable[..., Path]
 Spoil = Callable[[Message], Message]

@@ -21,7 +21,7 @@ from fedpeft.privacy.accounting import spent
 from fedpeft.privacy.ledger import read_ledger
 from fedpeft.wire.messages import Request
 from server.app import app as server_app
-from simulations.local import run_local
+from simulations.engines.local import run_local
 
 NodeState = Callable[..., Path]
 SLOPES = [

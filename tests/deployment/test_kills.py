@@ -22,9 +22,9 @@ from disturbed import DIED, PARTS, gates, pid_of, seen, start
 from ledgerwatch import LedgerWatch, steps_held, steps_reported
 from replay import Trained, simulated, trained
 
+from deployment.loopback import Deployment, until
+from deployment.processes import kill
 from fedpeft.files import read_object
-from simulations.loopback import Deployment, until
-from simulations.processes import kill
 
 pytestmark = pytest.mark.long
 SETTINGS = [*disturbed.SETTINGS, "federation.rounds=2", "local.steps=200"]  # hit in the middle

@@ -13,11 +13,11 @@ import pytest
 from browsing import chromium, serious_violations, set_screen
 
 from clients.folder import NodeFolder
+from deployment.loopback import PATIENCE, Deployment, deployment, run, until
 from deployment.node.traffic import recorded
 from deployment.operator.connection import find_connection
 from deployment.operator.page import page_address
 from fedpeft.experiment.config import Experiment
-from simulations.loopback import PATIENCE, Deployment, deployment, run, until
 
 if TYPE_CHECKING:
     from selenium.webdriver import Chrome

@@ -19,12 +19,12 @@ from flowering import foreign_project
 import fedpeft
 from clients.folder import NodeFolder
 from deployment.hosting.keys import make_node
-from deployment.hosting.ports import PORTS
+from deployment.loopback import Deployment, command, deployment, run, until
 from deployment.operator.connection import Connection, find_connection, secure_line
 from deployment.operator.flwr_cli import run_flwr
 from deployment.operator.submit import status
 from deployment.server.registration import add_node
-from simulations.loopback import Deployment, command, deployment, run, until
+from fedpeft.page.ports import PORTS
 
 pytestmark = pytest.mark.long
 REFUSED = "refused 127.0.0.1"

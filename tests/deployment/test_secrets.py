@@ -12,8 +12,8 @@ import pytest
 
 import fedpeft
 from deployment.hosting.keys import make_node
+from deployment.loopback import Deployment, command, deployment
 from deployment.server.registration import add_node
-from simulations.loopback import Deployment, command, deployment
 
 pytestmark = pytest.mark.long
 TEXT = "patient Zyx-48151623 tested positive"

@@ -15,9 +15,9 @@ from replay import simulated
 from rosters import node_up, nodes_with_rosters, roster
 
 from clients.folder import NodeFolder
+from deployment.loopback import Deployment, until
 from fedpeft.privacy.accounting import spent
 from fedpeft.privacy.ledger import read_ledger
-from simulations.loopback import Deployment, until
 
 pytestmark = pytest.mark.long
 NODES = {f"site{k}": k for k in range(5)}

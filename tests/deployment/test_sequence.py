@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
+from deployment.loopback import Deployment, deployment, run
+from deployment.processes import alive, descendants
 from fedpeft.experiment.config import Experiment
 from fedpeft.planning import planned
-from simulations.loopback import Deployment, deployment, run
-from simulations.processes import alive, descendants
 from simulations.simulation import prepare, simulate
 
 DATA = ("--labels", "negative,positive", "--data")

@@ -11,8 +11,8 @@ import pytest
 from text_runs import saved, table
 
 from clients.folder import NodeFolder
+from deployment.loopback import deployment, run
 from fedpeft.privacy.ledger import read_ledger
-from simulations.loopback import deployment, run
 
 pytestmark = pytest.mark.long
 NODES = ("north", "south")

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from simulations.loopback import command, run, until
-from simulations.processes import alive, descendants
+from deployment.loopback import command, run, until
+from deployment.processes import alive, descendants
 
 pytestmark = pytest.mark.long
 

@@ -12,9 +12,9 @@ from disturbed import PARTS, gates, pid_of
 from ledgerwatch import steps_held, steps_reported
 from replay import simulated, trained
 
+from deployment.loopback import Deployment, until
 from deployment.node.status import describe_node
-from simulations.loopback import Deployment, until
-from simulations.processes import kill
+from deployment.processes import kill
 
 pytestmark = pytest.mark.long
 ROUNDS = 4

@@ -17,12 +17,12 @@ import numpy as np
 from finished import finished_run, method
 from models import SMALL
 
-from deployment.hosting.ports import free_port
+from deployment.serving.app import Serving, serving_app
+from deployment.serving.catalog import Catalog, open_catalog
+from deployment.serving.hosting import server_of
 from fedpeft.page.http import listener
+from fedpeft.page.ports import free_port
 from fedpeft.runs.predicting import Prediction
-from fedpeft.serving.app import Serving, serving_app
-from fedpeft.serving.catalog import Catalog, open_catalog
-from fedpeft.serving.hosting import server_of
 
 OPERATOR = "operator-token-of-tests"
 SLASH = method("slash", SMALL["slash"])

@@ -8,9 +8,9 @@ from pathlib import Path
 
 from gateways import Client, Node
 
-from deployment.hosting.ports import free_port
 from deployment.hosting.processes import Supervisor
 from deployment.server.folder import ServerFolder
+from fedpeft.page.ports import free_port
 
 PUSH = "/v1/fleet/push-object"
 LARGEST = 8  # megabytes

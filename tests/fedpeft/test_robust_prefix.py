@@ -14,8 +14,14 @@ from fedpeft.batches.batch import batches
 from fedpeft.batches.encoded import Encoded
 from fedpeft.errors import UserError
 from fedpeft.model import TaskModel
-from fedpeft.robust_prefix import Standard, Tuning, principal, robust_outputs, standard_of
 from fedpeft.training import outputs_of
+from simulations.benchmarks.parts.robust_prefix import (
+    Standard,
+    Tuning,
+    principal,
+    robust_outputs,
+    standard_of,
+)
 
 
 @pytest.fixture(params=["mask", "mean"])

@@ -19,8 +19,8 @@ from fedpeft.wire.messages import RECORD
 from server.app import app as server_app
 from server.exchange.clock import RealClock
 from server.flower import new_run
-from simulations.grid import NodeConfig
-from simulations.local import run_local
+from simulations.engines.grid import NodeConfig
+from simulations.engines.local import run_local
 from simulations.simulation import node_config, prepare
 
 Spoil = Callable[[Message], Message]

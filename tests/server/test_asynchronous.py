@@ -22,8 +22,8 @@ from fedpeft.runtime import runtime_of
 from fedpeft.simulated.devices import device_of
 from fedpeft.training import train_cohort
 from server.app import app as server_app
-from simulations.grid import NodeConfig
-from simulations.local import LocalGrid, serve
+from simulations.engines.grid import NodeConfig
+from simulations.engines.local import LocalGrid, serve
 from simulations.simulation import node_config, prepare
 
 Quick = Callable[..., Experiment]

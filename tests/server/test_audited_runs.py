@@ -21,8 +21,8 @@ from fedpeft.wire.messages import RECORD
 from server.app import app as server_app
 from server.privacy.central_privacy import central_plan
 from server.privacy.schedule import Schedule
-from simulations.grid import NodeConfig
-from simulations.local import run_local
+from simulations.engines.grid import NodeConfig
+from simulations.engines.local import run_local
 from simulations.simulation import prepare
 
 Quick = Callable[..., Experiment]

@@ -16,7 +16,7 @@ from fedpeft.wire.messages import Request
 from server.exchange.byte_ledger import ByteLedger
 from server.exchange.sending import Patience, exchange
 from server.flower import from_wire, to_wire
-from simulations.local import LocalGrid
+from simulations.engines.local import LocalGrid
 
 Answer = Callable[[int], None]
 

@@ -31,9 +31,9 @@ from server.members.nodes import Node
 from server.rounds.training import Trained as Outcome
 from server.rounds.training import silent_nodes, train
 from server.run import Run
-from simulations.device_grid import DeviceGrid
-from simulations.grid import NodeConfig
-from simulations.local import LocalGrid
+from simulations.engines.device_grid import DeviceGrid
+from simulations.engines.grid import NodeConfig
+from simulations.engines.local import LocalGrid
 from simulations.simulation import node_config, prepare
 
 Quick = Callable[..., Experiment]

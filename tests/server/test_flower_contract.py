@@ -39,8 +39,8 @@ from flwr.common.constant import ErrorCode
 from flwr.serverapp import Grid, ServerApp
 
 from deployment.hosting.bundle import write_bundle
-from deployment.hosting.ports import free_port
 from deployment.hosting.shims import write_shims
+from fedpeft.page.ports import free_port
 from fedpeft.wire.failures import CODES, FailureKind
 from server.flower import from_wire, give_id, message_bytes, new_run, to_wire
 

@@ -25,8 +25,8 @@ from server.members.handshake import Report, with_backbone
 from server.members.nodes import Nodes
 from server.members.participants import Participants
 from server.members.registry import Registered
-from simulations.grid import NodeConfig
-from simulations.local import LocalGrid
+from simulations.engines.grid import NodeConfig
+from simulations.engines.local import LocalGrid
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -16,7 +16,7 @@ from fedpeft.wire.messages import Request
 from server.exchange.byte_ledger import ByteLedger
 from server.exchange.sending import Patience, exchange
 from server.flower import new_run
-from simulations.local import LocalGrid
+from simulations.engines.local import LocalGrid
 
 #: Clears the screen, sets the window's title, and begins a line that looks like ours.
 WORDS = "\x1b[2J\x1b]0;title\x07\nround 9: all is well \x9b31m\u202e" + "x" * 100_000

@@ -31,8 +31,8 @@ from fedpeft.wire import steps, uniform
 from fedpeft.wire.messages import RECORD
 from server.app import app as server_app
 from server.rounds.training import least_spent
-from simulations.grid import NodeConfig
-from simulations.local import run_local
+from simulations.engines.grid import NodeConfig
+from simulations.engines.local import run_local
 from simulations.simulation import prepare
 
 Quick = Callable[..., Experiment]

@@ -16,8 +16,8 @@ from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.failures import Failure, FailureKind
 from server.app import app as server_app
 from server.members.silence import Silence
-from simulations.grid import NodeConfig
-from simulations.local import LocalGrid, serve
+from simulations.engines.grid import NodeConfig
+from simulations.engines.local import LocalGrid, serve
 
 Quick = Callable[..., Experiment]
 Nodes = Callable[..., list[NodeConfig]]

@@ -16,7 +16,7 @@ from pathlib import Path
 
 from dying import die_at
 
-from simulations.processes import alive
+from deployment.processes import alive
 
 
 class Forks:

@@ -10,8 +10,8 @@ import pytest
 
 from fedpeft.experiment.config import Experiment
 from server.flower import new_run
-from simulations import attacks
-from simulations.adversary import craft, expected_step
+from simulations.engines import attacks
+from simulations.engines.adversary import craft, expected_step
 
 Quick = Callable[..., Experiment]
 HONEST = np.random.default_rng(0).normal(1.0, 0.5, (8, 30))

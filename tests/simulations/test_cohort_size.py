@@ -14,7 +14,7 @@ from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment
 from fedpeft.heads import Full, Head
 from fedpeft.methods import build_method
-from simulations.cohorts import CACHED, KEPT, MOST, cohort_size, saved_bytes
+from simulations.engines.cohorts import CACHED, KEPT, MOST, cohort_size, saved_bytes
 
 SIZE = 5000  # numbers of a task vector
 GB = 1 << 30

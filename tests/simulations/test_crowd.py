@@ -12,7 +12,7 @@ import pytest
 from clients.data.client_data import partition_of
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import runtime_of
-from simulations.grid import NodeConfigs
+from simulations.engines.grid import NodeConfigs
 from simulations.simulation import complete
 
 Quick = Callable[..., Experiment]

@@ -15,7 +15,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.simulated.devices import SLOT, device_of, reachable, vanishes
 from fedpeft.wire.framing import train_reply_bytes
-from simulations.device_grid import NOTICED
+from simulations.engines.device_grid import NOTICED
 from simulations.simulation import prepare
 
 Quick = Callable[..., Experiment]

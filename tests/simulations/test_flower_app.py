@@ -15,8 +15,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from deployment.hosting.ports import free_port
 from fedpeft.experiment.config import Experiment
+from fedpeft.page.ports import free_port
 from fedpeft.runs.folder import RunFolder
 
 CHECKOUT = Path(__file__).parents[2]

@@ -17,7 +17,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.version import __version__
-from simulations.local import LocalGrid
+from simulations.engines.local import LocalGrid
 from simulations.simulation import prepare
 
 Quick = Callable[..., Experiment]

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from deployment.loopback import Deployment, TrialFailed, run, until
+from deployment.processes import alive, command_line, descendants, kill, started
 from simulations.benchmarks.parts.link import hosts
-from simulations.loopback import Deployment, TrialFailed, run, until
-from simulations.processes import alive, command_line, descendants, kill, started
 
 PARENT = (
     "import subprocess, sys; subprocess.run([sys.executable, '-c', 'import time; time.sleep(600)'])"

@@ -15,8 +15,8 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.tasks import Examples, Task, TaskInfo
 from simulations import plots
+from simulations.engines.spread import called, names_of
 from simulations.simulation import prepare, simulate
-from simulations.spread import called, names_of
 
 Quick = Callable[..., Experiment]
 

@@ -15,11 +15,11 @@ import numpy as np
 import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 
+from deployment.processes import command_line, descendants
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
-from simulations.processes import command_line, descendants
-from simulations.ray import RayGrid, running_ray
+from simulations.engines.ray import RayGrid, running_ray
 
 Quick = Callable[..., Experiment]
 Run = Callable[..., tuple[RunFolder, dict[str, Any]]]
@@ -179,7 +179,7 @@ def test_a_run_whose_actor_is_killed_ends_in_the_same_vector(
 GUARDED = """
 import os, subprocess, sys
 import fedpeft.cli, simulations.simulation, simulations.study.ray
-from simulations.ray import running_ray
+from simulations.engines.ray import running_ray
 with running_ray(1):
     import ray
     at = ray.get_runtime_context().gcs_address

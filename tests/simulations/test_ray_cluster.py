@@ -14,10 +14,10 @@ import pytest
 from flwr.app import ConfigRecord, Message, RecordDict
 from small_studies import GRID, Watched, here
 
+from deployment.processes import command_line, descendants, kill
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
-from simulations.processes import command_line, descendants, kill
-from simulations.ray import RayGrid, running_ray
+from simulations.engines.ray import RayGrid, running_ray
 from simulations.study.cell_process import Job
 from simulations.study.execution import run_study
 from simulations.study.folder import StudyFolder
@@ -115,7 +115,7 @@ def test_a_round_goes_on_without_a_lost_machine_and_uses_one_that_comes(
 def test_a_run_starts_with_the_actors_that_can(
     cluster: Any, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("simulations.actors._OTHERS", 1.0)
+    monkeypatch.setattr("simulations.engines.actors._OTHERS", 1.0)
     lose(cluster)
     with running_ray(2):
         grid = RayGrid([{}] * 2, 1, 2, module="frail")

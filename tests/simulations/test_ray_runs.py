@@ -13,7 +13,7 @@ import pytest
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
-from simulations.ray import running_ray
+from simulations.engines.ray import running_ray
 
 pytest.importorskip("ray")
 
@@ -65,7 +65,7 @@ def started() -> Iterator[None]:
 def join(started: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Let runs use the Ray that runs."""
     gc.collect()  # which ends the actors of the run before: there are CPUs for two
-    monkeypatch.setattr("simulations.ray.running_ray", lambda cpus: nullcontext())
+    monkeypatch.setattr("simulations.engines.ray.running_ray", lambda cpus: nullcontext())
 
 
 @pytest.mark.usefixtures("join")

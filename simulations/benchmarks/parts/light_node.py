@@ -27,8 +27,8 @@ from flwr.supernode.fleet_http_connection import http_request_response
 
 from clients.app import app
 from clients.folder import NodeFolder, NodeSettings
-from deployment.hosting.ports import LOOPBACK, free_port, speaks_tls
 from deployment.node.up import make_certificate
+from fedpeft.page.ports import LOOPBACK, free_port, speaks_tls
 
 _PAUSE = 3.0  # seconds after a pull without a message, as in the SuperNode
 _ANSWERING = threading.Lock()  # the client app answers one message at a time

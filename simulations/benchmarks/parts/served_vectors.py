@@ -7,13 +7,13 @@ from pathlib import Path
 
 import numpy as np
 
+from deployment.serving.catalog import Catalog, Entry, open_catalog
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.randomness import generator
 from fedpeft.runs.trained import describe_vector
 from fedpeft.runs.vectorfile import vector_bytes
 from fedpeft.runtime import Runtime
-from fedpeft.serving.catalog import Catalog, Entry, open_catalog
 from fedpeft.tasks import load_task
 
 

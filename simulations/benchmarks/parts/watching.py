@@ -9,10 +9,10 @@ from collections.abc import Sequence
 from pathlib import Path
 from types import TracebackType
 
+from deployment.loopback import Deployment
 from deployment.node.status import describe_node
 from deployment.operator.connection import CONNECTION, Connection
 from deployment.server.health import ask_health, failing
-from simulations.loopback import Deployment
 
 #: Without one of these, a node does nothing useful. A worker that hangs shows in the run alone.
 _NEEDED = {

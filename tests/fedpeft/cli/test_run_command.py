@@ -17,10 +17,10 @@ import pytest
 from servers import gateway, operations, server_app_shim, server_folder, superlink
 
 from deployment.hosting.keys import make_node
-from deployment.hosting.ports import free_port
 from deployment.server.folder import ServerFolder
 from deployment.server.registration import add_node
 from fedpeft.experiment.config import Experiment
+from fedpeft.page.ports import free_port
 from fedpeft.runs.folder import RunFolder
 
 Command = Callable[..., tuple[int, str, str]]

@@ -18,8 +18,8 @@ from finished import finished_run, method
 from models import SMALL
 
 from deployment.hosting.keys import make_authority, make_server
-from deployment.hosting.ports import free_port
-from fedpeft.serving.hosting import token_of
+from deployment.serving.hosting import token_of
+from fedpeft.page.ports import free_port
 
 SLASH = method("slash", SMALL["slash"])
 TEXT = "the film last night was truly wonderful"

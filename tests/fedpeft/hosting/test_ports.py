@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from deployment.hosting import ports
-from deployment.hosting.ports import LOOPBACK, PORTS, check_free, free_port
+from fedpeft.page import ports
+from fedpeft.page.ports import LOOPBACK, PORTS, check_free, free_port
 
 
 def test_a_free_port_is_not_free_while_a_process_listens() -> None:

@@ -29,12 +29,12 @@ from exports import examples_for
 from finished import made_up, method, small
 from models import SMALL
 
+from deployment.serving import hosting
+from deployment.serving.app import Serving
+from deployment.serving.limits import Limits
 from fedpeft.runs.predicting import predict
 from fedpeft.runs.trained import Trained
 from fedpeft.runs.vectorfile import read_vector, vector_bytes
-from fedpeft.serving import hosting
-from fedpeft.serving.app import Serving
-from fedpeft.serving.limits import Limits
 
 VECTOR = "vector.safetensors"
 TOKEN = "token-of-the-tests-clients"

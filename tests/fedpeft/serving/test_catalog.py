@@ -13,9 +13,9 @@ from endpoints import RUNS, catalog_of, run_folder
 from finished import finished_run, made_up, method, saved_backbone, small
 from models import SMALL
 
+from deployment.serving.catalog import open_catalog, sources
 from fedpeft.errors import UserError
 from fedpeft.runs.vectorfile import read_vector, vector_bytes
-from fedpeft.serving.catalog import open_catalog, sources
 
 VECTOR = "vector.safetensors"
 

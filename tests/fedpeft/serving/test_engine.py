@@ -12,11 +12,11 @@ from exports import READINGS, examples_for
 from finished import made_up, method, small
 from models import GROUPED, SMALL
 
+from deployment.serving.catalog import Catalog, Entry, open_catalog
+from deployment.serving.engine import Engine, Item
 from fedpeft.errors import RunFailed
 from fedpeft.runs.predicting import Prediction, predict
 from fedpeft.runs.trained import Trained
-from fedpeft.serving.catalog import Catalog, Entry, open_catalog
-from fedpeft.serving.engine import Engine, Item
 from fedpeft.tasks import Examples
 
 TEXTS = ["the film last night was truly wonderful", "no", "i thought, the soup was hardly good!"]

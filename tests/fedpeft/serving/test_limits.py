@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from fedpeft.serving import limits
-from fedpeft.serving.limits import Rates
+from deployment.serving import limits
+from deployment.serving.limits import Rates
 
 
 class Clock:

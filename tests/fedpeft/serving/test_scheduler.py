@@ -10,9 +10,9 @@ from typing import Any
 import pytest
 from endpoints import TEXT, catalog_of
 
+from deployment.serving.engine import Engine, Item
+from deployment.serving.scheduler import Busy, Scheduler
 from fedpeft.errors import RunFailed
-from fedpeft.serving.engine import Engine, Item
-from fedpeft.serving.scheduler import Busy, Scheduler
 
 
 class Gated(Engine):

@@ -12,6 +12,7 @@ import torch
 from text_runs import saved
 
 import fedpeft
+from deployment.serving.catalog import open_catalog
 from fedpeft.attacks.audit import subject_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
@@ -19,7 +20,6 @@ from fedpeft.export import export
 from fedpeft.runs.predicting import predict, read_texts
 from fedpeft.runs.trained import Trained
 from fedpeft.runtime import Runtime
-from fedpeft.serving.catalog import open_catalog
 
 PRIVATE = {"privacy.unit": "example", "privacy.noise_multiplier": 0.5, "privacy.delta": 1e-3}
 

@@ -12,11 +12,11 @@ from text_runs import settings, table
 from transformers import pipeline
 
 import fedpeft
+from deployment.serving.catalog import open_catalog
 from fedpeft.errors import UserError
 from fedpeft.export import export
 from fedpeft.runs.predicting import predict, read_texts
 from fedpeft.runs.trained import Trained
-from fedpeft.serving.catalog import open_catalog
 
 #: peft uses names that transformers deprecated.
 pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")

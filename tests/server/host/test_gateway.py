@@ -15,10 +15,10 @@ from gateways import PATIENCE, Client, Lines, register, resident, until
 
 from deployment.hosting.child import Child
 from deployment.hosting.keys import make_authority, make_server
-from deployment.hosting.ports import free_port
 from deployment.hosting.processes import Supervisor
 from deployment.server import up
 from fedpeft.errors import UserError
+from fedpeft.page.ports import free_port
 from server.exchange.wire_bytes import read_wire
 
 

@@ -25,11 +25,11 @@ from gateways import PATIENCE
 from servers import operations, server_folder, superlink
 
 from deployment.hosting.child import Child
-from deployment.hosting.ports import free_port
 from deployment.hosting.processes import Supervisor
 from deployment.operator.connection import secure_line
 from deployment.server import operations as operations_module
 from deployment.server.folder import ServerFolder
+from fedpeft.page.ports import free_port
 from fedpeft.runs.folder import RunFolder
 
 

@@ -17,13 +17,13 @@ from prometheus_client.parser import text_string_to_metric_families
 from servers import server_folder, superlink
 
 from deployment.hosting.keys import make_node
-from deployment.hosting.ports import free_port
 from deployment.hosting.processes import Supervisor
 from deployment.server.folder import ServerFolder
 from deployment.server.metrics import Metrics
 from deployment.server.presence import Presence, last_seen
 from deployment.server.registration import add_node
 from deployment.server.status import describe_server
+from fedpeft.page.ports import free_port
 
 PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
 TRAINED = "2026-02-01T10:00:00+00:00"

@@ -20,12 +20,12 @@ import httpx
 import pytest
 from gateways import make_nodes
 
-from deployment.hosting.ports import free_port
 from deployment.hosting.timing import Timing
+from deployment.processes import alive
 from deployment.server.folder import ServerFolder
 from deployment.server.health import ask_health, failing, superlink_answers
 from deployment.server.status import describe_server
-from simulations.processes import alive
+from fedpeft.page.ports import free_port
 
 pytestmark = pytest.mark.long
 PATIENCE = 240.0  # seconds to wait for anything, as machines are busy

@@ -12,9 +12,9 @@ import torch
 from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
 from fedpeft.errors import UserError
-from simulations.pretrain.__main__ import main
-from simulations.pretrain.corpus import blocks, sentences, train_tokenizer
-from simulations.pretrain.models import Denoised
+from simulations.benchmarks.pretrain.__main__ import main
+from simulations.benchmarks.pretrain.corpus import blocks, sentences, train_tokenizer
+from simulations.benchmarks.pretrain.models import Denoised
 
 SMALL = ["--length", "16", "--batch", "4", "--vocabulary", "300", "--lr", "0.01"]
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from fedpeft.errors import UserError
-from simulations.pretrain.questions import main
+from simulations.benchmarks.pretrain.questions import main
 
 HEADER = "sentence1\tsentence2\tlabel\n"
 #: The quote of the first row is never closed: GLUE's files have no quoting.

@@ -10,7 +10,7 @@ from transformers import AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokeni
 
 from fedpeft.errors import UserError
 from fedpeft.randomness import generator
-from simulations.pretrain.sample import ROWS, instruction, main
+from simulations.benchmarks.pretrain.sample import ROWS, instruction, main
 
 
 def test_models_and_tables_are_written_once(tmp_path: Path) -> None:

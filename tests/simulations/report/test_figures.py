@@ -10,12 +10,12 @@ import pandas as pd
 import pytest
 
 from fedpeft.page.colours import COLOURS, INK
+from simulations.engines.spread import Spread
 from simulations.report import figures
 from simulations.report.panel import Panel, settings
 from simulations.report.style import styles_of
 from simulations.report.summary import SENT, labelled
 from simulations.report.svg import inline
-from simulations.spread import Spread
 
 Make = Callable[..., pd.DataFrame]
 TWO = [("T", name, seed, [0.5, 0.6, 0.7 + seed / 10]) for name in "ab" for seed in (0, 1)]

@@ -16,7 +16,7 @@ FOLDER = Path(__file__).resolve().parents[3] / "simulations" / "studies"
 NAMES = sorted(path.stem for path in FOLDER.glob("*.toml"))
 #: Published rows of which no cell is: other papers' methods, a mean over tasks.
 ELSEWHERE = {"full", "RGP", "Houlsby", "Compacter", "LoRA", "mean of all six"}
-#: Backbones of small studies of text, written by ``simulations.pretrain.sample``.
+#: Backbones of small studies of text, written by ``simulations.benchmarks.pretrain.sample``.
 SAMPLES = {
     "xsum-small": "build/sample/bart",
     "enro-small": "build/sample/mbart",

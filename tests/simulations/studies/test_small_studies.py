@@ -10,14 +10,14 @@ from pathlib import Path
 import pytest
 
 from fedpeft.runtime import forget_runtimes
-from simulations.pretrain.sample import main as write_sample
+from simulations.benchmarks.pretrain.sample import main as write_sample
 from simulations.simulation import complete
 from simulations.study.cells import Cell
 from simulations.study.file import StudyFile
 from simulations.study.plan import Plan
 
 FOLDER = Path(__file__).resolve().parents[3] / "simulations" / "studies"
-#: They read what ``simulations.pretrain.sample`` writes.
+#: They read what ``simulations.benchmarks.pretrain.sample`` writes.
 TEXT = {"xsum-small", "enro-small", "instructions-small"}
 SMALL = sorted({path.stem for path in FOLDER.glob("*-small.toml")} - TEXT)
 #: Of everything a little.

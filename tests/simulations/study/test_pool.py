@@ -10,8 +10,8 @@ import pytest
 from dying import dying_processes
 from small_studies import BASE, GRID
 
+from deployment.processes import command_line, descendants
 from fedpeft.backbones.tiny import tiny_backbone
-from simulations.processes import command_line, descendants
 from simulations.study.cell_process import Job, Outcome
 from simulations.study.cells import Cell
 from simulations.study.file import parse

@@ -15,8 +15,8 @@ import pytest
 from dying import dying_processes
 from small_studies import BASE, GRID
 
+from deployment.processes import alive, descendants
 from fedpeft.cli import main
-from simulations.processes import alive, descendants
 
 CLI = [sys.executable, "-c", "from fedpeft.cli import main; main()", "study"]
 PATIENCE = 300.0  # seconds, on a machine of any speed

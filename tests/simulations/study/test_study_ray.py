@@ -11,8 +11,8 @@ from pathlib import Path
 import pytest
 from small_studies import GRID, Watched, here
 
-from simulations.loopback import until
-from simulations.processes import command_line, descendants
+from deployment.loopback import until
+from deployment.processes import command_line, descendants
 from simulations.study.cell_process import Job, Outcome
 from simulations.study.execution import run_study
 from simulations.study.folder import StudyFolder

@@ -134,7 +134,7 @@ def test_a_tool_that_fails_later_stops_and_the_others_continue(
 def test_tracking_stops_if_the_server_is_unreachable(
     quick: Quick, tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    from deployment.hosting.ports import free_port
+    from fedpeft.page.ports import free_port
 
     monkeypatch.setenv("MLFLOW_TRACKING_URI", f"http://127.0.0.1:{free_port()}")
     monkeypatch.setenv("MLFLOW_HTTP_REQUEST_MAX_RETRIES", "0")

@@ -5,7 +5,8 @@ QNLI's files that are labeled ``entailment``, in their order. The texts belong t
 where GLUE may be kept.
 
 Example:
-    python -m simulations.pretrain.questions --glue ../shared/data/glue --out build/questions
+    python -m simulations.benchmarks.pretrain.questions --glue ../shared/data/glue --out
+    build/questions
 """
 
 from __future__ import annotations
@@ -46,7 +47,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         UserError: the folder exists, or a file of QNLI cannot be read.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m simulations.pretrain.questions",
+        prog="python -m simulations.benchmarks.pretrain.questions",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

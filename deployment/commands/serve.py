@@ -6,12 +6,12 @@ import ipaddress
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from fedpeft.cli import serve_options as options
+from deployment.commands import serve_options as options
 from fedpeft.cli.printing import plain_console
 from fedpeft.errors import UserError
 
 if TYPE_CHECKING:
-    from fedpeft.serving.catalog import Catalog
+    from deployment.serving.catalog import Catalog
 
 _MEGABYTE = 1 << 20
 
@@ -40,11 +40,11 @@ def serve(
     Example: fedpeft serve runs/sst2 news=runs/agnews-slash
     """
     loopback = _check_exposed(host, keys, token)
+    from deployment.serving.app import Serving, serving_app
+    from deployment.serving.hosting import run, server_of, token_of
+    from deployment.serving.limits import Limits
     from fedpeft.backbones.hardware import set_threads
     from fedpeft.page.http import listener
-    from fedpeft.serving.app import Serving, serving_app
-    from fedpeft.serving.hosting import run, server_of, token_of
-    from fedpeft.serving.limits import Limits
 
     settings = Serving(
         token_of(token, "--token") if token else "",
@@ -107,7 +107,7 @@ def _checked_keys(keys: Path) -> tuple[Path, Path]:
 
 def _loaded(runs: list[str], most: int) -> Catalog:
     """Return the catalog with the vectors of the command line."""
-    from fedpeft.serving.catalog import open_catalog, sources
+    from deployment.serving.catalog import open_catalog, sources
 
     console = plain_console(stderr=True)
     paths = sources(runs)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import typer
 
-from fedpeft.cli.privacy import audit, calibrate, ledger
+from simulations.commands.privacy import audit, calibrate, ledger
 
 app = typer.Typer(no_args_is_help=True, help="Plan, look up and audit differential privacy.")
 app.command()(calibrate.calibrate)

@@ -20,9 +20,9 @@ from fedpeft.experiment.config import parsed
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import runtime_of
 from server.flower import from_wire, give_id, to_wire
-from simulations.adversary_grid import AdversaryGrid
-from simulations.device_grid import DeviceGrid
-from simulations.grid import CohortGrid, NodeConfig, WrappedGrid
+from simulations.engines.adversary_grid import AdversaryGrid
+from simulations.engines.device_grid import DeviceGrid
+from simulations.engines.grid import CohortGrid, NodeConfig, WrappedGrid
 
 TrainTogether = Callable[[Sequence[Message], Sequence[Context]], list[Message]]
 

@@ -130,7 +130,7 @@ def _run(
     except UserError as error:
         raise UserError(f"{file}: {error}") from None
     if parallel.on == "ray":
-        from simulations.ray import require_ray
+        from simulations.engines.ray import require_ray
 
         require_ray("--on ray")
     folder = StudyFolder.create(out, text, resume, str(file), overrides, plan.choices)

@@ -6,8 +6,8 @@ from collections.abc import Callable
 
 from prometheus_client import CollectorRegistry, Counter, Gauge, Histogram, generate_latest
 
-from fedpeft.serving.catalog import Catalog
-from fedpeft.serving.realised import RealisedRows
+from deployment.serving.catalog import Catalog
+from deployment.serving.realised import RealisedRows
 
 CONTENT_TYPE = "text/plain; version=0.0.4; charset=utf-8"
 _SECONDS = (0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30)

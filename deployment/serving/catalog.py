@@ -12,11 +12,11 @@ from typing import Any
 
 import numpy as np
 
+from deployment.serving.setups import Setup, Setups
 from fedpeft.backbones.loading import load_backbone
 from fedpeft.errors import UserError, suggestion
 from fedpeft.runs.trained import decoded, description_of, vector_file
 from fedpeft.runs.vectorfile import VECTOR, read_vector
-from fedpeft.serving.setups import Setup, Setups
 
 _NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 _FEW = 1000  # names compared for a suggestion: the comparison is slow

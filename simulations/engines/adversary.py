@@ -10,7 +10,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.randomness import generator
 from server.aggregation.clipping import clip_factors
 from server.aggregation.strategies import next_vector
-from simulations import attacks
+from simulations.engines import attacks
 
 #: Attacks that scale each attacker's own update; the default factor, None = by the round.
 _OWN = {"sign_flip": -1.0, "scaling": -10.0, "label_flip": 1.0, "backdoor": None}

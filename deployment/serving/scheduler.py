@@ -14,8 +14,8 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
+from deployment.serving.engine import Answer, Engine, Item
 from fedpeft.runs.predicting import Prediction
-from fedpeft.serving.engine import Answer, Engine, Item
 
 log = logging.getLogger(__name__)
 

@@ -6,7 +6,7 @@ import json
 from html import escape
 from typing import Any
 
-from fedpeft.serving.limits import Limits
+from deployment.serving.limits import Limits
 from fedpeft.version import __version__
 
 _TEXT = {"type": "string"}

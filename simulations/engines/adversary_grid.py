@@ -17,8 +17,8 @@ from fedpeft.runtime import Runtime
 from fedpeft.simulated.adversary import malicious
 from fedpeft.updates.transfer import decode_down, decode_up, encode_up
 from fedpeft.wire.messages import RECORD, Request, TrainReply, from_fields, to_fields
-from simulations.adversary import craft
-from simulations.grid import CohortGrid, WrappedGrid
+from simulations.engines.adversary import craft
+from simulations.engines.grid import CohortGrid, WrappedGrid
 
 
 class AdversaryGrid(WrappedGrid):

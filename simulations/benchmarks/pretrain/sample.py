@@ -4,10 +4,10 @@ Writes the folders ``bart``, ``mbart`` and ``llama`` with random weights and a t
 ``summaries.jsonl`` (document, summary), ``translations.jsonl`` (en, ro: Romanian words in
 Romanian order, without its grammar) and ``instructions.jsonl`` (instruction, response). All follow
 from the seed. Random weights show that a study runs; for texts that make sense, pretrain a model
-(``python -m simulations.pretrain``) and name its folder with ``-s backbone=FOLDER``.
+(``python -m simulations.benchmarks.pretrain``) and name its folder with ``-s backbone=FOLDER``.
 
 Example:
-    python -m simulations.pretrain.sample --out build/sample
+    python -m simulations.benchmarks.pretrain.sample --out build/sample
 """
 
 from __future__ import annotations
@@ -24,8 +24,8 @@ from fedpeft.errors import UserError
 from fedpeft.files import write_atomic
 from fedpeft.randomness import generator
 from simulations.benchmarks.common import script
-from simulations.pretrain.corpus import train_tokenizer
-from simulations.pretrain.models import decoder, encoder_decoder, multilingual
+from simulations.benchmarks.pretrain.corpus import train_tokenizer
+from simulations.benchmarks.pretrain.models import decoder, encoder_decoder, multilingual
 
 MODELS = {"bart": encoder_decoder, "mbart": multilingual, "llama": decoder}
 ROWS, _VOCABULARY, _LENGTH = 800, 600, 64
@@ -90,7 +90,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         UserError: the folder exists.
     """
     parser = argparse.ArgumentParser(
-        prog="python -m simulations.pretrain.sample",
+        prog="python -m simulations.benchmarks.pretrain.sample",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

@@ -65,14 +65,14 @@ def calibrate(
     """
     plan = _plan(examples, batch, delta, epochs, steps, convention)
     if mechanism == "skellam" and not separation:
-        from fedpeft.cli.privacy.distributed import show_distributed
+        from simulations.commands.privacy.distributed import show_distributed
 
         show_distributed(
             *(epsilon, plan.delta, examples, batch, plan.steps, colluders, threshold, as_json)
         )
         return
     if mechanism in ("banded", "blt"):
-        from fedpeft.cli.privacy.matrix import show_matrix
+        from simulations.commands.privacy.matrix import show_matrix
 
         rounds, error = plan.steps, plan.error
         show_matrix(

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 from fedpeft.cli.options import AsJson, Overrides, read_experiment
 from fedpeft.cli.printing import headline, plain_console, plain_table, print_json
-from fedpeft.cli.privacy import audit_options as options
-from fedpeft.cli.privacy.audit_clients import TRIALS, audit_run
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment
+from simulations.commands.privacy import audit_options as options
+from simulations.commands.privacy.audit_clients import TRIALS, audit_run
 
 if TYPE_CHECKING:
     from rich.console import Console

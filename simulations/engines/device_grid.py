@@ -22,7 +22,7 @@ from fedpeft.wire.messages import RECORD, HandshakeReply, Request, TrainReply, f
 from server.aggregation.updates import expected_steps
 from server.exchange.byte_ledger import vector_bytes
 from server.flower import give_id
-from simulations.grid import CohortGrid, WrappedGrid
+from simulations.engines.grid import CohortGrid, WrappedGrid
 
 #: Seconds until Flower's server notices that a node is gone: two heartbeats of 30 s.
 NOTICED = 60.0

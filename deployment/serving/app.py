@@ -18,16 +18,16 @@ from starlette.requests import Request
 from starlette.responses import HTMLResponse, Response
 from starlette.routing import Route
 
+from deployment.serving.catalog import Catalog
+from deployment.serving.engine import Engine
+from deployment.serving.limits import Limits, Rates
+from deployment.serving.metrics import CONTENT_TYPE, ServingMetrics
+from deployment.serving.openapi import page, specification
+from deployment.serving.requests import items_of, read_body
+from deployment.serving.scheduler import Busy, Scheduler
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.page.http import LoopbackHost, SameOrigin, bears, json_error, json_response
 from fedpeft.runs.predicting import Prediction
-from fedpeft.serving.catalog import Catalog
-from fedpeft.serving.engine import Engine
-from fedpeft.serving.limits import Limits, Rates
-from fedpeft.serving.metrics import CONTENT_TYPE, ServingMetrics
-from fedpeft.serving.openapi import page, specification
-from fedpeft.serving.requests import items_of, read_body
-from fedpeft.serving.scheduler import Busy, Scheduler
 
 log = logging.getLogger(__name__)
 Handler = Callable[[Request], Awaitable[Response]]

@@ -5,7 +5,7 @@ continues from its last checkpoint. A model may repeat what it has read: keep it
 be kept.
 
 Example:
-    python -m simulations.pretrain decoder --text ../shared/data/glue --out build/decoder
+    python -m simulations.benchmarks.pretrain decoder --text ../shared/data/glue --out build/decoder
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ from transformers.trainer_utils import get_last_checkpoint
 from fedpeft.errors import UserError
 from fedpeft.randomness import generator
 from simulations.benchmarks.common import script
-from simulations.pretrain.corpus import blocks, sentences, train_tokenizer
-from simulations.pretrain.models import KINDS, RATES, Continued, Denoised
+from simulations.benchmarks.pretrain.corpus import blocks, sentences, train_tokenizer
+from simulations.benchmarks.pretrain.models import KINDS, RATES, Continued, Denoised
 
 
 class Log(TrainerCallback):
@@ -51,7 +51,7 @@ class Log(TrainerCallback):
 def options_of(arguments: Sequence[str] | None) -> argparse.Namespace:
     """Return the options of the command line."""
     parser = argparse.ArgumentParser(
-        prog="python -m simulations.pretrain",
+        prog="python -m simulations.benchmarks.pretrain",
         description=__doc__,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

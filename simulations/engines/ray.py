@@ -34,9 +34,9 @@ from fedpeft.experiment.settings import EngineSection
 from fedpeft.runtime import runtime_of
 from fedpeft.wire.failures import CODES, FailureKind
 from server.flower import from_wire, give_id, to_wire
-from simulations.actors import Actors, Placed
-from simulations.grid import CohortGrid, NodeConfig
-from simulations.local import answer, serve
+from simulations.engines.actors import Actors, Placed
+from simulations.engines.grid import CohortGrid, NodeConfig
+from simulations.engines.local import answer, serve
 
 log = logging.getLogger(__name__)
 CLIENTS = "clients.app"  # module of the client app that each actor imports

@@ -10,8 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedpeft.serving.catalog import Entry
-from fedpeft.serving.setups import Setup
+from deployment.serving.catalog import Entry
+from deployment.serving.setups import Setup
 
 
 class RealisedRows:

@@ -16,15 +16,15 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from deployment.serving.catalog import Entry
+from deployment.serving.realised import RealisedRows
+from deployment.serving.setups import Family, Setups
 from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded, offsets_of
 from fedpeft.batches.passes import cut_by_length
 from fedpeft.errors import RunFailed
 from fedpeft.heads.base import read_texts
 from fedpeft.runs.predicting import Prediction, predictions_of
-from fedpeft.serving.catalog import Entry
-from fedpeft.serving.realised import RealisedRows
-from fedpeft.serving.setups import Family, Setups
 from fedpeft.tasks import Examples
 from fedpeft.tasks.base import Text, tag_column
 from fedpeft.tasks.encoding import encode

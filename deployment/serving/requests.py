@@ -9,10 +9,10 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
+from deployment.serving.catalog import Catalog, Entry
+from deployment.serving.engine import Item
+from deployment.serving.limits import Limits
 from fedpeft.errors import is_unicode, printable
-from fedpeft.serving.catalog import Catalog, Entry
-from fedpeft.serving.engine import Item
-from fedpeft.serving.limits import Limits
 from fedpeft.tasks.base import Text
 
 _SHOWN = 100  # characters of a wrong value in a message

@@ -16,9 +16,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from deployment.hosting.ports import free_port
 from deployment.hosting.timing import Timing
-from simulations.processes import command_line, descendants, kill, started
+from deployment.processes import command_line, descendants, kill, started
+from fedpeft.page.ports import free_port
 
 PATIENCE = 480.0  # seconds to wait for anything, as machines are busy
 _RUN = 1800.0  # seconds for a whole run to end
