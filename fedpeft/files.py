@@ -6,6 +6,7 @@ import fcntl
 import hashlib
 import json
 import os
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
@@ -18,6 +19,8 @@ from fedpeft.errors import UserError
 PRIVATE, PUBLIC, PROGRAM = 0o600, 0o644, 0o700
 #: Encoding of the files that users write: Windows' editors put a byte-order mark at the start.
 USERS_TEXT = "utf-8-sig"
+#: Names of runs and of their files, none of them hidden.
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")
 
 
 def check_folder(out: Path) -> None:

@@ -17,10 +17,9 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING, Any
 
-from deployment.hosting.bundle import PLAIN_NAME
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import parsed
-from fedpeft.files import PRIVATE, read_object, write_atomic, write_json
+from fedpeft.files import PLAIN_NAME, PRIVATE, read_object, write_atomic, write_json
 from fedpeft.locks import is_held, shared
 from fedpeft.runs.folder import ENDED, RunFolder
 from server.members.registry import Registered, registered_nodes, state_folder

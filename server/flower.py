@@ -6,12 +6,10 @@ flwr.clientapp.
 
 from __future__ import annotations
 
-import importlib
 import logging
 import secrets
-from collections.abc import Callable, Collection
-from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from collections.abc import Collection
+from typing import TYPE_CHECKING
 
 from flwr.app import Error, Message, Metadata
 from flwr.app.message import make_message
@@ -30,7 +28,6 @@ from flwr.supercore.inflatable.inflatable_utils import (
 from flwr.supercore.run import Run
 from flwr.supercore.task_identity import TaskIdentity
 
-from deployment.hosting.bundle import checked_install
 from fedpeft.profiling import phase
 
 if TYPE_CHECKING:  # its import takes half a second
@@ -133,42 +130,3 @@ def _pulled(grid: HttpGrid, reply_to: str, message_id: str, tree: ObjectTree) ->
 def _error(reply_to: str, reason: str) -> Message:
     metadata = Metadata(0, "", 0, 0, reply_to, "", 0.0, 0.0, "query")
     return make_message(metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, reason))
-
-
-def run_task(
-    on_start: Callable[[str], object], on_settings: Callable[[str, dict[str, Any]], object]
-) -> None:
-    """Run one ServerApp, like Flower's ``flwr-serverapp`` with the arguments in ``sys.argv``.
-
-    Unlike Flower's program, fail the run if its bundle has code, see
-    :func:`deployment.hosting.bundle.check_bundle`, and pull replies by :class:`Pulling`.
-
-    Args:
-        on_start: called with the run's id before the bundle is read.
-        on_settings: called with the run's id and its settings, long before its app is loaded.
-
-    Raises:
-        SystemExit: always, with Flower's exit code.
-    """
-    from flwr.supercore.logger import FLOWER_LOGGER
-    from flwr.superlink.cli import flwr_serverapp
-    from flwr.superlink.grid.http_grid import HttpGrid
-
-    # The package has a function of the same name, which hides the module from `from ... import`.
-    task = importlib.import_module("flwr.superlink.runtime.run_serverapp")
-    FLOWER_LOGGER.setLevel(logging.INFO)  # importing it sets the level to DEBUG
-    vars(task)["install_from_fab"] = checked_install(
-        task.install_from_fab,
-        lambda: on_start(str(TaskIdentity.run_id)),
-        lambda settings: on_settings(str(TaskIdentity.run_id), settings),
-    )
-    pulling = Pulling()
-    HttpGrid.pull_messages = lambda grid, message_ids: pulling.pull(grid, [*message_ids])
-    flwr_serverapp()
-
-
-def migrations() -> Path:
-    """Return Flower's folder of the migrations of a SuperLink's database."""
-    from flwr.supercore.state.alembic.utils import ALEMBIC_DIR
-
-    return ALEMBIC_DIR

@@ -20,11 +20,10 @@ from typing import Any
 
 from fedpeft.errors import printable
 from fedpeft.experiment.toml import MAX_TEXT, loads
-from fedpeft.files import write_atomic
+from fedpeft.files import PLAIN_NAME, write_atomic
 from fedpeft.version import __version__
 
 log = logging.getLogger(__name__)
-PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of runs and their files, not hidden
 MAX_BYTES = 1_000_000  # of a bundle, packed and unpacked
 _SHOWN = 80  # characters of a bundle's text in a message
 _PROJECT, _MANIFEST = "pyproject.toml", ".info/CONTENT"

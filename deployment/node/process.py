@@ -6,8 +6,8 @@ import os
 import sys
 from pathlib import Path
 
-from clients.flower import run_task
 from clients.folder import NodeFolder
+from deployment.flower import run_client_task
 from deployment.hosting.logs import start_log
 from deployment.tunnel.asking import computing
 
@@ -25,7 +25,7 @@ def main() -> None:
     folder = NodeFolder(Path(os.environ[STATE]))
     start_log(folder.log, "task")
     with computing(folder):
-        run_task(lambda run: start_log(folder.log, "task", run))
+        run_client_task(lambda run: start_log(folder.log, "task", run))
 
 
 if __name__ == "__main__":

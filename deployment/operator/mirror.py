@@ -19,11 +19,11 @@ from urllib.parse import quote
 from deployment.operator.connection import Connection, secure_line
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import Experiment, differing_keys
-from fedpeft.files import append_lines, write_atomic
+from fedpeft.files import PLAIN_NAME, append_lines, write_atomic
 from fedpeft.runs.checkpoints import CHECKPOINT, PREVIOUS
 from fedpeft.runs.folder import BYTES, IDENTITY, PROGRESS, REFUSED, RESULT, ROSTER, ROUNDS, START
 from fedpeft.runs.vectorfile import EXPERIMENT, VECTOR
-from server.deployed import ENDED, PLAIN_NAME, STARTED
+from server.deployed import ENDED, STARTED
 
 DIGEST = "X-SHA256"  # header of a file: SHA-256 of the whole file
 IN_USE = "X-In-Use"  # header of a run's list of files: "yes" while a process uses its folder

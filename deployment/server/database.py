@@ -19,7 +19,7 @@ def check_database(path: Path) -> None:
     from alembic.script import ScriptDirectory
     from alembic.util import CommandError
 
-    from server.flower import migrations
+    from deployment.flower import migrations
 
     if not path.exists():
         return

@@ -5,10 +5,10 @@ from __future__ import annotations
 import sys
 from contextlib import ExitStack
 
+from deployment.flower import run_server_task
 from deployment.hosting.bundle import run_name
 from deployment.hosting.logs import start_log
 from server.deployed import starting
-from server.flower import run_task
 from server.members.registry import STATE, state_folder
 
 
@@ -24,7 +24,7 @@ def main() -> None:
     log = state / "server.log"
     start_log(log, "run")
     with ExitStack() as stack:
-        run_task(
+        run_server_task(
             lambda run: start_log(log, "run", run),
             lambda run, settings: stack.enter_context(starting(state, run_name(settings), run)),
         )

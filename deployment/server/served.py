@@ -11,7 +11,7 @@ from typing import BinaryIO
 
 from starlette.exceptions import HTTPException
 
-from server.deployed import PLAIN_NAME
+from fedpeft.files import PLAIN_NAME
 
 _SERVED = (".json", ".jsonl", ".toml", ".safetensors")  # no ledgers, locks or pictures
 _CHUNK = 1 << 16  # bytes

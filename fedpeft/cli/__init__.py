@@ -4,17 +4,23 @@ from __future__ import annotations
 
 import os
 import sys
-from typing import Annotated, NoReturn
+from collections.abc import Iterator
+from importlib.metadata import distribution
+from typing import Annotated, Any, NoReturn
 
 import click
 import typer
 
-from deployment.commands import keys, node, run, serve, server, trial
 from fedpeft.cli import config, export, methods, predict, tasks
 from fedpeft.errors import Interrupted, RunFailed, UserError
 from fedpeft.version import __version__
-from simulations.commands import privacy, report, simulate, study, watch
 
+#: Group of entry points, each a command.
+GROUP = "fedpeft.commands"
+_ORDER = (
+    *("simulate", "predict", "export", "serve", "methods", "tasks", "config", "study", "report"),
+    *("watch", "privacy", "keys", "server", "node", "run", "trial"),
+)
 _HINT = " Did you mean"
 _INTERRUPTED = 130  # the shell's code for Ctrl-C
 app = typer.Typer(
@@ -43,22 +49,31 @@ def fedpeft(
     """Federated, parameter-efficient fine-tuning of frozen transformers."""
 
 
-app.command()(simulate.simulate)
-app.command()(predict.predict)
-app.command()(export.export)
-app.command()(serve.serve)
-app.command()(methods.methods)
-app.command()(tasks.tasks)
-app.command()(config.config)
-app.add_typer(study.app, name="study")
-app.command()(report.report)
-app.command()(watch.watch)
-app.add_typer(privacy.app, name="privacy")
-app.add_typer(keys.app, name="keys")
-app.add_typer(server.app, name="server")
-app.add_typer(node.app, name="node")
-app.command()(run.run)
-app.command()(trial.trial)
+def _commands() -> Iterator[tuple[str, Any]]:
+    """Yield name and function or group of each command, in the order of ``--help``.
+
+    Those that need simulations or a deployment are entry points of these.
+    """
+    found: dict[str, Any] = {
+        "predict": predict.predict,
+        "export": export.export,
+        "methods": methods.methods,
+        "tasks": tasks.tasks,
+        "config": config.config,
+    }
+    for point in distribution("fedpeft").entry_points.select(group=GROUP):
+        found[point.name] = point.load()
+    for name in sorted(
+        found, key=lambda name: (_ORDER.index(name) if name in _ORDER else 99, name)
+    ):
+        yield name, found[name]
+
+
+for _name, _command in _commands():
+    if isinstance(_command, typer.Typer):
+        app.add_typer(_command, name=_name)
+    else:
+        app.command()(_command)
 
 
 def main(arguments: list[str] | None = None) -> None:

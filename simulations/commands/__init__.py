@@ -1,1 +1,1 @@
-"""."""
+"""The commands of ``fedpeft`` for simulations, studies, reports and privacy."""

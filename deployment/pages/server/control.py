@@ -20,11 +20,11 @@ from deployment.operator.submit import RUN_ID, Status, status, stop, submit
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.robust import unset
-from fedpeft.files import read_object
+from fedpeft.files import PLAIN_NAME, read_object
 from fedpeft.page.run.state import is_run
 from fedpeft.runs.folder import RESULT, RunFolder
 from fedpeft.runs.vectorfile import EXPERIMENT
-from server.deployed import ENDED, PLAIN_NAME, STARTED, plain_name
+from server.deployed import ENDED, STARTED, plain_name
 
 log = logging.getLogger(__name__)
 
