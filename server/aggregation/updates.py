@@ -20,9 +20,9 @@ from fedpeft.updates.transfer import decode_slopes, decode_up
 from fedpeft.wire import slopes
 from fedpeft.wire.failures import Failure
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
+from server.aggregation.reported import max_loss, read_float, read_int
 from server.exchange.sending import refused
 from server.members.nodes import Node
-from server.rounds.reported import max_loss, read_float, read_int
 
 #: Name of the reported privacy steps in the checkpoint.
 STEPS = "privacy.steps"

@@ -20,11 +20,11 @@ from fedpeft.training import evaluate
 from fedpeft.updates.transfer import encode_down
 from fedpeft.wire.formats import decode
 from fedpeft.wire.messages import RECORD, EvaluateReply, from_fields, start_name
+from server.aggregation.reported import max_loss, read_float
 from server.exchange.byte_ledger import ByteLedger
 from server.exchange.downlink import start_of
 from server.exchange.sending import check_replies
 from server.members.participants import Participants
-from server.rounds.reported import max_loss, read_float
 from server.run import Run
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_atomic
 from fedpeft.runs.records import RoundLine
-from simulations.engines.rounds import measured
+from simulations.measured import measured
 from simulations.study.cells import Cell
 
 if TYPE_CHECKING:

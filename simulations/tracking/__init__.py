@@ -13,8 +13,8 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.files import write_json
 from fedpeft.runs.folder import RESULT, RunFolder
 from fedpeft.runs.records import RoundLine
-from simulations.engines.rounds import measured
 from simulations.following import Follower
+from simulations.measured import measured
 from simulations.tracking.base import Begun, Tracker, numbers_of, result_values
 from simulations.tracking.mlflow import MLflow
 from simulations.tracking.tensorboard import TensorBoard

@@ -37,7 +37,7 @@ class Tracker(Protocol):
         """
 
     def round(self, number: int, values: Mapping[str, float]) -> None:
-        """Write a round, counted from 1; ``values`` as in ``simulations.engines.rounds``."""
+        """Write a round, counted from 1; ``values`` as in ``simulations.measured``."""
 
     def end(self, result: Mapping[str, Scalar] | None) -> None:
         """End with the result, see ``result_values``; None if the run did not finish."""

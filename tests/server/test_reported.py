@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedpeft.tasks.metrics import MAX_SCORE
-from server.rounds.reported import max_loss, read_float, read_int
+from server.aggregation.reported import max_loss, read_float, read_int
 
 
 @pytest.mark.parametrize("value", [3, 0, 7])

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
-from simulations.engines.rounds import measured
+from simulations.measured import measured
 from simulations.simulation import complete
 from simulations.study.cells import Cell
 from simulations.study.table import Finished, table_of
