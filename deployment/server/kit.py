@@ -11,7 +11,7 @@ from textwrap import dedent
 
 from deployment.hosting.keys import CA_CERTIFICATE, check_name
 from deployment.server.folder import ServerFolder
-from deployment.server.up import addresses
+from deployment.server_up import addresses
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection

@@ -28,7 +28,7 @@ from deployment.node.up import Node, Useful, children, make_certificate, up
 from deployment.processes import alive, command_line, descendants
 from deployment.server.folder import ServerFolder
 from deployment.server.registration import add_node
-from deployment.server.up import gateway
+from deployment.server_up import gateway
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 

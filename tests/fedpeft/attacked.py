@@ -16,8 +16,8 @@ from gateways import PATIENCE, Client, Lines, Node, make_nodes, register, reside
 from servers import server_folder, superlink
 from superlinks import SuperLinkState
 
+from deployment import server_up as up
 from deployment.hosting.processes import Supervisor
-from deployment.server import up
 from deployment.server.folder import ServerFolder
 
 HEARTBEAT = "/v1/fleet/send-node-heartbeat"

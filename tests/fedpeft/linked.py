@@ -17,9 +17,9 @@ from gateways import PATIENCE, Client, Node, make_nodes, register
 from servers import server_folder, superlink
 from superlinks import SuperLinkState
 
+from deployment import server_up as up
 from deployment.hosting.processes import Supervisor
 from deployment.hosting.timing import Timing
-from deployment.server import up
 
 PULL = "/v1/fleet/pull-messages"
 

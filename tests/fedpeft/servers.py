@@ -11,12 +11,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from deployment import server_up as up
 from deployment.hosting.keys import make_authority, make_server
 from deployment.hosting.processes import Supervisor
-from deployment.server import up
+from deployment.operations import operations as serve
 from deployment.server.folder import PORTS, ServerFolder
 from deployment.server.health import superlink_answers
-from deployment.server.operations import operations as serve
 
 _PATIENCE = 240.0  # seconds for a process on a busy machine to start or end
 

@@ -48,8 +48,8 @@ def up(
     Example: fedpeft server up --state /var/lib/fedpeft --keys keys
     """
     from deployment.operator.connection import SETTINGS
-    from deployment.server.up import Server
-    from deployment.server.up import up as run
+    from deployment.server_up import Server
+    from deployment.server_up import up as run
 
     if port is None and not (state / SETTINGS).exists():
         port = _PORT

@@ -9,7 +9,7 @@ import sys
 COMMANDS = {
     "run": "deployment.operator.checks deployment.operator.follow deployment.operator.mirror "
     "simulations.display simulations.plots simulations.results simulations.tracking",
-    "server up": "deployment.server.up deployment.server.operations",
+    "server up": "deployment.server_up deployment.operations",
     "server status": "deployment.server.status",
     "node up": "deployment.node.up deployment.node.checks",
     "node status": "deployment.node.status",

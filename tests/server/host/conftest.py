@@ -13,9 +13,9 @@ import pytest
 from fronts import LARGEST, Front, Upstream, make_state
 from gateways import PATIENCE, Lines, Node, make_nodes, register
 
+from deployment import server_up as up
 from deployment.hosting.keys import make_authority, make_server
 from deployment.hosting.processes import Supervisor
-from deployment.server import up
 
 
 @pytest.fixture(scope="module")

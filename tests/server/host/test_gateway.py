@@ -13,10 +13,10 @@ import pytest
 from fronts import LARGEST, PUSH, Front, make_state
 from gateways import PATIENCE, Client, Lines, register, resident, until
 
+from deployment import server_up as up
 from deployment.hosting.child import Child
 from deployment.hosting.keys import make_authority, make_server
 from deployment.hosting.processes import Supervisor
-from deployment.server import up
 from fedpeft.errors import UserError
 from fedpeft.page.ports import free_port
 from server.exchange.wire_bytes import read_wire

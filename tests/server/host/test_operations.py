@@ -24,10 +24,10 @@ from finished import finished_run
 from gateways import PATIENCE
 from servers import operations, server_folder, superlink
 
+from deployment import operations as operations_module
 from deployment.hosting.child import Child
 from deployment.hosting.processes import Supervisor
 from deployment.operator.connection import secure_line
-from deployment.server import operations as operations_module
 from deployment.server.folder import ServerFolder
 from fedpeft.page.ports import free_port
 from fedpeft.runs.folder import RunFolder

@@ -89,7 +89,7 @@ def _run(
     log: logging.Logger,
     as_json: bool,
 ) -> None:
-    from deployment.server.operations import operations
+    from deployment.operations import operations
 
     write_shims(state.path / "bin", {"flwr-serverapp": "deployment.server.process"})
     if certificate.days < _SOON:
