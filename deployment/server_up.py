@@ -98,7 +98,7 @@ def _run(
     supervisor = Supervisor(children(state, max_body), log, timing, state.processes)
 
     def announce() -> None:
-        log.info("the server is up; nodes reach it at %s", ", ".join(addresses(state)))
+        log.info("the server is up; nodes reach it at %s", ", ".join(state.addresses()))
         if not as_json:
             print(welcome(state), flush=True)
 
@@ -158,15 +158,6 @@ def _environment(state: ServerFolder) -> dict[str, str]:
     return {**environment(state.path), STATE: str(state.path)}
 
 
-def addresses(state: ServerFolder) -> list[str]:
-    """Return the addresses for nodes: the names of the certificate with the public port."""
-    hosts = state.hosts or ("localhost",)
-    return [
-        f"[{host}]:{state.ports['public']}" if ":" in host else f"{host}:{state.ports['public']}"
-        for host in hosts
-    ]
-
-
 def welcome(state: ServerFolder) -> str:
     """Return the next steps to print once the server is up."""
     first = (state.hosts or ("localhost",))[0]
@@ -176,7 +167,7 @@ def welcome(state: ServerFolder) -> str:
     )
     return f"""
 fedpeft server is up; Ctrl-C or SIGTERM ends it.
-  nodes reach it at  {", ".join(addresses(state))}
+  nodes reach it at  {", ".join(state.addresses())}
   give each site     {state.path}/ca.crt (public)
   register a node    fedpeft server add-node NODE.pub --state {state.path}
   show the status    fedpeft server status --state {state.path}

@@ -142,6 +142,12 @@ class ServerFolder:
             self.path,
         )
 
+    def addresses(self) -> list[str]:
+        """Return the addresses for nodes: the names of the certificate with the public port."""
+        port = self.ports["public"]
+        hosts = self.hosts or ("localhost",)
+        return [f"[{host}]:{port}" if ":" in host else f"{host}:{port}" for host in hosts]
+
     @property
     def database(self) -> Path:
         """The SuperLink's database, written by Flower alone."""

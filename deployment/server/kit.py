@@ -11,7 +11,6 @@ from textwrap import dedent
 
 from deployment.hosting.keys import CA_CERTIFICATE, check_name
 from deployment.server.folder import ServerFolder
-from deployment.server_up import addresses
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
@@ -51,7 +50,7 @@ def write_kit(state: ServerFolder, name: str, out: Path, experiment: Experiment 
 
 def instructions(state: ServerFolder, name: str, experiment: Experiment | None) -> str:
     """Return the text of a kit, with the commands of the site."""
-    address, *others = addresses(state)
+    address, *others = state.addresses()
     server = f"{address} (or {', '.join(others)})" if others else address
     secure = experiment is not None and experiment.federation.secure
     roster = """
