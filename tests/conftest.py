@@ -126,3 +126,21 @@ def glue() -> Path:
 def conll2003() -> Path:
     """The folder of CoNLL-2003's files beside the checkout."""
     return shared_data("conll2003")
+
+
+@pytest.fixture
+def fedpeft(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
+    """Return a function that runs a command and returns (exit code, stdout, stderr)."""
+
+    from fedpeft.cli import main
+
+    def call(*arguments: str | Path) -> tuple[int, str, str]:
+        code = 0
+        try:
+            main([str(argument) for argument in arguments])
+        except SystemExit as stop:
+            code = int(stop.code or 0)
+        captured = capsys.readouterr()
+        return code, captured.out, captured.err
+
+    return call

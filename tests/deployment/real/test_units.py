@@ -22,7 +22,7 @@ import yaml
 
 from fedpeft.cli import app
 
-ROOT = Path(__file__).parents[2]
+ROOT = Path(__file__).parents[3]
 UNITS = ("server/fedpeft-server.service", "clients/fedpeft-node@.service")
 DOCKERFILES = ("server/Dockerfile", "clients/Dockerfile")
 STOP = 15  # seconds that the supervisor takes at most
