@@ -18,14 +18,17 @@ _MODULE = re.compile(r"([a-z]\w*(?:\.\w+)+)(?::\w+)?")  # "deployment.node.worke
 Visit = tuple[Path, bool]
 
 
-def closure(starts: Iterable[Path]) -> set[Path]:
+def closure(starts: Iterable[Path], imported: Iterable[Path] = ()) -> set[Path]:
     """Return these files, what they import, and so on, with the conftest files of tests.
+
+    Of the files ``imported`` only what their import executes counts.
 
     A string that is the name of a module, such as "deployment.node.worker", counts as an import of
     it: it may be imported by name, or started as a process. So do the imports of a string with a
     program.
     """
     open_visits: list[Visit] = [(path, True) for path in starts]
+    open_visits += [(path, False) for path in imported]
     seen = set(open_visits)
     while open_visits:
         for visit in dependencies(*open_visits.pop()):

@@ -132,7 +132,7 @@ def conll2003() -> Path:
 def fedpeft(capsys: pytest.CaptureFixture[str]) -> Callable[..., tuple[int, str, str]]:
     """Return a function that runs a command and returns (exit code, stdout, stderr)."""
 
-    from fedpeft.cli import main
+    from fedpeft.cli.app import main
 
     def call(*arguments: str | Path) -> tuple[int, str, str]:
         code = 0

@@ -23,7 +23,9 @@ from fedpeft.files import write_atomic
 
 PASSED = ROOT / ".ci" / "passed.toml"
 RESULTS = ROOT / "build" / "groups"
-_FOLDERS = ("fedpeft", "clients", "server", "simulations", "tests", "docs")
+_FOLDERS = ("fedpeft", "clients", "server", "simulations", "deployment", "tests", "docs")
+#: Folders with a module or package for each command.
+COMMANDS = ("fedpeft/cli", "simulations/commands", "deployment/commands")
 _VERSIONS = ("flwr", "torch", "transformers")
 _HEADER = """\
 # Written by `make test-all`: the groups of tests/groups.toml that passed, and digests of what they
@@ -55,14 +57,19 @@ class Group:
         """The files whose change may change the result of its tests."""
         commands = {path for name in self.commands for path in _command(name)}
         named = matching(self.files)
-        modules = closure(self.test_files | commands | {p for p in named if p.suffix == ".py"})
+        program = [ROOT / "fedpeft" / "cli" / "app.py"] if commands else []
+        python = {path for path in named if path.suffix == ".py"}
+        modules = closure(self.test_files | commands | python, program)
         return modules | (beside(modules) - matching(self.always)) | named
 
 
 def _command(name: str) -> set[Path]:
     """Return the files of a command of fedpeft."""
-    place = ROOT / "fedpeft" / "cli" / name
-    return set(place.rglob("*.py")) or {place.with_suffix(".py")}
+    places = [ROOT / folder / name for folder in COMMANDS]
+    files = {path for place in places for path in place.rglob("*.py")}
+    files |= {path for path in (place.with_suffix(".py") for place in places) if path.exists()}
+    assert files, name
+    return files
 
 
 def beside(modules: set[Path]) -> set[Path]:

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 from closure import ROOT, closure
-from groups import matching, read_groups
+from groups import COMMANDS, matching, read_groups
 
 PYPROJECT = """
 [tool.pytest.ini_options]
@@ -43,7 +43,8 @@ FILES = {
     "fedpeft/started/__init__.py": "",
     "fedpeft/started/__main__.py": "",
     "fedpeft/quick.py": "",
-    "fedpeft/cli/__init__.py": "from fedpeft.cli import other, run\n",
+    "fedpeft/cli/__init__.py": "",
+    "fedpeft/cli/app.py": "from fedpeft.cli import other\n",
     "fedpeft/cli/other.py": "def other():\n    import fedpeft.lazy\n",
     "deployment/commands/run.py": "def run():\n    from fedpeft.inner import used\n",
     "tests/groups.toml": GROUPS,
@@ -146,13 +147,13 @@ def test_groups_name_what_there_is_and_share_no_file() -> None:
     tutorials = read_groups()["tutorials"]
     pages = [path.read_text() for path in matching(tutorials.files)]
     words = {word for page in pages for word in re.findall(r"^ *fedpeft ([a-z]+)", page, re.M)}
-    run = words & {path.stem for path in (ROOT / "fedpeft" / "cli").iterdir()}
+    run = words & {path.stem for folder in COMMANDS for path in (ROOT / folder).iterdir()}
     assert len(run) > 9 and run <= set(tutorials.commands)
 
 
 def test_each_module_of_the_package_is_covered() -> None:
     groups = read_groups().values()
     every = closure(matching(["tests/**/test_*.py"])).union(*(group.covered for group in groups))
-    folders = ("fedpeft", "clients", "server", "simulations")
+    folders = ("fedpeft", "clients", "server", "simulations", "deployment")
     ours = matching([f"{folder}/**/*.py" for folder in folders])
     assert ours and ours - every == set()

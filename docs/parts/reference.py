@@ -98,7 +98,7 @@ def commands() -> str:
     """Return a section for each command, with its usage, text, arguments and options."""
     from typer.main import get_command
 
-    from fedpeft.cli import app
+    from fedpeft.cli.app import app
 
     return "\n".join(_command_pages(get_command(app), "fedpeft"))
 

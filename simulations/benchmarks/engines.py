@@ -76,7 +76,7 @@ def run(overrides: Sequence[str], folder: Path) -> Run:
         RuntimeError: it failed; the message holds the end of its output.
     """
     settings = [part for override in overrides for part in ("-s", override)]
-    command = child("from fedpeft.cli import main; main()", "simulate", *settings)
+    command = child("from fedpeft.cli.app import main; main()", "simulate", *settings)
     began = time.time()
     done = subprocess.run(
         [*command, "--out", str(folder)], capture_output=True, text=True, env=os.environ | QUIET

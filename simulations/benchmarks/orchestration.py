@@ -38,7 +38,7 @@ from simulations.benchmarks.common import (
 from simulations.benchmarks.parts.usage import Usage, usage_of
 
 TARGET = 1.05
-_STUDY = "from fedpeft.cli import main; main()"
+_STUDY = "from fedpeft.cli.app import main; main()"
 _LOOP = """
 import sys
 from pathlib import Path

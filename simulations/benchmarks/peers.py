@@ -101,7 +101,7 @@ def sides_of(
 
     def fedpeft(*more: str) -> Callable[[Path], Run]:
         settings = [part for change in (*overrides, *more) for part in ("-s", change)]
-        command = child("from fedpeft.cli import main; main()", "simulate", *settings, "--out")
+        command = child("from fedpeft.cli.app import main; main()", "simulate", *settings, "--out")
         return lambda out: Run(
             usage_of([*command, str(out)], QUIET), load_file(out / VECTOR)["vector"]
         )

@@ -40,7 +40,7 @@ TARGET = 0.5  # seconds of fedpeft --help
 HEAVY = ("torch", "transformers", "flwr", "cryptography", "matplotlib", "pandas", "scipy")
 NOTHING = "pass"
 LIBRARIES = "import torch, transformers, flwr.app, flwr.serverapp, flwr.clientapp"
-HELP = "from fedpeft.cli import main; main(['--help'])"
+HELP = "from fedpeft.cli.app import main; main(['--help'])"
 #: Process of a node -> reference.
 NODE = {
     "import clients.app": LIBRARIES,

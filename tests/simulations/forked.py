@@ -91,7 +91,7 @@ def serve() -> None:
     """Fork for each line of the standard input; answer its pid and later its exit code."""
     import simulations.plots
     import simulations.simulation
-    from fedpeft.cli import main
+    from fedpeft.cli.app import main
 
     assert simulations.plots and simulations.simulation
     for line in sys.stdin:

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.vectorfile import read_vector
 from fedpeft.runtime import runtime_of

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedpeft.cli import app
+from fedpeft.cli.app import app
 from simulations.profile import TRACED
 
 SETTINGS = [

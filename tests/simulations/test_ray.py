@@ -178,7 +178,7 @@ def test_a_run_whose_actor_is_killed_ends_in_the_same_vector(
 
 GUARDED = """
 import os, subprocess, sys
-import fedpeft.cli, simulations.simulation, simulations.study.ray
+import fedpeft.cli.app, simulations.simulation, simulations.study.ray
 from simulations.engines.ray import running_ray
 with running_ray(1):
     import ray

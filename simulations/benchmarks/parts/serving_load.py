@@ -141,7 +141,7 @@ def memory_of(process: int) -> float:
 
 def command(folder: Path, port: int, operator: Path, *options: str) -> list[str]:
     """Return the command of a server for all vectors in a folder."""
-    code = "from fedpeft.cli import main; main()"
+    code = "from fedpeft.cli.app import main; main()"
     where = ["--port", str(port), "--operator-token", str(operator)]
     return [sys.executable, "-c", code, "serve", str(folder), *where, *options]
 

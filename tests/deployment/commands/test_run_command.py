@@ -84,7 +84,7 @@ def node(server: ServerFolder, folder: Path) -> Iterator[None]:
 @contextmanager
 def following(*arguments: str | Path) -> Iterator[subprocess.Popen[str]]:
     """Run ``fedpeft run`` as a process of its own, as in a terminal where Ctrl-C can be typed."""
-    command = [sys.executable, "-c", "from fedpeft.cli import main; main()", "run"]
+    command = [sys.executable, "-c", "from fedpeft.cli.app import main; main()", "run"]
     process = subprocess.Popen(
         [*command, *map(str, arguments)],
         stdout=subprocess.PIPE,

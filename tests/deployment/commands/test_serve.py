@@ -28,7 +28,7 @@ TEXT = "the film last night was truly wonderful"
 @contextmanager
 def process(*arguments: str | Path) -> Iterator[tuple[subprocess.Popen[str], str]]:
     """Start ``fedpeft serve``; yield the process and its first line; it has to end with 0."""
-    code = "from fedpeft.cli import main; main()"
+    code = "from fedpeft.cli.app import main; main()"
     command = [sys.executable, "-c", code, "serve", *map(str, arguments)]
     pipe = subprocess.PIPE
     with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as running:

@@ -26,7 +26,7 @@ from deployment.node.worker import answer_wire
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 
-PROGRAM = "from fedpeft.cli import main; main()"
+PROGRAM = "from fedpeft.cli.app import main; main()"
 
 
 @contextmanager

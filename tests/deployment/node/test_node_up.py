@@ -32,7 +32,7 @@ from deployment.server_up import gateway
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 
-PROGRAM = "from fedpeft.cli import main; main()"
+PROGRAM = "from fedpeft.cli.app import main; main()"
 
 
 @contextmanager

@@ -19,7 +19,7 @@ from workers import handshake, node_context, state_folder, task_vector
 
 from clients.folder import NodeFolder
 from deployment.node import relay
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.runtime import runtime_of
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from selenium.webdriver import Chrome
 
 pytestmark = pytest.mark.long
-_MAIN = "import sys; from fedpeft.cli import main; main(sys.argv[1:])"
+_MAIN = "import sys; from fedpeft.cli.app import main; main(sys.argv[1:])"
 ROUND = Mechanism(2.0, 0.1, 5)
 SETTINGS = {"max_epsilon": 4.0, "examples": 3000, "key": "/keys/north"}
 

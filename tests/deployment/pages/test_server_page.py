@@ -18,7 +18,7 @@ from deployment.hosting.child import Child
 from deployment.hosting.processes import Supervisor
 from deployment.operator.page import PATH, act_token, page_address, page_token
 from deployment.server.folder import ServerFolder
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 from fedpeft.runs.folder import RunFolder
 from server.deployed import starting
 

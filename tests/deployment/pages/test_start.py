@@ -10,7 +10,7 @@ from servers import operations, server_folder
 from visitors import Visitor
 
 from deployment.operator.page import page_token
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.wire.messages import EXPERIMENT_BYTES

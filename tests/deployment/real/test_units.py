@@ -20,7 +20,7 @@ import pytest
 import typer
 import yaml
 
-from fedpeft.cli import app
+from fedpeft.cli.app import app
 
 ROOT = Path(__file__).parents[3]
 UNITS = ("server/fedpeft-server.service", "clients/fedpeft-node@.service")

@@ -81,7 +81,7 @@ def test_a_kit_for_masked_sums_asks_for_a_roster(tmp_path: Path) -> None:
 def test_the_command_prints_the_fingerprint_that_openssl_shows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from fedpeft.cli import main
+    from fedpeft.cli.app import main
 
     state = server_folder(tmp_path)
     monkeypatch.chdir(tmp_path)

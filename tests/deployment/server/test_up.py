@@ -29,12 +29,7 @@ from fedpeft.page.ports import free_port
 
 pytestmark = pytest.mark.long
 PATIENCE = 240.0  # seconds to wait for anything, as machines are busy
-COMMAND = (
-    "import typer, sys; from fedpeft.cli import main; import fedpeft.cli\n"
-    "from deployment.commands.server import app\n"
-    "fedpeft.cli.app.add_typer(app, name='server')\n"
-    "main(sys.argv[1:])"
-)
+COMMAND = "import sys; from fedpeft.cli.app import main; main(sys.argv[1:])"
 
 
 @dataclass

@@ -383,7 +383,7 @@ def test_the_tunnel_notes_that_the_supernode_asks_for_work(tmp_path: Path) -> No
 
 
 def test_the_tunnel_notes_whether_the_server_knows_the_key(tmp_path: Path) -> None:
-    """The gateway's answer is in tests/server/host/test_gateway_admission.py."""
+    """The gateway's answer is in tests/deployment/gateway/test_gateway_admission.py."""
     answers = {
         "unknown": (412, b'{"detail": "The key of this node is not registered at the server."}'),
         "online already": (412, b'{"detail": "Node is already online"}'),

@@ -12,7 +12,7 @@ import click
 import pytest
 import typer
 
-from fedpeft.cli import app
+from fedpeft.cli.app import app
 from fedpeft.experiment.config import Experiment
 
 QUICK = """
@@ -191,7 +191,7 @@ def test_help_says_what_arguments_are(fedpeft) -> None:
 
 def test_help_needs_no_torch() -> None:
     code = (
-        "import sys; from fedpeft.cli import main\n"
+        "import sys; from fedpeft.cli.app import main\n"
         "try: main(['--help'])\n"
         "except SystemExit: pass\n"
         "heavy = {'torch', 'transformers', 'flwr', 'datasets', 'pandas'} & set(sys.modules)\n"
@@ -212,7 +212,7 @@ def test_a_run_and_its_predictions_need_no_pandas(tmp_path: Path) -> None:
     run = str(tmp_path / "run")
     simulate = ["simulate", "--out", run, *(part for one in settings for part in ("-s", one))]
     code = (
-        "import sys, deployment.node.worker; from fedpeft.cli import main\n"
+        "import sys, deployment.node.worker; from fedpeft.cli.app import main\n"
         f"for command in ({simulate}, ['predict', {run!r}, {str(tmp_path / 'a.tsv')!r}]):\n"
         "    try: main(command)\n"
         "    except SystemExit as end: assert not end.code\n"

@@ -13,7 +13,7 @@ import pandas as pd
 import pytest
 from small_studies import BASE, Watched, here
 
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 from fedpeft.errors import UserError
 from simulations.report.page import families_of, write_report
 from simulations.report.summary import finals, labelled

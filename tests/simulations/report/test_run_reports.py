@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 from made import add_lines, line, make_run
 
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 from simulations.study.folder import StudyFolder
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from fedpeft.backbones.checkpoints import checkpoint
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 from fedpeft.errors import UserError
 from simulations.study.choices import Choices
 from simulations.study.file import parse

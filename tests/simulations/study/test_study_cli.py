@@ -16,9 +16,9 @@ from dying import dying_processes
 from small_studies import BASE, GRID
 
 from deployment.processes import alive, descendants
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 
-CLI = [sys.executable, "-c", "from fedpeft.cli import main; main()", "study"]
+CLI = [sys.executable, "-c", "from fedpeft.cli.app import main; main()", "study"]
 PATIENCE = 300.0  # seconds, on a machine of any speed
 
 

@@ -14,7 +14,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.runs.checkpoints import Checkpoint

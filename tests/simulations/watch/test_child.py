@@ -10,7 +10,7 @@ import httpx
 import pytest
 from made import make_run
 
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 from simulations.watch.child import watched
 
 

@@ -19,7 +19,7 @@ import pytest
 from made import add_lines, line, make_run
 from watching import Watch, watching
 
-from fedpeft.cli import main
+from fedpeft.cli.app import main
 
 
 @pytest.fixture(autouse=True)
@@ -117,7 +117,14 @@ def test_nothing_is_written(folder: Path) -> None:
 
 
 def test_a_signal_ends_it_without_noise(folder: Path) -> None:
-    command = [sys.executable, "-c", "from fedpeft.cli import main; main()", "watch", "--port", "0"]
+    command = [
+        sys.executable,
+        "-c",
+        "from fedpeft.cli.app import main; main()",
+        "watch",
+        "--port",
+        "0",
+    ]
     with subprocess.Popen(
         [*command, str(folder)], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
         preexec_fn=lambda: signal.signal(signal.SIGINT, signal.default_int_handler),

@@ -11,7 +11,7 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-_MAIN = "import sys; from fedpeft.cli import main; main(sys.argv[1:])"
+_MAIN = "import sys; from fedpeft.cli.app import main; main(sys.argv[1:])"
 
 
 @dataclass(frozen=True)
