@@ -23,8 +23,8 @@ import yaml
 from fedpeft.cli.app import app
 
 ROOT = Path(__file__).parents[3]
-UNITS = ("server/fedpeft-server.service", "clients/fedpeft-node@.service")
-DOCKERFILES = ("server/Dockerfile", "clients/Dockerfile")
+UNITS = ("deployment/server/fedpeft-server.service", "deployment/node/fedpeft-node@.service")
+DOCKERFILES = ("deployment/server/Dockerfile", "deployment/node/Dockerfile")
 STOP = 15  # seconds that the supervisor takes at most
 CLOSED = """
 LockPersonality NoNewPrivileges PrivateDevices PrivateIPC PrivateTmp PrivateUsers ProtectClock
@@ -222,7 +222,7 @@ def test_both_images_share_their_first_stage() -> None:
 
 @pytest.fixture
 def compose() -> dict[str, Any]:
-    return yaml.safe_load((ROOT / "server" / "compose.yaml").read_text())
+    return yaml.safe_load((ROOT / "deployment" / "server" / "compose.yaml").read_text())
 
 
 def test_compose_starts_one_server_and_two_nodes(compose: dict[str, Any]) -> None:
@@ -253,7 +253,7 @@ def test_compose_keeps_state_and_nothing_else(compose: dict[str, Any]) -> None:
 def builds(compose: dict[str, Any]) -> Iterator[Path]:
     for service in compose["services"].values():
         if build := service.get("build"):
-            yield ROOT / "server" / build["context"] / build["dockerfile"]
+            yield ROOT / "deployment" / "server" / build["context"] / build["dockerfile"]
 
 
 def test_compose_builds_our_images(compose: dict[str, Any]) -> None:
