@@ -13,13 +13,13 @@ import torch
 from torch import Tensor
 
 from fedpeft.backbones.loading import Backbone, in_float32
+from fedpeft.backbones.moving import to_array
 from fedpeft.batches.batch import Batch, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.batches.kept import KeptStates
 from fedpeft.batches.passes import parts_by_length, pass_costs, passes_of
 from fedpeft.modifications import Modification
 from fedpeft.modifications.encoder import Encoder, first_changed_block
-from fedpeft.moving import to_array
 from fedpeft.parameters import Realised, TaskParameters
 from fedpeft.profiling import phase
 from fedpeft.projection.operators import Mode

@@ -24,7 +24,7 @@ from fedpeft.methods import build_method
 from fedpeft.methods.base import Method
 from fedpeft.model import TaskModel
 from fedpeft.nested import absent
-from fedpeft.optimizers import HeadRate
+from fedpeft.optimization.optimizers import HeadRate
 from fedpeft.parameters import TaskParameters, layout_of
 from fedpeft.projection import Projection
 from fedpeft.tasks import Kind, Task, TaskInfo, described, load_task, local_files

@@ -16,12 +16,12 @@ import numpy as np
 import torch
 from threadpoolctl import ThreadpoolController
 
+from fedpeft.backbones.moving import to_device
 from fedpeft.batches.batch import Batch, batches, evaluation_batch
 from fedpeft.batches.encoded import IGNORED, Encoded
 from fedpeft.heads.closed import closed_form
 from fedpeft.heads.moments import Moments
 from fedpeft.model import TaskModel
-from fedpeft.moving import to_device
 from fedpeft.profiling import phase
 from fedpeft.randomness import generator
 from fedpeft.runtime import Runtime

@@ -15,13 +15,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpeft.backbones.moving import to_array, to_device
 from fedpeft.batches.batch import Batch, batches, evaluation_batch
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
-from fedpeft.gradients import step_gradients
 from fedpeft.model import TaskModel
-from fedpeft.moving import to_array, to_device
-from fedpeft.optimizers import HeadRate, Steps
+from fedpeft.optimization.gradients import step_gradients
+from fedpeft.optimization.optimizers import HeadRate, Steps
+from fedpeft.optimization.zeroth import combined, directions, measure
 from fedpeft.privacy.dpsgd import DPSGD, poisson_batches
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
@@ -29,7 +30,6 @@ from fedpeft.tasks.caveats import counts_of
 from fedpeft.tasks.metrics import statistics, tag_statistics
 from fedpeft.text.evaluation import evaluate_text
 from fedpeft.text.model import TextModel
-from fedpeft.zeroth import combined, directions, measure
 
 
 @dataclass(frozen=True)

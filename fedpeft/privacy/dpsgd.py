@@ -22,9 +22,9 @@ import torch
 from torch import Tensor
 
 from fedpeft.batches.encoded import Encoded
-from fedpeft.norms import row_norms
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.noise import Noise, poisson
+from fedpeft.privacy.norms import row_norms
 from fedpeft.privacy.rgp import carriers_of
 from fedpeft.privacy.whole_weights import example_gradients
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import torch
 
+from fedpeft.backbones.moving import to_device
 from fedpeft.batches.batch import EVALUATION_BATCH, batches
 from fedpeft.batches.encoded import IGNORED, Encoded
-from fedpeft.moving import to_device
 from fedpeft.tasks.text_metrics import generated_statistics, token_statistics
 from fedpeft.text.generation import generate
 from fedpeft.text.model import TextModel

@@ -15,10 +15,10 @@ import torch
 from torch import Tensor
 from transformers import GenerationConfig
 
+from fedpeft.backbones.moving import to_device
 from fedpeft.batches.batch import EVALUATION_BATCH, Batch, batches, collate
 from fedpeft.batches.encoded import Encoded, offsets_of
 from fedpeft.modifications import Modification
-from fedpeft.moving import to_device
 from fedpeft.text.model import Search, TextModel
 
 

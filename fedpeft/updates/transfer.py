@@ -37,6 +37,7 @@ from __future__ import annotations
 import numpy as np
 
 from fedpeft.nested import held_numbers, is_small
+from fedpeft.optimization.zeroth import replay
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
 from fedpeft.runtime import Runtime
@@ -51,7 +52,6 @@ from fedpeft.wire.codecs import (
     update_parts,
     update_size,
 )
-from fedpeft.zeroth import replay
 
 #: Sends vectors to evaluate where ``wire.down`` sends steps, as they are no steps.
 _EVALUATED = "eden8"

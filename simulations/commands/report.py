@@ -76,7 +76,7 @@ def _report_runs(folders: list[Path], out: Path | None, frozen: bool | None) -> 
 
 def _measure(runs: Sequence[Path], frozen: bool | None) -> None:
     """Measure the frozen backbone of the runs that do not hold its score."""
-    from simulations.frozen_scores import MOST, measure
+    from simulations.report.frozen_scores import MOST, measure
 
     if frozen is not False:
         most = sys.maxsize if frozen else MOST

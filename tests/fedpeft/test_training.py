@@ -15,7 +15,7 @@ from fedpeft.batches.batch import batches, collate
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
-from fedpeft.optimizers import HeadRate
+from fedpeft.optimization.optimizers import HeadRate
 from fedpeft.randomness import generator
 from fedpeft.tasks.metrics import examples_of
 from fedpeft.training import CohortResult, Limit, When, evaluate, train_cohort

@@ -17,12 +17,12 @@ from safetensors.numpy import load_file
 from fedpeft.batches.encoded import IGNORED
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
+from fedpeft.optimization.zeroth import directions
 from fedpeft.randomness import When
 from fedpeft.runs.checkpoints import PREVIOUS, read_checkpoint
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.training import CohortResult, train_cohort
-from fedpeft.zeroth import directions
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]

@@ -15,8 +15,8 @@ from torch import Tensor
 
 from fedpeft.batches.batch import Batch
 from fedpeft.experiment.config import Experiment
-from fedpeft.gradients import mean_gradients
-from fedpeft.optimizers import build_optimizer, clip_rows
+from fedpeft.optimization.gradients import mean_gradients
+from fedpeft.optimization.optimizers import build_optimizer, clip_rows
 from fedpeft.privacy.accounting import Mechanism
 from fedpeft.privacy.dpsgd import DPSGD, clipped_sums, private_gradients
 from fedpeft.privacy.noise import Noise, SeededNoise

@@ -25,13 +25,13 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from fedpeft.backbones.moving import to_device
 from fedpeft.batches.batch import EVALUATION_BATCH, Batch, batches
 from fedpeft.batches.encoded import Encoded
 from fedpeft.errors import UserError
 from fedpeft.model import TaskModel
 from fedpeft.modifications import Modification
 from fedpeft.modifications.prompts import KeyValuePrefix
-from fedpeft.moving import to_device
 from fedpeft.parameters import Realised
 
 

@@ -188,7 +188,9 @@ def test_files_copied_by_dockerfiles_exist_and_are_not_ignored(dockerfile: str) 
         for source in rest.split()[:-1]
     ]
     kept = set((ROOT / ".dockerignore").read_text().split())
-    assert {"pyproject.toml", "fedpeft", "clients", "server", "simulations", "deployment"} <= set(copied)
+    assert {"pyproject.toml", "fedpeft", "clients", "server", "simulations", "deployment"} <= set(
+        copied
+    )
     for source in copied:
         assert (ROOT / source).exists(), source
         assert f"!{source}" in kept, source

@@ -11,9 +11,9 @@ from models import GROUPED, build_model, encoded
 
 from fedpeft.backbones.loading import Backbone
 from fedpeft.experiment.settings import LocalSection
+from fedpeft.optimization.zeroth import combined, directions, measure, replay
 from fedpeft.randomness import When
 from fedpeft.training import evaluate, train_cohort
-from fedpeft.zeroth import combined, directions, measure, replay
 
 WHEN = When(seed=5, round=2, rounds=4)
 SIZES = [9, 20, 4]

@@ -12,7 +12,7 @@ from torch import Tensor
 from torch.optim.adamw import adamw
 
 from fedpeft.experiment.settings import LocalSection
-from fedpeft.norms import row_norms
+from fedpeft.privacy.norms import row_norms
 from fedpeft.profiling import phase
 
 BETA1, BETA2, EPSILON = 0.9, 0.999, 1e-8  # Gupta et al. 2023, appendix C

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeft.norms import row_norms
+from fedpeft.privacy.norms import row_norms
 
 
 @pytest.mark.parametrize("size", [0, 1, 5, 1 << 16, (1 << 16) + 1, 4_000_000])

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedpeft.moving import to_array, to_device
+from fedpeft.backbones.moving import to_array, to_device
 
 
 @pytest.mark.parametrize(

@@ -2,8 +2,8 @@
 
 A logistic or ridge regression of scikit-learn on what the backbone makes of all training texts, in
 one place. Texts are read as the makers of the backbone read them. For pairs of texts there is
-another line: the same regression on their cosine alone. ``simulations.frozen_scores`` measures the
-lines; here is what a run's folder holds of them.
+another line: the same regression on their cosine alone. ``simulations.report.frozen_scores``
+measures the lines; here is what a run's folder holds of them.
 """
 
 from __future__ import annotations

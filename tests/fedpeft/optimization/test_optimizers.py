@@ -7,7 +7,13 @@ import pytest
 import torch
 
 from fedpeft.experiment.settings import LocalSection
-from fedpeft.optimizers import HeadRate, Steps, build_optimizer, clip_rows, learning_rate
+from fedpeft.optimization.optimizers import (
+    HeadRate,
+    Steps,
+    build_optimizer,
+    clip_rows,
+    learning_rate,
+)
 
 STEPS, ROWS, SIZE = 7, 3, 11
 

@@ -21,7 +21,7 @@ from torch import Tensor
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
 from fedpeft.model import TaskModel
-from fedpeft.optimizers import HeadRate, Steps
+from fedpeft.optimization.optimizers import HeadRate, Steps
 from fedpeft.profiling import phase
 from fedpeft.projection import Projection
 from fedpeft.randomness import When

@@ -1,0 +1,1 @@
+"""Gradients and steps of local training."""
