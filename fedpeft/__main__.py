@@ -16,12 +16,12 @@ def main() -> None:
     heard = signal.getsignal(signal.SIGINT) == signal.default_int_handler  # not below nohup
     if heard:
         signal.signal(signal.SIGINT, _interrupt)
-    from fedpeft import cli  # imports for half a second
+    from fedpeft.cli import app  # imports for half a second
 
     try:
         if heard:
             signal.signal(signal.SIGINT, signal.default_int_handler)
-        cli.main()
+        app.main()
         ended.append(0)
     except SystemExit as stop:
         if isinstance(stop.code, int):

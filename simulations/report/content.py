@@ -10,7 +10,7 @@ from pathlib import Path
 from fedpeft.errors import UserError
 from fedpeft.runs.folder import RESULT
 from simulations.engines.spread import Spread, read_spread
-from simulations.report.frozen import Line, lines_of
+from simulations.frozen import Line, lines_of
 from simulations.study.agreement import disagreements
 from simulations.study.cells import Cell
 from simulations.study.execution import best_so_far, finished_of

@@ -1,4 +1,4 @@
-"""Measure the lines of ``simulations.report.frozen``: scikit-learn on what the backbone reads."""
+"""Measure the lines of ``simulations.frozen``: scikit-learn on what the backbone reads."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedpeft.runtime import Runtime
 from fedpeft.starting import Read, read_by
 from fedpeft.tasks import metrics
 from simulations.engines.spread import PARTITION
-from simulations.report.frozen import FILE, Line
+from simulations.frozen import FILE, Line
 
 MOST = 50_000  # training examples that are read unless the user asks for more
 _INVERSE_PENALTIES = np.logspace(-3, 0, 7)  # C of logistic regression, tried by cross-validation

@@ -18,7 +18,7 @@ from simulations.study.file import SEED
 if TYPE_CHECKING:
     import pandas as pd
 
-    from simulations.report.frozen import Line
+    from simulations.frozen import Line
 
 PANEL, SERIES, HUE, SENT = "panel", "series", "hue", "client_sent"
 FACET, CURVE = "facet", "curve"

@@ -12,7 +12,7 @@ from fedpeft.page.run.feed import RunsFeed
 from fedpeft.page.run.run import RunView
 from fedpeft.page.run.state import is_run
 from simulations.engines.spread import drawn, read_spread
-from simulations.report.frozen import lines_of
+from simulations.frozen import lines_of
 from simulations.watch.listing import Listing
 from simulations.watch.study import StudyView
 

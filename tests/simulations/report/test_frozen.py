@@ -23,7 +23,7 @@ from fedpeft.experiment.config import Experiment
 from fedpeft.runs.folder import RunFolder
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.starting import Read, read_by
-from simulations.report.frozen import lines_of
+from simulations.frozen import lines_of
 from simulations.report.frozen_scores import measure, scores
 
 Quick = Callable[..., Experiment]
