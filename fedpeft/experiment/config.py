@@ -41,7 +41,7 @@ from fedpeft.experiment.contradictions import (
 from fedpeft.experiment.devices import DevicesSection, in_devices
 from fedpeft.experiment.federation import SERVER_LR, FederationSection
 from fedpeft.experiment.mistakes import explain
-from fedpeft.experiment.overrides import apply_override
+from fedpeft.experiment.overrides import apply_override, require_unicode
 from fedpeft.experiment.privacy import PrivacySection
 from fedpeft.experiment.robust import in_robust
 from fedpeft.experiment.secure import DEFAULT_CODEC, SecureSection, in_secure
@@ -295,6 +295,7 @@ class Experiment(Section):
         Raises:
             UserError: an unknown key, a value out of range, a contradiction.
         """
+        require_unicode(values)
         try:
             return cls.model_validate(values)
         except ValidationError as error:
