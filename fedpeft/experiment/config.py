@@ -56,6 +56,7 @@ from fedpeft.experiment.settings import (
     TaskSection,
     WireSection,
 )
+from fedpeft.experiment.sizes import share_of
 from fedpeft.experiment.text_contradictions import in_text
 from fedpeft.experiment.wire_contradictions import in_nested, in_wire, in_zeroth_order
 from fedpeft.methods import default_lr, settings_for
@@ -242,7 +243,7 @@ class Experiment(Section):
     @property
     def clients_asked(self) -> int:
         """Number of clients that are sent a request each round, with those asked in reserve."""
-        return ceil(round(self.federation.over_selection * self.clients_per_round, 9))
+        return ceil(share_of(self.federation.over_selection, self.clients_per_round))
 
     @property
     def clients_summed(self) -> int:
