@@ -13,7 +13,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from fedpeft.tasks import text_metrics
-from fedpeft.tasks.base import Kind
+from fedpeft.tasks.base import Kind, TaskInfo
 
 #: Most examples of one client, in training or evaluation.
 MAX_EXAMPLES = 10_000_000
@@ -152,6 +152,28 @@ def scores(stats: np.ndarray, kind: Kind) -> dict[str, float]:
         whole = labels[1] + predictions[1]
         result["f1"] = _ratio(right - labels.sum() + whole, whole)
     return result
+
+
+def undefined(info: TaskInfo, labels: np.ndarray) -> str:
+    """Return a line if the labels leave the task's metric 0 whatever is predicted, otherwise "".
+
+    Args:
+        info: of a task with classes or scores; for others the line is empty.
+        labels: of all examples that are evaluated, shape ``[n]``.
+    """
+    if info.kind not in ("classes", "score") or not len(labels):
+        return ""
+    same = np.ptp(labels) == 0
+    if info.kind == "score":
+        what = f"has the score {labels[0]:g}" if same else ""
+    elif info.metric == "f1":
+        what = "" if (labels == 1).any() else f"is of class '{info.labels[0]}'"
+    else:
+        one = same and info.metric == "matthews"
+        what = f"is of class '{info.labels[int(labels[0])]}'" if one else ""
+    return what and (
+        f"warning: every evaluation example {what}, so {info.metric} is 0 whatever is predicted"
+    )
 
 
 def unsummable_scores(

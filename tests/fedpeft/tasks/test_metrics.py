@@ -8,6 +8,7 @@ from scipy import stats as scipy_stats
 from seqeval import metrics as seqeval_metrics
 from sklearn import metrics as oracle
 
+from fedpeft.tasks import available_tasks
 from fedpeft.tasks.metrics import (
     check_statistics,
     examples_of,
@@ -16,6 +17,7 @@ from fedpeft.tasks.metrics import (
     statistics,
     statistics_size,
     tag_statistics,
+    undefined,
     unsummable_scores,
 )
 from fedpeft.wire.formats import encode
@@ -255,6 +257,30 @@ def test_statistics_that_are_not_counts_are_refused(stats, kind):
 def test_statistics_with_more_correct_than_total_are_refused(stats):
     with pytest.raises(ValueError, match="count more than there is"):
         check_statistics(np.array(stats, dtype=float), "tags", max_length=16)
+
+
+@pytest.mark.parametrize(
+    ("task", "labels", "said"),
+    [
+        ("stsb", [2.5, 2.5], "every evaluation example has the score 2.5, so pearson is 0"),
+        ("stsb", [2.5, 3.0], ""),
+        ("cola", [1, 1], "every evaluation example is of class 'acceptable', so matthews is 0"),
+        ("cola", [1, 0], ""),
+        ("mrpc", [0, 0], "so f1 is 0 whatever is predicted"),
+        ("mrpc", [1, 1], ""),
+        ("sst2", [0, 0], ""),
+        ("sst2", [], ""),
+    ],
+)
+def test_metrics_that_the_labels_leave_undefined_are_said(task, labels, said):
+    (info,) = [info for info in available_tasks() if info.name == task]
+    line = undefined(info, np.array(labels))
+    assert said in line and bool(said) == bool(line)
+    if line:  # for any predictions
+        for seed in range(5):
+            outputs = np.random.default_rng(seed).normal(size=(len(labels), info.classes))
+            found = scores(statistics(outputs, np.array(labels), info.kind), info.kind)
+            assert found[info.metric] == 0.0
 
 
 def test_spearman_needs_all_outputs_in_one_place():
