@@ -7,6 +7,7 @@ partition never fails or leaves a client without examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heapify, heapreplace
 from typing import Any
 
@@ -185,7 +186,8 @@ def _natural(
             f"different values; use federation.clients = {len(names)}"
         )
     order = np.argsort(-counts, kind="stable")
-    return Partition.of([np.flatnonzero(inverse == owner) for owner in order])
+    rows = Partition.of([np.flatnonzero(inverse == owner) for owner in order])
+    return replace(rows, names=tuple(names[order].tolist()))
 
 
 _Kind = Callable[[Task, PartitionSection, int, np.random.Generator], Partition]

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cached_property
 
 from rich.console import Console
 from rich.live import Live
@@ -14,6 +16,7 @@ from fedpeft.readable import readable_bytes, readable_epsilon, readable_seconds
 from server.records import WAYS, Measured, RoundLine
 from server.runfolder import PROGRESS, RunFolder
 from simulations.following import Follower
+from simulations.spread import called, names_of
 
 _SHOWN = 12  # rounds in the live table
 
@@ -64,12 +67,16 @@ class Display:
             )
             for failure in line["failed"]:
                 self.console.print(
-                    f"  client {failure['client']} failed: {failure['reason']}",
+                    f"  {called(failure, self._names)} failed: {failure['reason']}",
                     highlight=False,
                     markup=False,
                     soft_wrap=True,
                 )
         self._printed = max(self._printed, len(self._lines))
+
+    @cached_property
+    def _names(self) -> Sequence[str]:
+        return names_of(self.folder.path)
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2))
