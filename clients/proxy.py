@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fedpeft.errors import UserError, printable
+from fedpeft.files import USERS_TEXT
 
 _LONGEST = 1 << 14  # bytes of the head of an answer
 _END = b"\r\n\r\n"
@@ -72,7 +73,7 @@ class Proxy:
         try:
             if stat.S_IMODE(self.login.stat().st_mode) & 0o077:
                 raise UserError(f"{option}: other users may read it; chmod 600 it")
-            line = self.login.read_text(encoding="utf-8").strip()
+            line = self.login.read_text(encoding=USERS_TEXT).strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not plain text"
             raise UserError(f"{option}: cannot be read ({reason})") from None

@@ -16,6 +16,8 @@ from typing import Any, BinaryIO
 from fedpeft.errors import UserError
 
 PRIVATE, PUBLIC, PROGRAM = 0o600, 0o644, 0o700
+#: Encoding of the files that users write: Windows' editors put a byte-order mark at the start.
+USERS_TEXT = "utf-8-sig"
 
 
 def check_folder(out: Path) -> None:

@@ -61,9 +61,10 @@ class ResultBytes(RunBytes):
 
 
 class FailedClient(TypedDict):
-    """A client that failed in a round."""
+    """A client that failed in a round, with the name of its node in a deployment."""
 
     client: int
+    name: NotRequired[str]
     reason: str
 
 

@@ -82,11 +82,13 @@ class Trained:
     def outcome(self) -> Outcome:
         """Return the numbers and reasons for the round's line."""
         late = self.late
-        failed: list[FailedClient] = [
-            {"client": client, "reason": self.failed[client].text}
-            for client in sorted(self.failed)
-            if client not in late
-        ]
+        failed: list[FailedClient] = []
+        for client in sorted(self.failed.keys() - late):
+            node, reason = self.nodes.get(client), self.failed[client].text
+            named: FailedClient = {"client": client, "reason": reason}
+            if node and node.name:
+                named = {"client": client, "name": node.name, "reason": reason}
+            failed.append(named)
         return {"clients": len(self.updates), "failed": failed, "late": late}
 
 

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cached_property
 
 from rich.console import Console
 from rich.live import Live
@@ -17,6 +19,7 @@ from fedpeft.vectorfile import EXPERIMENT
 from server.records import WAYS, Measured, RoundLine
 from server.runfolder import PROGRESS, RunFolder
 from simulations.following import Follower
+from simulations.spread import called, names_of
 
 _SHOWN = 12  # rounds in the live table
 
@@ -69,7 +72,7 @@ class Display:
             self._warn(line)
             for failure in line["failed"]:
                 self.console.print(
-                    f"  client {failure['client']} failed: {failure['reason']}",
+                    f"  {called(failure, self._names)} failed: {failure['reason']}",
                     highlight=False,
                     markup=False,
                     soft_wrap=True,
@@ -83,6 +86,10 @@ class Display:
             for remark in rounding_remark(caveats, experiment):
                 self._warned = True
                 self.console.print(f"  {remark}", highlight=False, markup=False, soft_wrap=True)
+
+    @cached_property
+    def _names(self) -> Sequence[str]:
+        return names_of(self.folder.path)
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2))

@@ -106,6 +106,7 @@ def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> No
     """Print the line on the run, and warnings."""
     from fedpeft.backbones.hardware import emulated
     from fedpeft.tasks.caveats import tags_read
+    from fedpeft.tasks.metrics import undefined
 
     layout, federation = runtime.parameters.shared, experiment.federation
     precision = _precision(experiment, runtime.backbone)
@@ -123,6 +124,7 @@ def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> No
         unset(federation),
         too_many(experiment.adversary, federation, experiment.clients_per_round),
         emulated(precision, runtime.backbone.device),
+        undefined(runtime.info, runtime.task.dev.labels),
     ):
         if warning:
             console.print(warning, soft_wrap=True)

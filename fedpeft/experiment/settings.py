@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from fedpeft.experiment.names import Labels, Names
 from fedpeft.experiment.sizes import size_in_bytes
 from fedpeft.methods.settings import MOST, Section, listed
 from fedpeft.wire.codecs import check_codec, check_down, check_up
@@ -13,8 +14,6 @@ from fedpeft.wire.scatter import check_scatter, check_sums
 
 Representation = Literal["mask", "cls", "mean", "unit", "last"]
 
-#: Strings, also accepted as ``"a,b"``.
-Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 #: Forms of the frozen weights, see ``fedpeft.backbones.compact``.
 Weights = Literal["float32", "bfloat16", "int8", "int4"]
 #: Names of codecs, see ``fedpeft.wire.codecs``.
@@ -70,7 +69,7 @@ class TaskSection(Section):
     beams: int = Field(
         1, ge=1, le=64, description="text: beams of the search that generates; 1 = greedy"
     )
-    labels: Names = Field(
+    labels: Labels = Field(
         (), description="custom: class names in order; empty = those in the training file"
     )
     train_limit: int = Field(0, ge=0, description="number of training examples to use; 0 = all")

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
+from fedpeft.files import USERS_TEXT
 from fedpeft.tasks.table import Table
 
 _Wanted = Collection[str] | None  # names of the columns to keep; None = all
@@ -33,6 +34,7 @@ def _read_delimited(path: Path, wanted: _Wanted) -> Table:
     names = next(rows, None)
     if names is None:
         raise UserError(f"{path}: is empty; expected a header and rows")
+    names = [name if name in (wanted or ()) else name.strip() for name in names]  # "text, label"
     _check_separator(path, names, wanted)
     places = {name: names.index(name) for name in _kept(path, names, wanted)}
     columns: dict[str, list[str]] = {name: [] for name in places}
@@ -66,7 +68,7 @@ def _rows(path: Path) -> Iterator[list[str]]:
     """Yield the fields of every row, the header first."""
     tabs = path.suffix == ".tsv"
     number = 0  # of rows before this one
-    with open(path, encoding="utf-8-sig", newline=None if tabs else "") as file:
+    with open(path, encoding=USERS_TEXT, newline=None if tabs else _row_end(path)) as file:
         # str.split: csv would limit the length of a field
         lines = (line.removesuffix("\n").split("\t") for line in file)
         try:
@@ -79,11 +81,21 @@ def _rows(path: Path) -> Iterator[list[str]]:
             raise UserError(f"{path}: not a table: {reason}") from None
 
 
+def _row_end(path: Path) -> str:
+    """Return the ends of rows of a .csv file for ``open``, any ("") only where the header's is.
+
+    After a header that ends with a line feed, csv refuses a carriage return alone outside of
+    quotes: it is in a text that the file does not quote, not at the end of a row.
+    """
+    with open(path, "rb") as file:
+        return "\n" if file.readline().endswith(b"\n") else ""
+
+
 def _read_jsonl(path: Path, wanted: _Wanted) -> Table:
     names: dict[str, None] = {}
     records: list[dict[str, Any]] = []
     # Not splitlines(): a text may contain characters that it treats as line ends.
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding=USERS_TEXT) as file:
         for line in file:
             if not line.strip():
                 continue

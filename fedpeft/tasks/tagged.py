@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
+from fedpeft.experiment.names import label_text
 from fedpeft.tasks.base import Examples, tag_column
 from fedpeft.tasks.readers import Columns, cells, check_columns, label_texts, read_table
 from fedpeft.tasks.table import Table
@@ -51,8 +52,9 @@ def tags_of(table: Table, path: Path, column: str, labels: Sequence[str] = ()) -
     rows = []
     for number, values in _lists(table, path, column):
         for value in values:
-            if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-                kind = "empty" if value == "" else type(value).__name__
+            empty = not str(value).strip()
+            if not isinstance(value, str | int) or isinstance(value, bool) or empty:
+                kind = "empty" if empty else type(value).__name__
                 raise UserError(
                     f"{path} row {number}: a tag in column '{column}' is {kind}, expected its name"
                 )
@@ -63,7 +65,10 @@ def tags_of(table: Table, path: Path, column: str, labels: Sequence[str] = ()) -
                     f"{source} has {len(named)}, from 0 on"
                 )
         rows.append(
-            [named[value] if named and isinstance(value, int) else str(value) for value in values]
+            [
+                named[value] if named and isinstance(value, int) else label_text(value)
+                for value in values
+            ]
         )
     return rows
 

@@ -36,6 +36,7 @@ if TYPE_CHECKING:
 PAYLOAD = "payload a client sent up, whole run, mean over clients"
 _MARKS = 20  # per curve
 _BARS = 60  # clients that a bar chart can show
+_NAMED, _LETTERS = 8, 8  # clients with names below the axis, and letters of each
 _COLUMNS = 4  # of the legend of classes
 _BEYOND = 4.0  # runs without privacy are drawn at this multiple of the largest epsilon
 
@@ -156,9 +157,16 @@ def draw_partitions(folder: Path, partitions: Mapping[str, Spread]) -> list[Pict
         if many:
             heights = heights[np.argsort(-heights.sum(axis=1), kind="stable")]
         _stack(drawn.axes, heights, spread.labels, many)
-        drawn.whole_numbers_along_x()
+        if spread.names and len(spread.names) <= _NAMED:
+            drawn.axes.set_xticks(range(len(spread.names)), [*map(_short, spread.names)])
+        else:
+            drawn.whole_numbers_along_x()
         pictures.append(drawn.save(folder, f"partition-{number}"))
     return pictures
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
 
 
 def _stack(axes: Axes, heights: np.ndarray, labels: Sequence[str], many: bool) -> None:

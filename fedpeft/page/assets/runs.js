@@ -218,10 +218,11 @@ function chartsOf(runs) {
 }
 
 function partitionFigure(run, at) {
-  const { clients, labels, bars, sorted, median } = run.head.partition;
+  const { clients, labels, bars, names, sorted, median } = run.head.partition;
   const figure = new Bars(`partition-${at}`, `Data of each client${at || data.runs.length > 1 ? `: ${run.name}` : ""}`);
   const label = sorted ? `${countText(clients)} clients, sorted by size` : "client";
-  figure.draw(labels, bars, { label }, { label: "training examples" }, sorted ? -1 : bars.length);
-  figure.element.append(el("p", { class: "soft" }, `Median: ${countText(median)} examples.`));
+  figure.draw(labels, bars, { label }, { label: "training examples" }, sorted ? -1 : bars.length, names);
+  const listed = names.length && !sorted && names.length <= 20 ? ` Clients: ${names.map((name, at) => `${at} ${name}`).join(", ")}.` : "";
+  figure.element.append(el("p", { class: "soft" }, `Median: ${countText(median)} examples.${listed}`));
   return figure.element;
 }

@@ -132,6 +132,16 @@ def test_given_labels_apply_to_every_file(tmp_path):
         custom(tmp_path, train, labels=("spam", "news"))
 
 
+@pytest.mark.parametrize("given", ["1,2", "1.0,2.0", (1, 2.0), ("+1.00", " 2")])
+def test_whole_numbers_are_the_same_labels_in_settings_and_files(tmp_path, given):
+    section = TaskSection(name="custom", labels=given)
+    expected = ("+1", "2") if "+1.00" in given else ("1", "2")
+    assert section.labels == described(section).labels == expected
+    if expected == ("1", "2"):
+        task = custom(tmp_path, "text,label\na,1.0\nb,2\n", labels=given)
+        assert task.train.labels.tolist() == [0, 1]
+
+
 @pytest.mark.parametrize(
     ("keys", "expected"),
     [

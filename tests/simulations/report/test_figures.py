@@ -91,11 +91,14 @@ def test_partitions_of_few_and_of_many_clients(tmp_path: Path) -> None:
         "few": Spread([3, 1], ["no", "yes"], [[2, 1], [0, 1]]),
         "many": Spread(sizes, ["no", "yes"], [[0, n] for n in sizes]),
         "scores": Spread([3, 1], [], []),
+        "named": Spread([3, 1], [], [], names=["north", "a long $name$"]),
     }
     pictures = figures.draw_partitions(tmp_path, spreads)
-    assert [picture.name for picture in pictures] == ["partition-1", "partition-2", "partition-3"]
-    assert ["sorted by size" in picture.svg for picture in pictures] == [False, True, False]
-    assert ["yes" in picture.svg for picture in pictures] == [True, True, False]
+    assert [picture.name for picture in pictures] == [f"partition-{n}" for n in range(1, 5)]
+    assert ["sorted by size" in picture.svg for picture in pictures] == [False, True, False, False]
+    assert ["yes" in picture.svg for picture in pictures] == [True, True, False, False]
+    assert ["north" in picture.svg for picture in pictures] == [False, False, False, True]
+    assert "a long …" in pictures[3].svg
 
 
 def test_labels_of_any_kind_are_text(table: Make, tmp_path: Path) -> None:
