@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +16,16 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.runtime import encode_examples
 from fedpeft.tasks import Examples, Kind, glue
 from fedpeft.tasks.base import tag_column
+from fedpeft.tasks.frames import table_of
 from fedpeft.tasks.readers import cells, first_present, read_table, shorten, texts_of
 from fedpeft.tasks.table import Table
 from fedpeft.text.generation import generate
 from fedpeft.text.model import TextModel
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _CHUNK = 4096  # texts per report of progress; batches of similar length are formed within it
 
@@ -92,6 +96,23 @@ def caveats_of(predictions: Iterable[Prediction]) -> dict[str, int]:
     return found
 
 
+def frame_of(predictions: Sequence[Prediction], labels: Sequence[str]) -> pd.DataFrame:
+    """Return predictions as a data frame, one row per text.
+
+    Columns are ``prediction`` and, of classes, ``p(LABEL)`` for each label. Of tags, both
+    ``prediction`` and ``probabilities`` are lists with one item per word.
+    """
+    import pandas as pd
+
+    columns: dict[str, list[Any]] = {"prediction": [each.value for each in predictions]}
+    chances = [each.probabilities for each in predictions]
+    if chances and isinstance(chances[0], dict):
+        columns |= {f"p({name})": [row[name] for row in chances] for name in labels}  # type: ignore
+    elif chances and chances[0] is not None:
+        columns["probabilities"] = chances
+    return pd.DataFrame(columns)
+
+
 def _add(report: Callable[[int], None], before: int, done: int) -> None:
     report(before + done)
 
@@ -141,14 +162,30 @@ def read_texts(trained: Trained, path: Path, text: str = "", text_pair: str = ""
     Raises:
         UserError: the column is missing, the file is not a table, or a row has no text.
     """
+    candidates = _candidates(trained, text, text_pair)
+    return _texts_in(trained, read_table(path, {*chain(*candidates)}), path, candidates)
+
+
+def texts_of_frame(trained: Trained, frame: pd.DataFrame, text: str, text_pair: str) -> Examples:
+    """Return the texts of a data frame, see ``read_texts``."""
+    candidates = _candidates(trained, text, text_pair)
+    return _texts_in(trained, table_of(frame, "the data frame"), Path("the data frame"), candidates)
+
+
+def _candidates(trained: Trained, text: str, text_pair: str) -> list[tuple[str, str]]:
+    """Return the possible names of the columns of the first and the second texts."""
     if text_pair and not trained.pair:
         raise UserError(
             f"--text-pair {text_pair}: task '{trained.experiment.task.name}' has only one text; "
             f"omit the option"
         )
     plain = ("text", "text_pair" if trained.pair else "")
-    candidates = [(text or one, text_pair or two) for one, two in (*_task_columns(trained), plain)]
-    table = read_table(path, {*chain(*candidates)})
+    return [(text or one, text_pair or two) for one, two in (*_task_columns(trained), plain)]
+
+
+def _texts_in(
+    trained: Trained, table: Table, path: Path, candidates: Sequence[tuple[str, str]]
+) -> Examples:
     first, second = _columns(table, path, candidates)
     if trained.kind == "tags":
         words = [*_words(table, path, first)]

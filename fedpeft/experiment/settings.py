@@ -35,9 +35,15 @@ class TaskSection(Section):
     path: str = Field(
         "", description="local folder with the task's files; empty = Hugging Face hub"
     )
-    train: str = Field("", description="custom: training file (.tsv, .csv, .jsonl, .parquet)")
+    train: str = Field(
+        "",
+        description="custom: training file (.tsv, .csv, .jsonl, .parquet); or a data set that "
+        "`datasets` reads, NAME[/CONFIG][:SPLIT] of the hub or FOLDER[:SPLIT]",
+    )
     dev: str = Field(
-        "", description="custom: evaluation file; empty = hold out a share of the training file"
+        "",
+        description="custom: evaluation file or data set; empty = the split validation of the "
+        "training set's data set, or hold out a share of the training file",
     )
     held_out: float = Field(
         0.1, gt=0, lt=1, description="custom: share to hold out if dev is empty"

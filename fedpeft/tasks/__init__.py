@@ -66,7 +66,7 @@ def checked_info(section: TaskSection, owner_column: str = "") -> TaskInfo:
 
 
 def local_files(section: TaskSection) -> tuple[Path, ...]:
-    """Return the files and folders of this machine that ``load_task`` reads; none if they miss.
+    """Return the files of this machine that ``load_task`` reads; none if they are missing.
 
     Files of the hub are not among them: they do not change while a process runs.
 
@@ -78,9 +78,15 @@ def local_files(section: TaskSection) -> tuple[Path, ...]:
     if family is synthetic or (family is not custom and not section.path):
         return ()
     try:
-        return tuple(family.files(info, section))
+        paths = family.files(info, section)
     except UserError:  # where nodes alone have data; otherwise the reader of the data says so
         return ()
+    return tuple(
+        file
+        for path in paths
+        for file in (sorted(path.rglob("*")) if path.is_dir() else [path])
+        if file.is_file()
+    )
 
 
 def load_task(section: TaskSection, seed: int = 0, owner_column: str = "") -> Task:

@@ -57,12 +57,16 @@ class Family:
 
     name: str
     comparisons: list[Comparison]
-    table: tables.Table
 
     @property
-    def outstanding(self) -> int:
-        """Number of significant differences."""
-        return sum(comparison.stands_out for comparison in self.comparisons)
+    def significant(self) -> list[Comparison]:
+        """The significant differences."""
+        return [comparison for comparison in self.comparisons if comparison.stands_out]
+
+    @property
+    def others(self) -> list[Comparison]:
+        """The other differences."""
+        return [comparison for comparison in self.comparisons if not comparison.stands_out]
 
     @property
     def pairs(self) -> str:
@@ -120,7 +124,8 @@ def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str
             budgets_given=content.study.report.budgets,
             results=tables.results_table(frame, content),
             published=tables.published_table(frame, content),
-            families=_families(last),
+            families=families_of(last),
+            comparisons_table=tables.comparisons_table,
             level=LEVEL,
             schema=tables.schema_table(),
             digests={
@@ -191,12 +196,17 @@ def _drawn(
         }
 
 
-def _families(last: pd.DataFrame) -> list[Family]:
+def families_of(last: pd.DataFrame) -> list[Family]:
+    """Return the comparisons of all tasks together, if there are several, and of each.
+
+    Args:
+        last: one row per cell, see ``summary.finals``.
+    """
     panels = list(last[PANEL].unique())
     families = []
     for name in ([POOLED] if len(panels) > 1 else []) + panels:
         if comparisons := compare_all(last, name):
-            families.append(Family(name, comparisons, tables.comparisons_table(comparisons)))
+            families.append(Family(name, comparisons))
     return families
 
 

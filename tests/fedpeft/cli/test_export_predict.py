@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from finished import finished_run, method
 from models import SMALL
@@ -46,7 +47,7 @@ def test_predictions_are_printed_as_tsv(fedpeft, texts: Path) -> None:
 def test_all_file_formats_give_the_same_predictions(fedpeft, texts: Path, tmp_path: Path) -> None:
     run = finished_run(*SLASH)
     _, printed, _ = fedpeft("predict", run, texts)
-    outs = {name: tmp_path / f"out.{name}" for name in ("tsv", "csv", "jsonl")}
+    outs = {name: tmp_path / f"out.{name}" for name in ("tsv", "csv", "jsonl", "parquet")}
     for out in outs.values():
         code, said, errors = fedpeft("predict", run, texts, "--out", out)
         assert (code, said, errors) == (0, f"written: {out} ({len(TEXTS)} rows)\n", "")
@@ -57,6 +58,11 @@ def test_all_file_formats_give_the_same_predictions(fedpeft, texts: Path, tmp_pa
     assert [line["prediction"] for line in lines] == [row[0] for row in rows_of(printed)[1:]]
     for line, row in zip(lines, rows_of(printed)[1:], strict=True):
         assert list(line["probabilities"].values()) == pytest.approx([*map(float, row[1:])], 1e-5)
+    table = pd.read_parquet(outs["parquet"])
+    assert table.columns.tolist() == rows_of(printed)[0]
+    assert table["prediction"].tolist() == [line["prediction"] for line in lines]
+    for chances, line in zip(table.iloc[:, 1:].to_numpy(), lines, strict=True):
+        assert chances.tolist() == [*line["probabilities"].values()]
 
 
 def test_scores_and_tags_are_predicted(fedpeft, texts: Path, tmp_path: Path) -> None:
@@ -77,6 +83,10 @@ def test_scores_and_tags_are_predicted(fedpeft, texts: Path, tmp_path: Path) -> 
     fedpeft("predict", run, texts, "--out", out)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["prediction"] for line in lines] == tags
+    fedpeft("predict", run, texts, "--out", out.with_suffix(".parquet"))
+    table = pd.read_parquet(out.with_suffix(".parquet"))
+    assert [[*row] for row in table["prediction"]] == tags
+    assert [[*row] for row in table["probabilities"]] == [line["probabilities"] for line in lines]
     for line in lines:
         assert len(line["probabilities"]) == len(line["prediction"])
         assert all(0 < chance <= 1 for chance in line["probabilities"])

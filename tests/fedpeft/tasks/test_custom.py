@@ -97,7 +97,7 @@ def test_what_is_no_file_is_refused_with_its_setting(tmp_path, monkeypatch):
             {"train": "all.csv", "path": "folder"},
             "task.train = 'all.csv': no such file; the path is relative to task.path = 'folder'",
         ),
-        ({"train": "folder"}, "task.train = 'folder': is a folder; expected a file (.tsv, .csv, "),
+        ({"train": "folder"}, "task.train = 'folder': is no file; datasets cannot read it: "),
     ):
         with pytest.raises(UserError) as caught:
             load_task(TaskSection(name="custom", **keys))
