@@ -35,12 +35,16 @@ class Proxy:
     login: Path | None = None
 
     @classmethod
-    def of(cls, url: str, login: Path | None) -> Proxy:
-        """Return the proxy with an address ``http://HOST:PORT``.
+    def of(cls, url: str, login: Path | None) -> Proxy | None:
+        """Return the proxy with an address ``http://HOST:PORT``; None for an empty address.
 
         Raises:
             UserError: it is none, or the file of user and password cannot be used.
         """
+        if not url:
+            if login:
+                raise UserError(f"--proxy-login {login}: is for --proxy, which is missing")
+            return None
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -65,6 +69,10 @@ class Proxy:
         target = f"[{host}]:{port}" if ":" in host else f"{host}:{port}"
         head = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{self._authorization()}\r\n"
         return head.encode()
+
+    def words(self) -> list[str]:
+        """Return it as arguments of the tunnel."""
+        return [self.host, str(self.port), *([str(self.login)] if self.login else [])]
 
     def _authorization(self) -> str:
         if self.login is None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+import warnings
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -19,7 +20,8 @@ from fedpeft.experiment.overrides import apply_override, merged
 from fedpeft.export import Format, default_target, export
 from fedpeft.files import write_atomic
 from fedpeft.planning import choices_kept, planned
-from fedpeft.predicting import frame_of, predict, read_texts, texts_of_frame
+from fedpeft.predicting import caveats_of, frame_of, predict, read_texts, texts_of_frame
+from fedpeft.tasks.caveats import cut_remarks
 from fedpeft.tasks.frames import parquet_of
 from fedpeft.trained import Trained
 from fedpeft.vectorfile import VECTOR, read_vector

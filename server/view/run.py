@@ -15,6 +15,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.overrides import leaves
 from fedpeft.files import read_object
 from fedpeft.privacy_words import privacy_words
+from fedpeft.readable import task_title
 from fedpeft.vectorfile import EXPERIMENT
 from server.runfolder import PROGRESS, RESULT, ROUNDS, START, RunFolder
 from server.view.rounds import RoundsTail
@@ -112,7 +113,7 @@ class RunView:
             "state": state,
             "problems": problems,
             "notes": self._notes(problems),
-            "task": experiment.get("task.name", "?"),
+            "task": task_title({"name": "?", **settings.get("task", {})}),
             "method": experiment.get("method.name", "?"),
             "backbone": experiment.get("backbone", "?"),
             "clients": experiment.get("federation.clients"),

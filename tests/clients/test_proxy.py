@@ -95,7 +95,7 @@ def test_a_missing_proxy_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "url",
     [
-        *("", "host", "host:3128", "https://host:3128", "socks5://host:1080", "http://host"),
+        *("host", "host:3128", "https://host:3128", "socks5://host:1080", "http://host"),
         *("http://:3128", "http://host:port", "http://host:99999"),
     ],
 )

@@ -160,7 +160,7 @@ def test_a_node_that_is_gone(quick: Quick, trained: Trained) -> None:
     gone = [client for client in range(3) if vanishes(experiment, 1, client)]
     failed, silent = trained(experiment)
     assert kinds(failed) == dict.fromkeys(gone, FailureKind.GONE) != {}
-    assert failed[gone[0]].text == "error 5: the node vanished"
+    assert failed[gone[0]].text == "the node is not connected"
     assert silent == gone
 
 

@@ -123,7 +123,8 @@ function runsView(main, data) {
     if (data.live) x.high = Math.max(...runs.map((run) => endOf(run, choice)));
     if (choice.whole) x.low = 1;
     const positions = runs.map((run) => choice.of(run));
-    for (const { chart, y, series } of charts) {
+    for (const { chart, y, series, flat } of charts) {
+      chart.element.hidden = flat?.() ?? false;
       const drawn = runs.flatMap((run, number) => series(run).map((one) => ({
         number, label: run.name, x: positions[number], ...one,
       })));
@@ -209,12 +210,17 @@ function chartsOf(runs) {
     { chart: new Chart("traffic", several ? "Traffic: up, and down (dashed)" : "Traffic"),
       y: { label: "messages of training so far", short: shortBytes, long: bytesText, zero: true }, series: ways },
     { chart: new Chart("clients", several ? "Failed clients" : "Clients of a round"), y: { ...count, label: several ? "failed clients" : "clients" },
-      series: several ? column("failed") : clients },
+      series: several ? column("failed") : clients, flat: () => runs.every((run) => steady(run, several)) },
   ];
   for (const { chart, series } of charts.slice(-2))
     if (!several) chart.element.append(el("figcaption", {}, ...series(runs[0]).map((one) =>
       el("span", { class: "class" }, swatch(one.number ?? 0), one.label))));
   return charts.filter(({ unless }) => !unless);
+}
+
+// Whether there is nothing to see in the numbers of a run's clients.
+function steady({ columns: { clients, failed, late } }, several) {
+  return failed.every((count) => !count) && (several || (late.every((count) => !count) && new Set(clients).size < 2));
 }
 
 function partitionFigure(run, at) {
