@@ -65,7 +65,8 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
         folder: of the run.
         rounds: number of rounds in the settings.
     """
-    score = "undefined" if result["score"] is None else f"{result['score']:.4f}"
+    no_score = "undefined (the evaluation has outputs that are NaN or infinite)"
+    score = no_score if result["score"] is None else f"{result['score']:.4f}"
     up, evaluated = (result["bytes"][key] for key in ("per_client_round_up", "evaluate"))
     rounds_text = "1 round" if result["rounds"] == 1 else f"{result['rounds']} rounds"
     lines = [
