@@ -17,19 +17,26 @@ class Cut:
             words with a token before each, and its tag; otherwise None.
         targets: of text, number of tokens that each target lost to ``task.max_target``, int64
             ``[n]``; otherwise None.
+        unwritable: of text, whether the tokenizer has no tokens that give the target back, bool
+            ``[n]``; otherwise None.
     """
 
     texts: np.ndarray
     words: np.ndarray | None = None
     targets: np.ndarray | None = None
+    unwritable: np.ndarray | None = None
 
     def select(self, rows: np.ndarray) -> Cut:
         """Return the rows of an index array, in its order."""
-        words = None if self.words is None else self.words[rows]
-        return Cut(self.texts[rows], words, None if self.targets is None else self.targets[rows])
+        columns = self.words, self.targets, self.unwritable
+        chosen = (None if column is None else column[rows] for column in columns)
+        return Cut(self.texts[rows], *chosen)
 
-    def counts(self) -> tuple[int, int, int]:
-        """Return the number of texts that were cut, of words without a token, of cut targets."""
+    def counts(self) -> tuple[int, int, int, int]:
+        """Return the numbers of cut texts, words without a token, cut and unwritable targets."""
         words = 0 if self.words is None else sum(map(len, self.words))
-        targets = 0 if self.targets is None else np.count_nonzero(self.targets)
-        return int(self.texts.sum()), int(words), int(targets)
+        targets, unwritable = (
+            0 if column is None else np.count_nonzero(column)
+            for column in (self.targets, self.unwritable)
+        )
+        return int(self.texts.sum()), int(words), int(targets), int(unwritable)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from fedpeft.experiment.config import Experiment
 
 #: Counts of evaluated texts, in the order of their array.
-COUNTS = ("texts_cut", "words_unread", "targets_cut", "short_references")
+COUNTS = ("texts_cut", "words_unread", "targets_cut", "targets_unwritable", "short_references")
 #: Number of clients without a valid evaluation.
 MISSING = "clients_missing"
 #: Error of rounding a mean update to levels, relative to the norm of an update.
@@ -41,7 +41,7 @@ def counts_of(examples: Encoded, generated: bool = False) -> np.ndarray:
         examples: the texts.
         generated: whether texts are generated, to be compared with the targets.
     """
-    cut = examples.cut.counts() if examples.cut else (0, 0, 0)
+    cut = examples.cut.counts() if examples.cut else (0, 0, 0, 0)
     targets = [] if examples.targets is None or not generated else examples.targets.tolist()
     return np.array([*cut, short_references(targets)], np.float64)
 
@@ -102,6 +102,8 @@ def _cut(
         "words_unread": "words without a tag, because they are cut or have no token: {:,}",
         "targets_cut": f"cut at task.max_target = {task.max_target} tokens: {{:,}} of {texts:,} "
         "targets",
+        "targets_unwritable": "targets that the tokenizer cannot write, so none of these can be "
+        f"exact: {{:,}} of {texts:,}",
     }
     for name, line in lines.items():
         if count := caveats.get(name):

@@ -21,6 +21,8 @@ from fedpeft.tasks.schemes import scheme_of
 MAX_EXAMPLES = 10_000_000
 #: Largest absolute score or label of a task of kind "score" in reported statistics.
 MAX_SCORE = 1e9
+#: Rounding of sums leaves constants a relative variance, far below this and that of any outputs.
+_ROUNDING = 1e-12
 
 
 def statistics(outputs: np.ndarray, labels: np.ndarray, kind: Kind) -> np.ndarray:
@@ -187,7 +189,10 @@ def undefined(info: TaskInfo, labels: np.ndarray) -> str:
         return ""
     same = np.ptp(labels) == 0
     if info.kind == "score":
-        what = f"has the score {labels[0]:g}" if same else ""
+        squares = labels.astype(np.float64) ** 2
+        close = np.var(labels.astype(np.float64)) <= _ROUNDING * squares.mean()
+        what = f"has about the score {labels[0]:g} (subtract it in the files)" if close else ""
+        what = f"has the score {labels[0]:g}" if same else what
     elif info.metric == "f1":
         what = "" if (labels == 1).any() else f"is of class '{info.labels[0]}'"
     else:
@@ -260,8 +265,7 @@ def _matthews(labels: np.ndarray, predictions: np.ndarray, right: float) -> floa
 def _pearson(stats: np.ndarray) -> float:
     count, sum_x, sum_y, sum_xx, sum_yy, sum_xy = (float(value) for value in stats)
     spread_x, spread_y = count * sum_xx - sum_x**2, count * sum_yy - sum_y**2
-    # Rounding leaves a spread for constants; 1e-12 is far below that of any float32 outputs.
-    if not (spread_x > 1e-12 * count * sum_xx and spread_y > 1e-12 * count * sum_yy):
+    if not (spread_x > _ROUNDING * count * sum_xx and spread_y > _ROUNDING * count * sum_yy):
         return 0.0
     value = (count * sum_xy - sum_x * sum_y) / math.sqrt(spread_x * spread_y)
     return min(1.0, max(-1.0, value))

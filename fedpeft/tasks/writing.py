@@ -43,24 +43,28 @@ def encode_written(examples: Examples, backbone: Backbone, task: TaskSection) ->
     targets: _Ids = []
     shortened: list[bool] = []
     lost: list[int] = []
+    unwritable: list[bool] = []
     for start in range(0, len(examples), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         sources = [str(text) for text in examples.text[chunk]]
-        ids, cut = prompt_tokens(
+        ids, over_long = prompt_tokens(
             sources, None, backbone.tokenizer, task.prompt, task.max_length, both
         )
         prompts += ids
-        shortened += cut
+        shortened += over_long
         if examples.targets is not None:
             ids, over = _targets(examples.targets[chunk], backbone.tokenizer, task.max_target, both)
             targets += ids
             lost += over
+            unwritable += _unwritable(examples.targets[chunk], backbone.tokenizer)
     texts = None if examples.targets is None else np.array([*examples.targets, None], object)[:-1]
     if examples.targets is None:
         targets = [[backbone.tokenizer.eos_token_id]] * len(prompts)
     encoded = (_beside if both else _joined)(prompts, targets, texts)
-    of_targets = None if examples.targets is None else np.array(lost, np.int64)
-    return replace(encoded, cut=Cut(np.array(shortened, bool), None, of_targets))
+    cut = Cut(np.array(shortened, bool))
+    if examples.targets is not None:
+        cut = replace(cut, targets=np.array(lost, np.int64), unwritable=np.array(unwritable, bool))
+    return replace(encoded, cut=cut)
 
 
 def _targets(
@@ -78,6 +82,13 @@ def _targets(
     plain = tokenizer([*texts], add_special_tokens=False, verbose=False)["input_ids"]
     targets = [[*ids[: longest - 1], tokenizer.eos_token_id] for ids in plain]
     return targets, [max(0, len(ids) - longest + 1) for ids in plain]
+
+
+def _unwritable(texts: Sequence[str], tokenizer: Any) -> list[bool]:
+    """Return whether the tokens of each text, decoded, are another text, spaces aside."""
+    tokens = tokenizer([*texts], add_special_tokens=False, verbose=False)["input_ids"]
+    written = tokenizer.batch_decode(tokens, skip_special_tokens=True)
+    return [text.split() != given.split() for text, given in zip(written, texts, strict=True)]
 
 
 def _joined(prompts: _Ids, targets: _Ids, texts: np.ndarray | None) -> Encoded:

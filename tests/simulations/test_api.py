@@ -166,6 +166,9 @@ def test_a_result_predicts_and_exports(quick: Quick, tmp_path: Path) -> None:
         pd.testing.assert_frame_equal(same, predicted.reset_index(drop=True))
     renamed = result.predict(new.rename(columns={"review": "words"}), text="words")
     pd.testing.assert_frame_equal(renamed, predicted)
+    long = pd.DataFrame({"review": ["good " * 600, "bad"]})
+    with pytest.warns(UserWarning, match=r"cut at task.max_length = \d+ tokens: 1 of 2 texts"):
+        assert len(result.predict(long)) == 2
     with pytest.raises(UserError, match="the data frame: no column 'review'"):
         result.predict(pd.DataFrame({"other": ["a"]}))
     vector = result.export("vector")

@@ -19,7 +19,7 @@ Quick = Callable[..., Experiment]
 
 
 def test_a_run_that_writes_states_cut_targets_and_references_too_short(tmp_path: Path) -> None:
-    """Answers of three tokens, with the end; two are read."""
+    """Answers of four tokens, with the end; two are read, and "fun" is written "f ##u ##n"."""
     rows = [{"question": f"the film {k}", "answer": "good fun"} for k in range(40)]
     table = tmp_path / "answers.jsonl"
     table.write_text("".join(json.dumps(row) + "\n" for row in rows))
@@ -27,10 +27,12 @@ def test_a_run_that_writes_states_cut_targets_and_references_too_short(tmp_path:
     values = {**settings("gpt2", tmp_path, **chosen), "task.train": str(table)}
     here = fedpeft.simulate(values, tmp_path / "a").result
     there = fedpeft.simulate({**values, "federation.evaluation": "clients"}, tmp_path / "b").result
-    assert here["caveats"] == there["caveats"] == {"targets_cut": 4, "short_references": 4}
+    found = {"targets_cut": 4, "targets_unwritable": 4, "short_references": 4}
+    assert here["caveats"] == there["caveats"] == found
     assert here["metrics"]["accuracy"] == there["metrics"]["accuracy"] <= 2 / 3
     expected = [
         "cut at task.max_target = 2 tokens: 4 of 4 targets; what is cut counts as missed",
+        "targets that the tokenizer cannot write, so none of these can be exact: 4 of 4",
         "shorter than 4 words: 4 of 4 references; BLEU is 0 without 4 words in a row, even if "
         "all are right: see chrf",
     ]
@@ -58,6 +60,6 @@ def test_numbers_as_tags_are_stated_with_the_setting_that_names_them() -> None:
 
 
 def test_only_counts_that_are_not_zero_are_kept() -> None:
-    counts = np.array([0.0, 70, 0, 2])
+    counts = np.array([0.0, 70, 0, 0, 2])
     check_counts(counts, 2)
     assert named(counts) == {"words_unread": 70, "short_references": 2}

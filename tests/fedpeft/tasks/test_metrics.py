@@ -270,6 +270,8 @@ def test_statistics_with_more_correct_than_total_are_refused(stats):
         ("mrpc", [1, 1], ""),
         ("sst2", [0, 0], ""),
         ("sst2", [], ""),
+        ("stsb", [1e8, 1e8 + 1, 1e8 + 2], "has about the score 1e+08"),
+        ("stsb", [1e4, 1e4 + 1, 1e4 + 2], ""),
     ],
 )
 def test_metrics_that_the_labels_leave_undefined_are_said(task, labels, said):

@@ -100,7 +100,7 @@ def test_every_word_is_labeled_once_unless_truncated(request, name):
     assert 0 < len(kept) < 18
     assert cut.cut.texts.tolist() == [False, True, False, True]
     assert cut.cut.words[3].tolist() == [[len(kept), tag] for tag in range(len(kept), 18)]
-    assert cut.select(np.array([3, 0])).cut.counts() == (1, 18 - len(kept), 0)
+    assert cut.select(np.array([3, 0])).cut.counts() == (1, 18 - len(kept), 0, 0)
 
 
 def test_a_word_without_tokens_does_not_shift_the_others(bert):
@@ -112,7 +112,7 @@ def test_a_word_without_tokens_does_not_shift_the_others(bert):
         assert encoded.labels.tolist() == [IGNORED, 0, 2, 4, IGNORED]
         unread = [[1, 1], [2, 3], [3, 5]][: len(examples) - 3]  # words read before it, tag
         assert encoded.cut.words[0].tolist() == unread
-        assert encoded.cut.counts() == (0, len(unread), 0)
+        assert encoded.cut.counts() == (0, len(unread), 0, 0)
 
 
 def test_chunked_encoding_equals_one_call(bert, monkeypatch):
