@@ -17,6 +17,8 @@ from groups import read_groups
 # One thread: tests run side by side, and results to the bit depend on the number of threads.
 os.environ["OMP_NUM_THREADS"] = "1"
 os.environ["OMP_WAIT_POLICY"] = "PASSIVE"
+# pytest-xdist sets it; tables are as wide as without a terminal.
+os.environ.pop("COLUMNS", None)
 
 from fedpeft.experiment.config import Experiment
 

@@ -149,8 +149,9 @@ def test_clients_and_server_import_only_the_library(folder: str, others: set[str
 
 
 def test_private_parts_of_flower_are_used_in_one_file_of_each_side_only() -> None:
-    # A benchmark's node takes the place of Flower's SuperNode.
-    exempt = ("server.flower", "clients.flower", "simulations.benchmarks.parts.light_node")
+    # Nodes of benchmarks take the place of Flower's SuperNode.
+    benchmarks = ("simulations.benchmarks.parts.light_node", "simulations.benchmarks.strangers")
+    exempt = ("server.flower", "clients.flower", *benchmarks)
     for module, tree in MODULES.items():
         if module in exempt:
             continue

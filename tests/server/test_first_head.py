@@ -25,6 +25,7 @@ from fedpeft.methods import build_method
 from fedpeft.runtime import runtime_of
 from fedpeft.starting import decode_moments, encode_moments, moments_of, started_vector
 from fedpeft.tasks import described
+from fedpeft.tasks.metrics import scores
 from fedpeft.training import evaluate
 from server.checkpoints import START
 from server.host.runs import read_run
@@ -250,8 +251,7 @@ def test_the_score_of_a_random_start_is_that_of_the_initial_vector(
     initial = evaluate(runtime.model, runtime.parameters.initial_shared(0), runtime.dev)
     started = folder.started()
     assert started is not None and started["score"] is not None
-    correct = np.trace(initial.statistics.reshape(runtime.info.classes, -1))
-    assert started["score"] == correct / len(runtime.dev.labels)
+    assert started["score"] == scores(initial.statistics, "classes")["accuracy"]
     assert not [line for line in folder.sent() if not line["round"]]
 
 

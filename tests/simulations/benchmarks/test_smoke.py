@@ -78,7 +78,7 @@ ONCE = ("crowd", "noised", "robust_prefix", "secure", "serving_load", "unmasking
 #: These have tests of their own, or need a compiler, a task's files, a deployment or hours.
 NOT_RUN = (
     *("bits", "campaign", "compiling", "constant", "d90", "deployment", "fleet", "private_scores"),
-    *("reach", "upper_half"),
+    *("reach", "soak", "strangers", "upper_half"),
 )
 CASES = [
     *FAST.items(),

@@ -83,12 +83,12 @@ def test_a_run_that_cuts_nothing_states_nothing(quick: Quick, federate: Federate
 @pytest.mark.parametrize(
     ("counts", "reason"),
     [
-        ([14, 0, 0, 0], "impossible for 13 examples"),
-        ([0.5, 0, 0, 0], "impossible for 13 examples"),
-        ([0, -1, 0, 0], "impossible for 13 examples"),
-        ([0, 1e12, 0, 0], "impossible for 13 examples"),
-        ([np.nan, 0, 0, 0], "NaN"),
-        ([0, 0, 0], "has 24 bytes, expected 32"),
+        ([14, 0, 0, 0, 0], "impossible for 13 examples"),
+        ([0.5, 0, 0, 0, 0], "impossible for 13 examples"),
+        ([0, -1, 0, 0, 0], "impossible for 13 examples"),
+        ([0, 1e12, 0, 0, 0], "impossible for 13 examples"),
+        ([np.nan, 0, 0, 0, 0], "NaN"),
+        ([0, 0, 0], "has 24 bytes, expected 40"),
     ],
 )
 def test_impossible_counts_are_refused(
