@@ -2,13 +2,13 @@
 
 Most are ``out(f(dense(h)))`` on the state h of one token, with an activation f:
 
-- f = tanh or GELU, smooth at 0: ``dense = e I`` and ``out = W / (e f'(0))``. Then f is linear up to a
-  relative error of about e |h|, for e = 2^-40 far below the 6e-8 of float32. e is a power of two, so
-  the products are exact. They need the exponents of float32 or bfloat16.
+- f = tanh or GELU, smooth at 0: ``dense = e I`` and ``out = W / (e f'(0))``. Then f is linear up
+  to a relative error of about e |h|, for e = 2^-40 far below the 6e-8 of float32. e is a power of
+  two, so the products are exact. They need the exponents of float32 or bfloat16.
 - ReLU, or a LayerNorm behind f (ModernBERT): ``dense`` computes e W h and -e W h, and ``out`` takes
   half of their difference: f(x) - f(-x) = 2 f'(0) x for values as small as these (exactly x for
-  ReLU). Their mean is 0 and their variance vanishes beside the LayerNorm's epsilon, so the LayerNorm
-  divides by sqrt(epsilon). This needs two numbers of the width for each class.
+  ReLU). Their mean is 0 and their variance vanishes beside the LayerNorm's epsilon, so the
+  LayerNorm divides by sqrt(epsilon). This needs two numbers of the width for each class.
 
 Heads for tags are linear, except ModernBERT's.
 """
@@ -54,7 +54,10 @@ class StandardHead:
 
     def configuration(self, reads: str) -> dict[str, object]:
         """Return the settings of the configuration for a run that reads ``reads``."""
-        return {**self.settings, **({self.pooling: reads} if reads in self.reads and self.pooling else {})}
+        return {
+            **self.settings,
+            **({self.pooling: reads} if reads in self.reads and self.pooling else {}),
+        }
 
     def weights(self, weight: Tensor, bias: Tensor, config: Any) -> dict[str, Tensor]:
         """Return the weights, by name, that compute the run's head.
@@ -118,15 +121,13 @@ CLASSES: dict[str, StandardHead] = {
     **dict.fromkeys(("bart", "mbart", "t5", "t5-gated"), _BEHIND_DECODER),
 }
 _LINEAR = StandardHead("classifier", reads=("tags",))
-#: Heads for tags by family. BART has none, and T5's reads the encoder, where ours reads the decoder.
+#: Heads for tags by family. BART has none; T5's reads the encoder, where ours reads the decoder.
 TAGS: dict[str, StandardHead] = {
     **dict.fromkeys(
         ("bert", "roberta", "xlm-roberta", "electra", "distilbert", "mpnet", "gpt2"), _LINEAR
     ),
     **dict.fromkeys(("deberta", "deberta-v2"), _LINEAR),
-    **dict.fromkeys(
-        ("llama", "qwen2", "qwen3", "mistral"), StandardHead("score", reads=("tags",))
-    ),
+    **dict.fromkeys(("llama", "qwen2", "qwen3", "mistral"), StandardHead("score", reads=("tags",))),
     "modernbert": _MODERNBERT,
 }
 
