@@ -21,6 +21,7 @@ vector = load_file(f"{folder}/vector.safetensors")["vector"].astype(np.float32)
 def run(vector, **inputs):
     \"\"\"Return the model's outputs for one text.\"\"\"
     inputs["vectors"] = vector[None]
+    inputs.setdefault("token_type_ids", np.zeros_like(inputs["input_ids"]))
     names = [given.name for given in session.get_inputs()]
     return session.run(None, {name: inputs[name] for name in names})[0][0]
 

@@ -90,7 +90,7 @@ def reading(trained: Trained) -> str:
         outputs="the score" if trained.kind == "score" else "the logits",
         max_length=task.max_length,
         space=word_space(trained),
-        shifted=snippets.SHIFTED if _family(trained).starts else "",
+        shifted=snippets.SHIFTED if _family(trained).starts == "token" else "",
         prompt=json.dumps(task.prompt),
         inputs=snippets.WHOLE if both else snippets.UNENDED,
         max_target=task.max_target,
