@@ -39,8 +39,9 @@ lint: .venv/.installed  ## Check style and types
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
 
-docs: .venv/.installed  ## Build the documentation in build/site
-	HF_HUB_OFFLINE=1 $(BIN)/python docs/generate.py build/docs
+docs: .venv/.installed  ## Update the generated pages, and build the documentation in build/site
+	HF_HUB_OFFLINE=1 $(BIN)/python docs/generate.py --update
+	$(BIN)/python docs/generate.py build/docs
 	$(BIN)/zensical build --clean --strict
 
 clean:  ## Remove the environment and what was built

@@ -247,5 +247,7 @@ def evaluate(message: Message, context: Context) -> Message:
     require_open(assignment.data)
     data = assignment.data
     result = training.evaluate(data.rows.runtime.model, assignment.start, data.evaluation)
+    counts = encode(result.counts, "float64") if result.counts.any() else b""
     statistics = encode(result.statistics, "float64")
-    return _reply(EvaluateReply(statistics=statistics, loss_sum=result.loss_sum), message)
+    reply = EvaluateReply(statistics=statistics, loss_sum=result.loss_sum, counts=counts)
+    return _reply(reply, message)

@@ -184,7 +184,6 @@ def check_data(settings: NodeSettings) -> None:
         if not path.exists():
             raise UserError(f"--data {path}: does not exist; expected a table file, or a folder")
         task = _task(settings)
-        _check_characters(task)
         _check_delta(settings, len(task.train))
 
 
@@ -213,16 +212,6 @@ def _check_delta(settings: NodeSettings, count: int) -> None:
             f"--delta {settings.delta:g}: expected less than 1 / {examples}, the number of "
             "examples (--examples)"
         )
-
-
-def _check_characters(task: Task) -> None:
-    """Check that every text has a UTF-8 form: training would fail at it, which the server sees."""
-    targets = task.train.targets or [""] * len(task.train)
-    for row, (text, target) in enumerate(zip(task.train.text, targets, strict=True), start=1):
-        try:
-            "".join([*text, target]).encode()
-        except UnicodeEncodeError:
-            raise UserError(f"--data: text {row} has half of a Unicode character") from None
 
 
 def _in_another_process(settings: NodeSettings) -> list[str]:

@@ -12,20 +12,22 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import numpy as np
 from flwr.app import Context
 
 from clients.described import require_described
 from clients.errors import Refusal, checking_settings, reading
-from clients.files import examples_digest, files_digest, files_of
+from clients.files import examples_digest, files_of
 from clients.folder import NodeFolder, NodeSettings
 from clients.partition import Partition
 from clients.partitioning import partition
 from fedpeft.adversary import poisoned, poisons
+from fedpeft.backbones.checkpoints import backbone_digest
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.config import Experiment, parsed
-from fedpeft.experiment.settings import TaskSection
+from fedpeft.files import files_digest
 from fedpeft.privacy.plan import default_delta
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.secure.masks import run_context
@@ -34,6 +36,8 @@ from fedpeft.tasks import described
 #: Keys of a simulated node's config: the folders of the clients' ledgers and of the vectors that
 #: they keep.
 LEDGER_FOLDER, KEPT_FOLDER = "privacy-folder", "kept-folder"
+#: Key of a simulation's run config and node configs: ``Runtime.content`` when the run began.
+CONTENT = "content"
 #: Key of a deployed node's config: its state folder.
 STATE = "state"
 
@@ -147,7 +151,7 @@ class LocalData:
         settings = self.settings
         with reading(self.limited):
             if settings and settings.data and settings.partition is None:
-                return files_digest(settings.data)
+                return files_digest(Path(settings.data))
             return examples_digest(self.rows.runtime.task.train.select(self.rows.train))
 
 
@@ -186,10 +190,10 @@ def simulated_ledger(folder: Path, client: int) -> Path:
 def _simulated(experiment: Experiment, context: Context) -> LocalData:
     config = context.node_config
     client, clients = int(config["partition-id"]), int(config["num-partitions"])
-    runtime = runtime_of(experiment)
+    runtime = runtime_of(experiment, content=str(config.get(CONTENT, "")))
 
     def read() -> Rows:
-        train = partition_of(experiment)[client]
+        train = partition_of(runtime)[client]
         return Rows(runtime, train, _dev_share(client, clients, len(runtime.task.dev)))
 
     return LocalData(
@@ -223,7 +227,7 @@ def _deployed(experiment: Experiment, folder: NodeFolder, client: int, run: str)
     elif not 0 <= client < experiment.federation.clients:
         raise Refusal(f"client {client}: expected 0 to {experiment.federation.clients - 1}")
     return LocalData(
-        _without_data(experiment, settings.weights),
+        _without_data(experiment, settings.weights, backbone_digest(experiment.backbone)),
         client,
         lambda: _read(experiment, settings),
         ledger=folder.ledger,
@@ -238,12 +242,11 @@ def _deployed(experiment: Experiment, folder: NodeFolder, client: int, run: str)
 def _read(experiment: Experiment, settings: NodeSettings) -> Rows:
     """Read the rows of a deployed node."""
     files = files_of(settings, experiment.task)
-    content = files_digest(settings.data) if settings.data else ""
-    runtime = runtime_of(experiment, files, content, settings.weights)
+    runtime = runtime_of(experiment, files, settings.weights)
     examples = len(runtime.task.dev)
     if settings.partition is None:
         return Rows(runtime, np.arange(len(runtime.task.train)), np.arange(examples))
-    train = partition_of(experiment, files, content, settings.weights)[settings.partition]
+    train = partition_of(runtime)[settings.partition]
     clients = experiment.federation.clients
     return Rows(runtime, train, _dev_share(settings.partition, clients, examples))
 
@@ -254,25 +257,19 @@ def _dev_share(client: int, clients: int, examples: int) -> np.ndarray:
 
 
 @lru_cache(maxsize=4)
-def _without_data(experiment: Experiment, weights: str) -> Runtime:
-    """Return a runtime for what needs no rows; not one of the few that keep data in memory."""
+def _without_data(experiment: Experiment, weights: str, backbone: str) -> Runtime:
+    """Return a runtime for what needs no rows; not one of the few that keep data in memory.
+
+    ``backbone`` is the digest of the backbone's files, see ``backbone_digest``.
+    """
     return Runtime(experiment, known=described(experiment.task), weights=weights)
 
 
-@lru_cache(maxsize=16)  # the maximum of --joint
-def partition_of(
-    experiment: Experiment,
-    files: TaskSection | None = None,
-    content: str = "",
-    weights: str = "",
-) -> Partition:
-    """Return the partition of an experiment's training examples, computed once in this process.
+_PARTITIONS: WeakKeyDictionary[Runtime, Partition] = WeakKeyDictionary()
 
-    Args:
-        experiment: all settings.
-        files: see ``Runtime``.
-        content: digest of the files' content.
-        weights: see ``Runtime``; names the runtime to use.
-    """
-    runtime = runtime_of(experiment, files, content, weights)
-    return partition(runtime.task, experiment)
+
+def partition_of(runtime: Runtime) -> Partition:
+    """Return the partition of a runtime's training examples, computed once while it lives."""
+    if runtime not in _PARTITIONS:
+        _PARTITIONS[runtime] = partition(runtime.task, runtime.experiment)
+    return _PARTITIONS[runtime]

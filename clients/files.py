@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-from functools import lru_cache
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +13,7 @@ from clients.folder import NodeSettings
 from fedpeft.errors import UserError
 from fedpeft.experiment.settings import TaskSection
 from fedpeft.tasks import Examples
-from fedpeft.tasks.readers import EXTENSIONS
+from fedpeft.tasks.readers import EXTENSIONS, only_file
 
 
 def files_of(settings: NodeSettings, section: TaskSection | None = None) -> TaskSection:
@@ -28,35 +27,19 @@ def files_of(settings: NodeSettings, section: TaskSection | None = None) -> Task
         section: the experiment's, which decides how many rows are used; None = all.
 
     Raises:
-        UserError: the node's folder has no training file.
+        UserError: the node's folder has no training file, or two of a split.
     """
     section = described(settings) if section is None else section
     if section.name != "custom":
         return section.model_copy(update={"path": settings.data})
     data = Path(settings.data)
-    train, dev = (data, None) if data.is_file() else (_table(data, "train"), _table(data, "dev"))
+    folder = not data.is_file()
+    train, dev = (only_file(data, "train"), only_file(data, "dev")) if folder else (data, None)
     if train is None:
         raise UserError(f"'{data}': holds no train{'|'.join(EXTENSIONS)}")
     if dev is None and settings.max_epsilon is not None:
         dev = train
     return section.model_copy(update={"path": "", "train": str(train), "dev": str(dev or "")})
-
-
-def _table(folder: Path, stem: str) -> Path | None:
-    """Return the table file of a split in a folder, or None."""
-    files = (folder / f"{stem}{extension}" for extension in EXTENSIONS)
-    return next(filter(Path.is_file, files), None)
-
-
-def files_digest(data: str) -> str:
-    """Return the SHA-256 over the bytes of a file, or of all files in a folder."""
-    path, total = Path(data), hashlib.sha256()
-    for file in sorted(path.rglob("*")) if path.is_dir() else [path]:
-        if file.is_file():
-            status = file.stat()
-            version = status.st_mtime_ns, status.st_size, status.st_ino
-            total.update(_file_digest(file, version))
-    return total.hexdigest()
 
 
 def examples_digest(examples: Examples) -> str:
@@ -66,8 +49,3 @@ def examples_digest(examples: Examples) -> str:
     rows = zip(examples.text, pairs, labels, strict=True)
     digests = sorted(hashlib.sha256(json.dumps(row).encode()).digest() for row in rows)
     return hashlib.sha256(b"".join(digests)).hexdigest()
-
-
-@lru_cache(maxsize=1024)
-def _file_digest(file: Path, version: tuple[int, ...]) -> bytes:
-    return hashlib.sha256(file.read_bytes()).digest()

@@ -7,8 +7,6 @@ which starts a process (:mod:`clients.relay`) for each message.
 
 from __future__ import annotations
 
-import base64
-import hashlib
 import logging
 import os
 import signal
@@ -17,6 +15,7 @@ import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from types import FrameType
 
@@ -168,13 +167,12 @@ def _fingerprint(key: Path) -> str:
     from cryptography.hazmat.primitives.asymmetric.ec import EllipticCurvePrivateKey
     from cryptography.hazmat.primitives.serialization import load_ssh_private_key
 
+    from fedpeft.hosting.keys import fingerprint
     from fedpeft.secure.keys import public_line
 
     private = load_ssh_private_key(key.read_bytes(), None)
     assert isinstance(private, EllipticCurvePrivateKey)  # for mypy: it was checked at the start
-    blob = base64.b64decode(public_line(private).split()[1])
-    digest = base64.b64encode(hashlib.sha256(blob).digest()).decode().rstrip("=")
-    return f"SHA256:{digest}"
+    return fingerprint(public_line(private).decode())
 
 
 def children(node: Node, port: int, tunnel_port: int, useful: Useful) -> list[Child]:
@@ -193,37 +191,16 @@ def children(node: Node, port: int, tunnel_port: int, useful: Useful) -> list[Ch
         # Threads that spin while they wait would slow down small steps on a busy machine.
         "OMP_WAIT_POLICY": os.environ.get("OMP_WAIT_POLICY", "PASSIVE"),
     }
-    secret, runtime = str(node.folder.secret()), node.folder.runtime
-    certificate, key, ca = (runtime / name for name in ("server.crt", "server.key", "ca.crt"))
-    worker = Child(
-        "worker",
-        [sys.executable, "-P", "-m", "clients.worker", str(node.state)],
-        variables,
-        # A worker that hangs still listens; it ends when the relay disconnects, after the message's
-        # time to live. A worker stopped by a signal also listens, and its messages fail.
-        lambda: is_listening(node.folder.socket),
-    )
-    host, gateway = split_address(node.superlink)
+    ca = node.folder.runtime / "ca.crt"
     tunnel = Child(
         "tunnel",
-        [
-            *(sys.executable, "-P", "-m", "clients.tunnel", str(node.state), str(tunnel_port)),
-            *(host, str(gateway), str(node.ca), *words(node.proxy)),
-        ],
+        _tunnel(node, tunnel_port),
         variables,
         lambda: speaks_tls(LOOPBACK, tunnel_port, ca, LOOPBACK),
     )
     supernode = Child(
         "supernode",
-        [
-            *("flower-supernode", "--superlink", f"{LOOPBACK}:{tunnel_port}"),
-            *("--root-certificates", str(ca)),
-            *("--auth-supernode-private-key", str(node.key)),
-            *("--isolation", "process", "--superexec-auth-secret-file", secret),
-            *("--host", LOOPBACK, "--port", str(port), "--ssl-ca-certfile", str(ca)),
-            *("--ssl-certfile", str(certificate), "--ssl-keyfile", str(key)),
-            *("--node-config", f'state="{node.state}"'),
-        ],
+        _supernode(node, port, tunnel_port),
         variables,
         # First: a SuperNode whose key is unknown ends before it listens.
         lambda: useful() and speaks_tls(LOOPBACK, port, ca, LOOPBACK),
@@ -233,21 +210,44 @@ def children(node: Node, port: int, tunnel_port: int, useful: Useful) -> list[Ch
         "superexec",
         [
             *("flower-superexec", "--runtime-api-address", f"{LOOPBACK}:{port}"),
-            *("--root-certificates", str(ca), "--superexec-auth-secret-file", secret),
+            *("--root-certificates", str(ca)),
+            *("--superexec-auth-secret-file", str(node.folder.secret())),
         ],
         variables,
         useful,
         useful.patience,
     )
     flower = [tunnel, supernode, superexec]
-    return [worker, *flower] if node.worker else flower
+    if not node.worker:
+        return flower
+    # A worker that hangs still listens; it ends when the relay disconnects, after the message's
+    # time to live. A worker stopped by a signal also listens, and its messages fail.
+    listens = partial(is_listening, node.folder.socket)
+    return [Child("worker", _module("clients.worker", node.state), variables, listens), *flower]
 
 
-def words(proxy: Proxy | None) -> list[str]:
-    """Return a proxy as arguments of the tunnel."""
-    if proxy is None:
-        return []
-    return [proxy.host, str(proxy.port), *([str(proxy.login)] if proxy.login else [])]
+def _module(name: str, *arguments: object) -> list[str]:
+    """Return a command that runs a module and imports nothing from the working directory."""
+    return [sys.executable, "-P", "-m", name, *map(str, arguments)]
+
+
+def _tunnel(node: Node, tunnel_port: int) -> list[str]:
+    host, gateway = split_address(node.superlink)
+    through = node.proxy.words() if node.proxy else []
+    return _module("clients.tunnel", node.state, tunnel_port, host, gateway, node.ca, *through)
+
+
+def _supernode(node: Node, port: int, tunnel_port: int) -> list[str]:
+    runtime = node.folder.runtime
+    certificate, key, ca = (str(runtime / name) for name in ("server.crt", "server.key", "ca.crt"))
+    return [
+        *("flower-supernode", "--superlink", f"{LOOPBACK}:{tunnel_port}"),
+        *("--root-certificates", ca, "--auth-supernode-private-key", str(node.key)),
+        *("--isolation", "process", "--superexec-auth-secret-file", str(node.folder.secret())),
+        *("--host", LOOPBACK, "--port", str(port), "--ssl-ca-certfile", ca),
+        *("--ssl-certfile", certificate, "--ssl-keyfile", key),
+        *("--node-config", f'state="{node.state}"'),
+    ]
 
 
 def make_certificate(folder: Path) -> None:

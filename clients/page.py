@@ -18,6 +18,7 @@ from fedpeft.errors import UserError
 from fedpeft.files import read_object
 from fedpeft.page.app import Feed
 from fedpeft.page.snapshots import Snapshots
+from fedpeft.readable import task_title
 from fedpeft.version import __version__
 
 _INTERVAL = 1.0  # seconds between two reads of the node's files
@@ -102,6 +103,7 @@ class NodePages:
         return [
             {
                 "run": name,
+                "name": next(filter(None, (line.get("name") for line in reversed(part))), ""),
                 "about": next(filter(None, map(self._about_of, reversed(part))), ""),
                 **_sums(part),
                 "first": part[0]["time"],
@@ -122,7 +124,7 @@ class NodePages:
 def _described(toml: str) -> str:
     try:
         settings = tomllib.loads(toml)
-        return f"{settings['task']['name']}, {settings['method']['name']}"
+        return f"{task_title(settings['task'])}, {settings['method']['name']}"
     except (ValueError, KeyError, TypeError):
         return ""
 

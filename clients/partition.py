@@ -5,7 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from itertools import pairwise
 from pathlib import Path
 from typing import overload
@@ -27,10 +27,12 @@ class Partition(Sequence[np.ndarray]):
     Attributes:
         rows: indices, client after client, int64 [n].
         offsets: those of client i start at ``offsets[i]`` and end at ``offsets[i + 1]``.
+        names: of the clients, where a column of the data names them; otherwise empty.
     """
 
     rows: np.ndarray
     offsets: np.ndarray
+    names: tuple[str, ...] = ()
 
     @classmethod
     def of(cls, rows: Sequence[np.ndarray]) -> Partition:
@@ -52,7 +54,7 @@ class Partition(Sequence[np.ndarray]):
 
     def ordered(self) -> Partition:
         """Return the partition with each client's indices in order."""
-        return Partition(self.rows[np.lexsort((self.rows, self.clients))], self.offsets)
+        return replace(self, rows=self.rows[np.lexsort((self.rows, self.clients))])
 
     def lists(self) -> list[list[int]]:
         """Return the indices of all clients as lists."""
@@ -79,14 +81,15 @@ class Partition(Sequence[np.ndarray]):
 
 
 def save(path: Path, rows: Partition, kind: str, task: Task) -> None:
-    """Write a partition with its digest and each client's number of examples per label.
+    """Write a partition with its digest, names, and each client's number of examples per label.
 
     Nothing is written for more than ``MOST_SAVED`` clients.
     """
     if len(rows) > MOST_SAVED:
         return
     counts = {"labels": [*task.info.labels], "counts": label_counts(rows, task).tolist()}
-    content = {"kind": kind, "digest": rows.digest, "clients": rows.lists(), **counts}
+    names = {"names": [*rows.names]} if rows.names else {}
+    content = {"kind": kind, "digest": rows.digest, **names, "clients": rows.lists(), **counts}
     write_atomic(path, json.dumps(content) + "\n")
 
 

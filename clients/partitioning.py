@@ -7,6 +7,7 @@ partition never fails or leaves a client without examples.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from heapq import heapify, heapreplace
 from typing import Any
 
@@ -150,13 +151,24 @@ def _pathological(
 def _bins(
     task: Task, section: PartitionSection, clients: int, draw: np.random.Generator
 ) -> Partition:
-    """Give clients ranges of the score, mixed by 1 - strictness."""
-    from flwr_datasets.partitioner import ContinuousPartitioner
+    """Give clients ranges of the score, mixed by 1 - strictness.
 
-    partitioner = ContinuousPartitioner(
-        clients, "label", section.strictness, shuffle=False, seed=int(draw.integers(2**31))
-    )
-    return _by_flower(partitioner, task.train.labels, clients, draw)
+    As flwr-datasets' ContinuousPartitioner, which converts to float32: there time stamps of one
+    day are all equal. Equal scores stay in random order.
+    """
+    noise = np.random.default_rng(int(draw.integers(2**31))).normal(size=len(task.train))
+    order = draw.permutation(len(task.train))
+    scores = task.train.labels[order]
+    if section.strictness > 0:
+        if not np.ptp(scores) > 0:
+            raise UserError(
+                f"partition.kind = 'bins': all scores are {scores[0]:g}; expected different "
+                f"ones, or partition.kind = 'iid'"
+            )
+        away = scores - scores.mean()
+        away /= np.abs(away).max()  # squares of huge scores would overflow
+        noise = section.strictness * away / away.std() + (1 - section.strictness) * noise
+    return Partition.of(np.array_split(order[np.argsort(noise, kind="stable")], clients))
 
 
 def _natural(
@@ -174,7 +186,8 @@ def _natural(
             f"different values; use federation.clients = {len(names)}"
         )
     order = np.argsort(-counts, kind="stable")
-    return Partition.of([np.flatnonzero(inverse == owner) for owner in order])
+    rows = Partition.of([np.flatnonzero(inverse == owner) for owner in order])
+    return replace(rows, names=tuple(names[order].tolist()))
 
 
 _Kind = Callable[[Task, PartitionSection, int, np.random.Generator], Partition]
@@ -209,5 +222,5 @@ def _by_flower(
                 for client in range(clients)
             ]
         )
-    except ValueError as error:  # too few examples of a class, or all scores are equal
+    except ValueError as error:  # too few examples of a class
         raise UserError(f"the examples cannot be partitioned this way: {error}") from None

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 from fedpeft.errors import UserError, printable
+from fedpeft.files import USERS_TEXT
 
 _LONGEST = 1 << 14  # bytes of the head of an answer
 _END = b"\r\n\r\n"
@@ -34,12 +35,16 @@ class Proxy:
     login: Path | None = None
 
     @classmethod
-    def of(cls, url: str, login: Path | None) -> Proxy:
-        """Return the proxy with an address ``http://HOST:PORT``.
+    def of(cls, url: str, login: Path | None) -> Proxy | None:
+        """Return the proxy with an address ``http://HOST:PORT``; None for an empty address.
 
         Raises:
             UserError: it is none, or the file of user and password cannot be used.
         """
+        if not url:
+            if login:
+                raise UserError(f"--proxy-login {login}: is for --proxy, which is missing")
+            return None
         try:
             parts = urlsplit(url)
             host, port = parts.hostname, parts.port
@@ -65,6 +70,10 @@ class Proxy:
         head = f"CONNECT {target} HTTP/1.1\r\nHost: {target}\r\n{self._authorization()}\r\n"
         return head.encode()
 
+    def words(self) -> list[str]:
+        """Return it as arguments of the tunnel."""
+        return [self.host, str(self.port), *([str(self.login)] if self.login else [])]
+
     def _authorization(self) -> str:
         if self.login is None:
             return ""
@@ -72,7 +81,7 @@ class Proxy:
         try:
             if stat.S_IMODE(self.login.stat().st_mode) & 0o077:
                 raise UserError(f"{option}: other users may read it; chmod 600 it")
-            line = self.login.read_text(encoding="utf-8").strip()
+            line = self.login.read_text(encoding=USERS_TEXT).strip()
         except (OSError, UnicodeDecodeError) as error:
             reason = getattr(error, "strerror", None) or "not plain text"
             raise UserError(f"{option}: cannot be read ({reason})") from None

@@ -19,6 +19,7 @@ from clients.flower import context_from_wire, context_to_wire, from_wire, to_wir
 from clients.folder import NodeFolder
 from clients.traffic import record
 from clients.worker import answer
+from fedpeft.hosting.bundle import run_name
 
 app = ClientApp()
 log = logging.getLogger(__name__)
@@ -50,7 +51,8 @@ def relay(message: Message, context: Context) -> Message:
 def _record(message: Message, context: Context, reply: Message, seconds: float) -> None:
     with suppress(Exception):  # an incomplete record is better than a lost reply
         down, up = len(to_wire(message)), len(to_wire(reply))
-        record(_folder(context), message, reply, down, up, seconds)
+        name = run_name(context.run_config)
+        record(_folder(context), message, reply, down, up, seconds, name)
 
 
 def _folder(context: Context) -> NodeFolder:

@@ -31,8 +31,8 @@ def describe_node(state: Path) -> dict[str, Any]:
     not tried yet. ``silent`` is for how many seconds the SuperNode has not asked for work, null
     below the node's limit (60 s, see ``Timing``); after as long again, Flower's processes are
     restarted. ``children`` maps names to ``{"pid", "restarts"}``. ``last_message`` is the last
-    message that the worker answered: ``{"time", "run", "message"}``, or null. Times are ISO 8601 in
-    UTC.
+    message that the worker answered: ``{"time", "run", "name", "message"}``, or null. Times are
+    ISO 8601 in UTC.
 
     Raises:
         UserError: not the state folder of a node, or this user may not read it.

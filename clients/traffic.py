@@ -35,7 +35,13 @@ _REPLIES: dict[str, type] = {
 
 
 def record(
-    folder: NodeFolder, message: Message, reply: Message, down: int, up: int, seconds: float
+    folder: NodeFolder,
+    message: Message,
+    reply: Message,
+    down: int,
+    up: int,
+    seconds: float,
+    name: str = "",
 ) -> None:
     """Append a line about a message and the reply that is about to leave.
 
@@ -46,6 +52,7 @@ def record(
         down: bytes of the serialized message.
         up: bytes of the serialized reply.
         seconds: that the answer took.
+        name: of the run, given by the server's operator.
 
     Raises:
         OSError: the file cannot be written.
@@ -55,6 +62,7 @@ def record(
     line = {
         "time": datetime.now(UTC).isoformat(timespec="milliseconds"),
         "run": str(message.metadata.run_id),
+        "name": name,
         "kind": message.metadata.message_type,
         "round": round_of(message),
         "label": label.hex() if isinstance(label, bytes) else "",

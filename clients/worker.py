@@ -23,6 +23,7 @@ from clients.channel import Pair, listen, serve_one
 from clients.folder import NodeFolder, NodeSettings
 from clients.traffic import round_of
 from fedpeft.errors import UserError
+from fedpeft.hosting.bundle import run_name
 
 if TYPE_CHECKING:
     from flwr.app import Context, Message
@@ -53,13 +54,14 @@ def answer_wire(folder: NodeFolder, request: Pair) -> Pair:
 
     message, context = from_wire(request[0]), context_from_wire(request[1])
     title, run = _title(message), str(message.metadata.run_id)
-    log.info("%s: begun", title, extra={"run": run})
+    name = run_name(context.run_config)
+    log.info("%s: begun", title, extra={"run": name or run})
     begun = time.monotonic()
     reply = answer(message, context)
     how = "an error" if reply.has_error() else "done"
     summary = f"{title}: {how} in {time.monotonic() - begun:.2f} s"
-    log.info("%s", summary, extra={"run": run})
-    _keep_last(folder.last_message, run, summary)
+    log.info("%s", summary, extra={"run": name or run})
+    _keep_last(folder.last_message, run, name, summary)
     return to_wire(reply), context_to_wire(context)
 
 
@@ -131,12 +133,13 @@ def _title(message: Message) -> str:
     return kind if number is None else f"{kind}, round {number}"
 
 
-def _keep_last(path: Path, run: str, summary: str) -> None:
+def _keep_last(path: Path, run: str, name: str, summary: str) -> None:
     """Replace the file that ``fedpeft node status`` reads; without fsync, as losing it is fine."""
     moment = datetime.now(UTC).isoformat(timespec="milliseconds")
     temporary = path.with_suffix(".tmp")
     with suppress(OSError):  # a full disk must not cost the reply
-        temporary.write_text(json.dumps({"time": moment, "run": run, "message": summary}))
+        last = {"time": moment, "run": run, "name": name, "message": summary}
+        temporary.write_text(json.dumps(last))
         temporary.replace(path)
 
 

@@ -3,9 +3,9 @@
 A page marks a generated part by the comments ``<!-- generated: NAME -->`` and ``<!-- end -->``. The
 function NAME of ``docs/parts`` makes it from the code, from a small run, or from committed results.
 
-``python docs/generate.py build/docs`` copies docs/ with all parts filled in, for the site.
-``python docs/generate.py --update`` fills in the tables of docs/results and the README's picture in
-place: people also read those in the repository.
+``python docs/generate.py --update`` fills them in, in place: people also read the pages in the
+repository. ``python docs/generate.py build/docs`` copies docs/ and the pictures of results for the
+site, with the parts filled in whose tables are committed elsewhere.
 """
 
 from __future__ import annotations
@@ -22,6 +22,7 @@ SOURCE = ROOT / "docs"
 sys.path[:0] = [str(ROOT), str(SOURCE)]
 
 from parts import (  # noqa: E402  (the path is set above)
+    api,
     families,
     fleet,
     heads,
@@ -36,6 +37,7 @@ from parts import (  # noqa: E402  (the path is set above)
 )
 
 PARTS: dict[str, Callable[..., str]] = {
+    **api.PARTS,
     **families.PARTS,
     **fleet.PARTS,
     **heads.PARTS,
@@ -48,26 +50,18 @@ PARTS: dict[str, Callable[..., str]] = {
     **texts.PARTS,
     **turns.PARTS,
 }
-#: Pages whose parts are committed.
-COMMITTED = [SOURCE / "explanation" / "threat-model.md"] + [
-    SOURCE / "results" / name
-    for name in (
-        "client-privacy.md",
-        "communication.md",
-        "d90.md",
-        "frozen.md",
-        "late.md",
-        "malicious.md",
-        "reach.md",
-        "record.md",
-        "rgp.md",
-        "robust-prefix.md",
-        "small-messages.md",
-        "text.md",
-    )
-]
 PICTURE = Path("images") / "score-against-bytes.svg"
 _PART = re.compile(r"(<!-- generated: (\w+)(?: (\S+))? -->\n).*?(<!-- end -->)", re.S)
+#: Pages of tables that are committed elsewhere, in simulations/benchmarks/results.
+ELSEWHERE = [
+    SOURCE / "results" / f"{name}.md" for name in ("benchmarks", "bits", "methods", "privacy")
+]
+#: Pages whose generated parts are committed: all others.
+COMMITTED = [
+    page
+    for page in sorted(SOURCE.rglob("*.md"))
+    if page not in ELSEWHERE and _PART.search(page.read_text("utf-8"))
+]
 _COPIED = (".css", ".png", ".svg")
 
 
@@ -86,21 +80,20 @@ def fill(text: str) -> str:
 
 
 def generate(target: Path) -> None:
-    """Write all pages, style sheets and images to ``target``, which is replaced."""
+    """Copy all pages, style sheets and images to ``target``, which is replaced."""
     shutil.rmtree(target, ignore_errors=True)
     for path in sorted(SOURCE.rglob("*")):
         copy = target / path.relative_to(SOURCE)
-        if path.suffix == ".md":
+        if path in ELSEWHERE:
             copy.parent.mkdir(parents=True, exist_ok=True)
             copy.write_text(fill(path.read_text("utf-8")), encoding="utf-8")
-        elif path.suffix in _COPIED:
+        elif path.suffix in (".md", *_COPIED):
             _copy(path, copy)
     studies = ROOT / "simulations" / "studies" / "results"
     for figure in studies.glob("*/figures/*.svg"):
         _copy(figure, target / "results" / "figures" / figure.parts[-3] / figure.name)
     for figure in results.BENCHMARKS.glob("*.svg"):
         _copy(figure, target / "results" / "figures" / "benchmarks" / figure.name)
-    results.picture(target / PICTURE)
 
 
 def _copy(path: Path, target: Path) -> None:
@@ -130,10 +123,10 @@ def main(arguments: Sequence[str] | None = None) -> None:
         nargs="?",
         type=Path,
         metavar="FOLDER",
-        help="write all pages there, with all parts filled in; the folder is replaced",
+        help="copy all pages and pictures there, for the site; the folder is replaced",
     )
     parser.add_argument(
-        "--update", action="store_true", help="fill in the committed pages and picture in place"
+        "--update", action="store_true", help="fill in the committed parts and the picture in place"
     )
     options = parser.parse_args(arguments)
     if (options.folder is None) != options.update:

@@ -1,6 +1,7 @@
 """fedpeft: federated, parameter-efficient fine-tuning of frozen transformers.
 
-``fedpeft.simulate`` runs a federation, ``fedpeft.Experiment`` describes one.
+``fedpeft.simulate`` runs a federation, ``fedpeft.Experiment`` describes one, ``fedpeft.Trained`` is
+the model of a finished run, and ``fedpeft.UserError`` and ``fedpeft.RunFailed`` are its errors.
 """
 
 from __future__ import annotations
@@ -8,25 +9,40 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
+    from fedpeft.errors import RunFailed, UserError
     from fedpeft.experiment.config import Experiment
+    from fedpeft.trained import Trained
     from fedpeft.version import __version__
-    from simulations.api import simulate
+    from simulations.api import Result, simulate
 
-__all__ = ["Experiment", "__version__", "simulate"]
+#: The module of each public name: imported on first use, so that `import fedpeft` is fast.
+_MODULES = {
+    "Experiment": "fedpeft.experiment.config",
+    "Result": "simulations.api",
+    "RunFailed": "fedpeft.errors",
+    "Trained": "fedpeft.trained",
+    "UserError": "fedpeft.errors",
+    "__version__": "fedpeft.version",
+    "simulate": "simulations.api",
+}
+__all__ = [
+    "Experiment",
+    "Result",
+    "RunFailed",
+    "Trained",
+    "UserError",
+    "__version__",
+    "simulate",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """Import the public API on first use, so that `import fedpeft` is fast."""
-    if name == "Experiment":
-        from fedpeft.experiment.config import Experiment
+    from importlib import import_module
 
-        return Experiment
-    if name == "simulate":
-        from simulations.api import simulate
+    if name not in _MODULES:
+        raise AttributeError(f"module 'fedpeft' has no attribute '{name}'")
+    return getattr(import_module(_MODULES[name]), name)
 
-        return simulate
-    if name == "__version__":
-        from fedpeft.version import __version__
 
-        return __version__
-    raise AttributeError(f"module 'fedpeft' has no attribute '{name}'")
+def __dir__() -> list[str]:
+    return sorted({*globals(), *__all__})

@@ -62,3 +62,12 @@ def plain_message(message: str) -> str:
 def printable(text: str, longest: int | None = None) -> str:
     """Return text from outside on one line, safe for logs and terminals, cut to ``longest``."""
     return "".join(c if c.isprintable() else "?" for c in text[:longest])
+
+
+def is_unicode(text: str) -> bool:
+    """Return whether a text can be written: it has no half of a surrogate pair, as JSON allows."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True

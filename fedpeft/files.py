@@ -1,19 +1,23 @@
-"""Atomic writes of files: a crash leaves either the old content or the new."""
+"""Atomic writes of files, where a crash leaves the old content or the new, and digests of files."""
 
 from __future__ import annotations
 
 import fcntl
+import hashlib
 import json
 import os
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager, suppress
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, BinaryIO
 
 from fedpeft.errors import UserError
 
 PRIVATE, PUBLIC, PROGRAM = 0o600, 0o644, 0o700
+#: Encoding of the files that users write: Windows' editors put a byte-order mark at the start.
+USERS_TEXT = "utf-8-sig"
 
 
 def check_folder(out: Path) -> None:
@@ -143,6 +147,30 @@ def parse_object(text: str | bytes) -> dict[str, Any]:
     except ValueError:
         return {}
     return value if isinstance(value, dict) else {}
+
+
+def files_digest(path: Path) -> str:
+    """Return the SHA-256 over the bytes of a file, or of all files in a folder."""
+    return digest_of_files(sorted(path.rglob("*")) if path.is_dir() else [path])
+
+
+def digest_of_files(paths: Iterable[Path]) -> str:
+    """Return the SHA-256 over the bytes of files, in order; leave out what is no file.
+
+    A file is read again if its size, its time of change or its inode differ from the last time.
+    """
+    total = hashlib.sha256()
+    for file in paths:
+        if file.is_file():
+            status = file.stat()
+            total.update(_file_digest(file, status.st_mtime_ns, status.st_size, status.st_ino))
+    return total.hexdigest()
+
+
+@lru_cache(maxsize=1024)
+def _file_digest(file: Path, changed: int, size: int, inode: int) -> bytes:
+    with open(file, "rb") as content:
+        return hashlib.file_digest(content, "sha256").digest()
 
 
 def append_lines(path: Path, lines: Iterable[str]) -> None:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from copy import copy
 from dataclasses import replace
 from functools import partial
 from math import inf
@@ -24,7 +23,7 @@ from fedpeft.moving import to_array
 from fedpeft.parameters import Realised, TaskParameters
 from fedpeft.profiling import phase
 from fedpeft.projection.operators import Mode
-from fedpeft.realising import JointRealiser, Realise, Realiser, form_of
+from fedpeft.realising import Realiser
 
 
 class TaskModel:
@@ -56,8 +55,7 @@ class TaskModel:
         self.method, self.head, self.layout = parameters.method, parameters.head, parameters.layout
         self.dtype: torch.dtype = backbone.dtype
         self._encoder = Encoder(backbone, autocast, checkpointing, self.method.grouped)
-        self._own = Realiser(parameters, backbone, projections)
-        self._realise: Realise = self._own
+        self._realise = Realiser(parameters, backbone, projections)
         shape, changes = self.method.shape, self._example_modifications()
         first = first_changed_block(changes, shape.layers) if self.method.grouped else 0
         # Other families start at their first block, unless only the head is trained.
@@ -67,7 +65,6 @@ class TaskModel:
         self.costs = pass_costs(
             backbone.device.type, shape.width, self.layout.size, self._encoder.in_16_bits
         )
-        self._pass_settings = autocast, checkpointing, form_of(changes)
         self.keep_states(cache)
 
     def in_float32(self) -> Self:
@@ -95,28 +92,7 @@ class TaskModel:
     def head_weights(self, vectors: Tensor) -> np.ndarray:
         """Return the head's weights of task vectors [G, P], [G, C, width]."""
         with torch.no_grad():
-            return to_array(self._own.head(self.layout.unpack(vectors))[0])
-
-    @property
-    def form(self) -> tuple[object, ...]:
-        """Everything a pass depends on besides realised task vectors and a batch.
-
-        Models of equal forms can share a pass, see ``beside``.
-        """
-        kinds = type(self), type(self.method), self.head.kind, self.head.unit, self.head.apart
-        return (*kinds, self.backbone, self.layout, self.first_block, *self._pass_settings)
-
-    def beside(self, others: Sequence[TaskModel], groups: Sequence[int]) -> Self:
-        """Return a model of task vectors [G, P] whose first rows this model realises.
-
-        Args:
-            others: models of the same ``form``, which realise the following rows.
-            groups: number of rows of this model and of each other.
-        """
-        joint = copy(self)
-        members = self._realise, *(model._realise for model in others)
-        joint._realise = JointRealiser(members, groups)
-        return joint
+            return to_array(self._realise.head(self.layout.unpack(vectors))[0])
 
     @property
     def blocks(self) -> Sequence[torch.nn.Module]:

@@ -22,7 +22,7 @@ from fedpeft.experiment.settings import TaskSection
 from fedpeft.methods import method_class
 from fedpeft.runtime import Runtime
 from fedpeft.starting import sizes
-from fedpeft.tasks import described
+from fedpeft.tasks import described, local_files
 from fedpeft.transfer import size_up
 from fedpeft.vectorfile import EXPERIMENT, IDENTITY
 from fedpeft.wire.scatter import NONE, directions
@@ -98,7 +98,7 @@ def choices_kept(file: Path | None, folder: Path | None = None) -> dict[str, Any
 def can_plan(experiment: Experiment) -> bool:
     """Return whether this machine has what choices depend on: the backbone and the labels."""
     task = experiment.task
-    labelled = described(task) is not None or (Path(task.path) / task.train).is_file()
+    labelled = described(task) is not None or bool(local_files(task))
     return labelled and is_here(experiment.backbone)
 
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,12 +16,16 @@ from fedpeft.errors import RunFailed, UserError
 from fedpeft.runtime import encode_examples
 from fedpeft.tasks import Examples, Kind, glue
 from fedpeft.tasks.base import tag_column
+from fedpeft.tasks.frames import table_of
 from fedpeft.tasks.readers import cells, first_present, read_table, shorten, texts_of
 from fedpeft.tasks.table import Table
 from fedpeft.text.generation import generate
 from fedpeft.text.model import TextModel
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
+
+if TYPE_CHECKING:
+    import pandas as pd
 
 _CHUNK = 4096  # texts per report of progress; batches of similar length are formed within it
 
@@ -34,10 +38,12 @@ class Prediction:
         value: a label, a score, the text that is written, or for tags the tag of every word. A
             word that was truncated (task.max_length) or has no token has the tag None.
         probabilities: of every label; for tags, of each word's tag; None for a score.
+        cut: whether the text lost tokens to task.max_length.
     """
 
     value: str | float | list[str | None]
     probabilities: dict[str, float] | list[float | None] | None = None
+    cut: bool = False
 
 
 def predict(
@@ -59,15 +65,52 @@ def predict(
         encoded = encode_texts(trained, examples.select(rows))
         if isinstance(trained.model, TextModel):
             done = partial(_add, report, start)
-            predictions += map(Prediction, generate(trained.model, trained.vector, encoded, done))
+            texts = generate(trained.model, trained.vector, encoded, done)
+            predictions += _with_cut(map(Prediction, texts), encoded)
             continue
         outputs = outputs_of(trained.model, trained.vector, encoded)
         if not np.isfinite(outputs).all():
             raise RunFailed("an output is not finite; try engine.autocast = 'off'")
         words = [len(text) for text in examples.text[start : start + _CHUNK]]
-        predictions += predictions_of(trained.kind, trained.labels, outputs, encoded, words)
+        made = predictions_of(trained.kind, trained.labels, outputs, encoded, words)
+        predictions += _with_cut(made, encoded)
         report(len(predictions))
     return predictions
+
+
+def _with_cut(predictions: Iterable[Prediction], encoded: Encoded) -> Iterator[Prediction]:
+    """Yield predictions that say whether their texts were cut."""
+    assert encoded.cut is not None, "encode_texts counts"
+    for prediction, cut in zip(predictions, encoded.cut.texts.tolist(), strict=True):
+        yield replace(prediction, cut=cut)
+
+
+def caveats_of(predictions: Iterable[Prediction]) -> dict[str, int]:
+    """Return how many texts were cut and how many words have no tag, see ``tasks.caveats``."""
+    found = {"texts_cut": 0, "words_unread": 0}
+    for prediction in predictions:
+        found["texts_cut"] += prediction.cut
+        found["words_unread"] += (
+            prediction.value.count(None) if isinstance(prediction.value, list) else 0
+        )
+    return found
+
+
+def frame_of(predictions: Sequence[Prediction], labels: Sequence[str]) -> pd.DataFrame:
+    """Return predictions as a data frame, one row per text.
+
+    Columns are ``prediction`` and, of classes, ``p(LABEL)`` for each label. Of tags, both
+    ``prediction`` and ``probabilities`` are lists with one item per word.
+    """
+    import pandas as pd
+
+    columns: dict[str, list[Any]] = {"prediction": [each.value for each in predictions]}
+    chances = [each.probabilities for each in predictions]
+    if chances and isinstance(chances[0], dict):
+        columns |= {f"p({name})": [row[name] for row in chances] for name in labels}  # type: ignore
+    elif chances and chances[0] is not None:
+        columns["probabilities"] = chances
+    return pd.DataFrame(columns)
 
 
 def _add(report: Callable[[int], None], before: int, done: int) -> None:
@@ -119,14 +162,30 @@ def read_texts(trained: Trained, path: Path, text: str = "", text_pair: str = ""
     Raises:
         UserError: the column is missing, the file is not a table, or a row has no text.
     """
+    candidates = _candidates(trained, text, text_pair)
+    return _texts_in(trained, read_table(path, {*chain(*candidates)}), path, candidates)
+
+
+def texts_of_frame(trained: Trained, frame: pd.DataFrame, text: str, text_pair: str) -> Examples:
+    """Return the texts of a data frame, see ``read_texts``."""
+    candidates = _candidates(trained, text, text_pair)
+    return _texts_in(trained, table_of(frame, "the data frame"), Path("the data frame"), candidates)
+
+
+def _candidates(trained: Trained, text: str, text_pair: str) -> list[tuple[str, str]]:
+    """Return the possible names of the columns of the first and the second texts."""
     if text_pair and not trained.pair:
         raise UserError(
             f"--text-pair {text_pair}: task '{trained.experiment.task.name}' has only one text; "
             f"omit the option"
         )
     plain = ("text", "text_pair" if trained.pair else "")
-    candidates = [(text or one, text_pair or two) for one, two in (*_task_columns(trained), plain)]
-    table = read_table(path, {*chain(*candidates)})
+    return [(text or one, text_pair or two) for one, two in (*_task_columns(trained), plain)]
+
+
+def _texts_in(
+    trained: Trained, table: Table, path: Path, candidates: Sequence[tuple[str, str]]
+) -> Examples:
     first, second = _columns(table, path, candidates)
     if trained.kind == "tags":
         words = [*_words(table, path, first)]

@@ -1,4 +1,4 @@
-"""Time spent in named phases of the work, and time that a run waits for others."""
+"""Time spent in named phases of the work."""
 
 from __future__ import annotations
 
@@ -85,24 +85,3 @@ def phase(name: Phase) -> Iterator[None]:
         yield
     finally:
         watch.end()
-
-
-_WAITED: ContextVar[float] = ContextVar("waited", default=0.0)
-
-
-@contextmanager
-def waiting() -> Iterator[None]:
-    """Let the time in the context not count for ``running_seconds`` of this thread."""
-    begun = time.monotonic()
-    try:
-        yield
-    finally:
-        _WAITED.set(_WAITED.get() + time.monotonic() - begun)
-
-
-def running_seconds() -> float:
-    """Return the seconds since a fixed moment, without those in which this thread waited.
-
-    A time limit of a run must not depend on other runs that share its passes.
-    """
-    return time.monotonic() - _WAITED.get()

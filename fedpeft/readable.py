@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from math import ceil
+from pathlib import PurePath
+from typing import Any
 
 
 def readable_bytes(count: float) -> str:
@@ -25,3 +28,14 @@ def readable_seconds(seconds: float) -> str:
 def readable_epsilon(epsilon: float | None) -> str:
     """Return an epsilon, rounded up; ``infinite`` if it is unbounded."""
     return "infinite" if epsilon is None else f"{ceil(100 * epsilon) / 100:.2f}"
+
+
+def task_title(task: Mapping[str, Any]) -> str:
+    """Return the name of a task for people: that of the file or folder if the data are their own.
+
+    Args:
+        task: the section ``[task]`` of an experiment.
+    """
+    data = str(task.get("train") or task.get("path") or "")
+    own = task["name"] == "custom" and data
+    return PurePath(data).name or data if own else str(task["name"])

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import hashlib
 import json
-from collections.abc import Iterator
-from contextlib import contextmanager
-from contextvars import ContextVar
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 
-from fedpeft.backbones.checkpoints import backbone_shape
+from fedpeft.backbones.checkpoints import backbone_digest, backbone_shape
 from fedpeft.backbones.hardware import set_threads
 from fedpeft.backbones.loading import Backbone, load_backbone
 from fedpeft.batches.encoded import Encoded
+from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.settings import TaskSection
+from fedpeft.files import digest_of_files
 from fedpeft.fitting import check_fitting
 from fedpeft.heads import Head, build_head
 from fedpeft.methods import build_method
@@ -28,7 +27,7 @@ from fedpeft.nested import absent
 from fedpeft.optimizers import HeadRate
 from fedpeft.parameters import TaskParameters, layout_of
 from fedpeft.projection import Projection
-from fedpeft.tasks import Kind, Task, TaskInfo, described, load_task
+from fedpeft.tasks import Kind, Task, TaskInfo, described, load_task, local_files
 from fedpeft.tasks.base import Examples
 from fedpeft.tasks.encoding import encode
 from fedpeft.tasks.label_words import encode_prompted, label_words
@@ -38,16 +37,13 @@ from fedpeft.text.likelihood import LikelihoodModel
 from fedpeft.text.model import Search, TextModel
 from fedpeft.version import __version__
 
-if TYPE_CHECKING:
-    from functools import _lru_cache_wrapper
-
 #: Keys of ``Runtime.identity``, which server and node must have in common.
 COMMON = ("version", "experiment", "projection", "layout", "labels", "backbone")
 #: From so many training examples on, a run that asks few of its clients encodes only theirs.
 MANY, _FEW = 100_000, 0.1
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Runtime:
     """Backbone, task and model of one experiment, each created on first use.
 
@@ -56,12 +52,14 @@ class Runtime:
         files: task section with the paths of this machine's data; None = the experiment's.
         known: description of the task, if its data is not on this machine.
         weights: form in which this machine holds the frozen weights; "" = the experiment's.
+        content: digest of the files that it reads, see ``content_of``; "" = not known.
     """
 
     experiment: Experiment
     files: TaskSection | None = None
     known: TaskInfo | None = None
     weights: str = ""
+    content: str = ""
 
     @property
     def held(self) -> str:
@@ -252,49 +250,54 @@ def encode_examples(
     return encode(examples, backbone.tokenizer, representation, task.max_length, apart)
 
 
-def runtime_of(
-    experiment: Experiment,
-    files: TaskSection | None = None,
-    content: str = "",
-    weights: str = "",
-) -> Runtime:
-    """Return this process's runtime of an experiment: the same object for equal arguments.
-
-    Inside ``own_runtimes``, a thread uses a separate cache. Sets torch's number of threads to the
-    experiment's.
+def content_of(experiment: Experiment, files: TaskSection | None = None) -> str:
+    """Return the SHA-256 of the files of this machine that a runtime reads, as they are now.
 
     Args:
         experiment: all settings.
         files: see ``Runtime``.
-        content: digest of the files' content; changed files get a new runtime.
+    """
+    data = digest_of_files(local_files(files or experiment.task))
+    return hashlib.sha256(f"{data} {backbone_digest(experiment.backbone)}".encode()).hexdigest()
+
+
+def runtime_of(
+    experiment: Experiment,
+    files: TaskSection | None = None,
+    weights: str = "",
+    content: str = "",
+) -> Runtime:
+    """Return this process's runtime of an experiment: the same object while its files are the same.
+
+    Sets torch's number of threads to the experiment's.
+
+    Args:
+        experiment: all settings.
+        files: see ``Runtime``.
         weights: see ``Runtime``.
+        content: of a run that has begun: it continues with what this process has in memory, also
+            if the files have changed since; "" = ``content_of`` the files as they are now.
+
+    Raises:
+        UserError: the files are not those of ``content`` any more, and not in memory.
     """
     engine = experiment.engine
     set_threads(engine.threads, engine.workers if engine.kind != "local" else 1)
-    return (_OWN.get() or _runtime)(experiment, files, content, weights)
+    return _runtime(experiment, files, weights, content or content_of(experiment, files))
 
 
-def _new(experiment: Experiment, files: TaskSection | None, content: str, weights: str) -> Runtime:
-    return Runtime(experiment, files, weights=weights)
-
-
-_runtime = lru_cache(maxsize=4)(_new)
-_OWN: ContextVar[_lru_cache_wrapper[Runtime] | None] = ContextVar("own_runtimes", default=None)
-
-
-@contextmanager
-def own_runtimes() -> Iterator[None]:
-    """Keep the runtimes of this thread apart from the process's while the context is open."""
-    token = _OWN.set(lru_cache(maxsize=4)(_new))
-    try:
-        yield
-    finally:
-        _OWN.reset(token)
+@lru_cache(maxsize=4)
+def _runtime(
+    experiment: Experiment, files: TaskSection | None, weights: str, content: str
+) -> Runtime:
+    if content != content_of(experiment, files):
+        raise UserError(
+            "the files of task or backbone have changed since the run began; restore them, or "
+            "begin another run"
+        )
+    return Runtime(experiment, files, weights=weights, content=content)
 
 
 def forget_runtimes() -> None:
-    """Drop the runtimes of this process, or of this thread if it has its own.
-
-    They hold data, models and kept states.
-    """
-    (_OWN.get() or _runtime).cache_clear()
+    """Drop the runtimes of this process. They hold data, models and kept states."""
+    _runtime.cache_clear()

@@ -53,16 +53,18 @@ class Read:
         features: [n, width], float32.
         labels: classes or scores, [n].
         counts: rows of each example.
+        order: index of each example.
     """
 
     features: np.ndarray
     labels: np.ndarray
     counts: np.ndarray
+    order: np.ndarray
 
     @classmethod
     def joined(cls, parts: Sequence[Read]) -> Read:
         """Return the examples of all parts."""
-        arrays = [(part.features, part.labels, part.counts) for part in parts]
+        arrays = [(part.features, part.labels, part.counts, part.order) for part in parts]
         return cls(*(np.concatenate(each) for each in zip(*arrays, strict=True)))
 
     def moments(self, kind: Kind, classes: int) -> Moments:
@@ -98,16 +100,17 @@ def read_by(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Iterator
         size = evaluation_batch(examples.lengths, model.backbone.device)
         for rows in batches(examples.lengths, size, None):
             batch = model.collate([examples], [rows])
-            yield _rows(model, model.representations(modifications, batch), batch)
+            yield _rows(model, model.representations(modifications, batch), batch, rows)
 
 
-def _rows(model: TaskModel, read: torch.Tensor, batch: Batch) -> Read:
+def _rows(model: TaskModel, read: torch.Tensor, batch: Batch, order: np.ndarray) -> Read:
     labels = batch.labels
     if model.head.kind != "tags":
         ones = np.ones(len(labels), np.int64)
-        return Read(read.cpu().numpy(), labels.cpu().numpy(), ones)
+        return Read(read.cpu().numpy(), labels.cpu().numpy(), ones, order)
     words = labels != IGNORED
-    return Read(read[words].cpu().numpy(), labels[words].cpu().numpy(), words.sum(1).cpu().numpy())
+    counts = words.sum(1).cpu().numpy()
+    return Read(read[words].cpu().numpy(), labels[words].cpu().numpy(), counts, order)
 
 
 def started_vector(runtime: Runtime, moments: Moments) -> np.ndarray:

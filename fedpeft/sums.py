@@ -230,5 +230,27 @@ def next_clip_norm(experiment: Experiment, clip_norm: float, norm: float) -> flo
     return clip_norm if fixed or not norm else _MARGIN * norm
 
 
+def rounding_error(
+    experiment: Experiment, size: int, clients: int, clip_norm: float, norm: float
+) -> float:
+    """Return the expected error of rounding a mean, relative to the norm of an update.
+
+    A number far below the distance d of the levels lies in the middle of two of them, so rounding
+    it has a variance of d²/4; larger numbers have less. With noise, the error is a part of that of
+    the mechanism, and 0 here.
+
+    Args:
+        experiment: all settings.
+        size: numbers of an update, S.
+        clients: of the sum.
+        clip_norm: at which clients shortened their updates.
+        norm: mean norm of the updates, see ``Mean``; 0 = not known, which returns 0.
+    """
+    if experiment.privacy.distributed or not norm:
+        return 0.0
+    spread = uniform.distance(size, bits_of(experiment), clip_norm) / 2
+    return float(spread * np.sqrt(size / clients) / norm)
+
+
 def _rotation(experiment: Experiment, number: int) -> np.random.Generator:
     return generator(experiment.seed, "sum-rotation", number)

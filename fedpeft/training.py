@@ -18,14 +18,14 @@ from torch import Tensor
 from fedpeft.batches.batch import Batch, batches, evaluation_batch
 from fedpeft.batches.encoded import Encoded
 from fedpeft.experiment.settings import LocalSection
-from fedpeft.gradients import Step
-from fedpeft.joint import gradients_of
+from fedpeft.gradients import step_gradients
 from fedpeft.model import TaskModel
 from fedpeft.moving import to_array, to_device
 from fedpeft.optimizers import HeadRate, Steps
 from fedpeft.privacy.dpsgd import DPSGD, poisson_batches
 from fedpeft.profiling import phase
 from fedpeft.randomness import When, generator
+from fedpeft.tasks.caveats import counts_of
 from fedpeft.tasks.metrics import statistics, tag_statistics
 from fedpeft.text.evaluation import evaluate_text
 from fedpeft.text.model import TextModel
@@ -69,14 +69,16 @@ class CohortResult:
 
 @dataclass(frozen=True)
 class Evaluation:
-    """Outputs [n, C] in the order of the examples, summable statistics, and summed loss.
+    """Outputs [n, C] in the order of the examples, summable statistics and counts, summed loss.
 
-    For tags the outputs are those of all tokens, [total, C]; for text there are none.
+    The counts are those of ``fedpeft.tasks.caveats``. For tags the outputs are those of all tokens,
+    [total, C]; for text there are none.
     """
 
     outputs: np.ndarray
     statistics: np.ndarray
     loss_sum: float
+    counts: np.ndarray
 
 
 def train_cohort(
@@ -133,8 +135,9 @@ def train_cohort(
             gradients = combined(slopes, along)
         else:
             settings = [private[k] for k in active] if private else []
-            asked = Step(model, current, texts, batches, settings, kept, total[:rows])
-            gradients, losses = gradients_of(asked)
+            gradients, losses = step_gradients(
+                model, current, texts, batches, total[:rows], settings, kept
+            )
         history.append((losses, slopes))
         taken.take(gradients, [when.progress(step, count) for count in steps[:rows]])
     return _in_order(order, vectors, history, steps)
@@ -227,7 +230,8 @@ def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluat
     """Evaluate one task vector [P] on all examples."""
     if isinstance(model, TextModel):
         with phase("evaluation"):
-            return Evaluation(np.zeros((0, 0)), *evaluate_text(model, vector, examples))
+            counts = counts_of(examples, generated=model.search.evaluates)
+            return Evaluation(np.zeros((0, 0)), *evaluate_text(model, vector, examples), counts)
     loss_sum = 0.0
 
     def add(outputs: Tensor, batch: Batch) -> None:
@@ -236,7 +240,8 @@ def evaluate(model: TaskModel, vector: np.ndarray, examples: Encoded) -> Evaluat
 
     with phase("evaluation"):
         outputs = outputs_of(model, vector, model.kept.attach([examples])[0], add)
-        return Evaluation(outputs, _statistics(model, outputs, examples), loss_sum)
+        statistics = _statistics(model, outputs, examples)
+        return Evaluation(outputs, statistics, loss_sum, counts_of(examples))
 
 
 def outputs_of(
@@ -267,5 +272,6 @@ def outputs_of(
 
 def _statistics(model: TaskModel, outputs: np.ndarray, examples: Encoded) -> np.ndarray:
     if examples.per_token:
-        return tag_statistics(outputs, examples.labels, examples.lengths, model.labels)
+        lengths, cut = examples.lengths, examples.cut
+        return tag_statistics(outputs, examples.labels, lengths, model.labels, cut)
     return statistics(outputs, examples.labels, model.head.kind)

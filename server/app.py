@@ -53,7 +53,9 @@ app = ServerApp()
 def main(grid: Grid, context: Context) -> None:
     """Open the folder of a run and play all rounds that are left."""
     with opened(context) as folder:
-        runtime = runtime_of(parsed(str(context.run_config["experiment"])))
+        config = context.run_config
+        content = str(config.get("content", ""))  # of a simulation: its clients read the same
+        runtime = runtime_of(parsed(str(config["experiment"])), content=content)
         pin_identity(folder, runtime)
         clock = grid if isinstance(grid, Clock) else RealClock()
         run = Run(grid, runtime, folder, run_name(folder), clock)
@@ -142,6 +144,7 @@ def play_round(run: Run, state: ServerState) -> ServerState:
         **trained.outcome(),
         **learned,
         **measured,
+        "caveats": {**measured["caveats"], **trained.caveats},
         "seconds": seconds,
         "virtual": run.virtual,
         "bytes": ledger.round_bytes(),
@@ -195,9 +198,11 @@ def finish(run: Run, state: ServerState) -> None:
         )
     last, ledger = folder.rounds()[-1], ByteLedger()
     if last["metrics"] is None:
+        caveats = last["caveats"]  # of the training
         last |= measure(
             run, state.round, state.vector, state.memory, state.participants, ledger, last=True
         )
+        last["caveats"] |= caveats
         # As a part of the next round: if this run is resumed, its lines are dropped.
         folder.save_bytes(ledger.lines(state.round + 1))
     folder.report("finished", state.round, 1, 1)

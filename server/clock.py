@@ -7,8 +7,6 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedpeft.profiling import running_seconds
-
 _POLLS = 0.05, 1.0  # least and most seconds between two polls for replies
 _DELAY = 0.02  # of the time waited so far, between these: polls of long rounds may be rare
 
@@ -31,11 +29,11 @@ class Clock(Protocol):
 
 
 class RealClock:
-    """The time of this machine, without what a joint run waits for others."""
+    """The time of this machine."""
 
     def now(self) -> float:
         """Return the seconds since a fixed moment."""
-        return running_seconds()
+        return time.monotonic()
 
     def rest(self, begun: float, until: float) -> None:
         """Sleep, the longer the longer it has waited; see ``Clock``."""

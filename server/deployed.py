@@ -7,12 +7,11 @@ from __future__ import annotations
 
 import logging
 import os
-import re
 import secrets
 import signal
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from functools import partial
 from pathlib import Path
 from types import FrameType
@@ -20,7 +19,9 @@ from typing import TYPE_CHECKING, Any
 
 from fedpeft.errors import RunFailed, UserError
 from fedpeft.experiment.config import parsed
-from fedpeft.files import write_json
+from fedpeft.files import PRIVATE, read_object, write_atomic, write_json
+from fedpeft.hosting.bundle import PLAIN_NAME
+from fedpeft.hosting.locks import is_held, shared
 from server.registry import Registered, registered_nodes, state_folder
 from server.runfolder import ENDED, RunFolder
 
@@ -29,8 +30,8 @@ if TYPE_CHECKING:
 
 log = logging.getLogger(__name__)
 RUNS = "runs"
+STARTING = "starting"  # in the state folder: a file for each run whose process has begun
 STARTED = "run.json"  # in a run's folder: {"run": Flower's id of the latest process to run it}
-PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of runs and their files, not hidden
 _LOCK_TIMEOUT = 60.0  # seconds a stopped ServerApp may take to release its folder
 
 
@@ -64,6 +65,43 @@ def plain_name(name: Any, called: str) -> str:
     if not isinstance(name, str) or not PLAIN_NAME.fullmatch(name):
         raise UserError(f"'{name}': expected a {called} of letters, digits and . _ -, at most 100")
     return name
+
+
+@contextmanager
+def starting(state: Path, name: str, run_id: str) -> Iterator[None]:
+    """Let others know that the process of a run has begun, see ``starting_runs``.
+
+    Args:
+        state: the server's state folder.
+        name: of the run; nothing happens without one.
+        run_id: Flower's id of the run.
+    """
+    if not name:
+        yield
+        return
+    file = state / STARTING / run_id
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    write_atomic(file, name, PRIVATE)
+    try:
+        with shared(file):
+            yield
+    finally:
+        file.unlink(missing_ok=True)
+
+
+def starting_runs(state: Path) -> dict[str, float]:
+    """Return the runs whose processes load, name -> start in seconds since 1970, in that order.
+
+    A process has loaded when it has opened the run's folder.
+    """
+    begun = {}
+    for file in (state / STARTING).glob("[0-9]*"):
+        with suppress(FileNotFoundError):  # it has just ended
+            name = file.read_text("ascii")
+            opened_by = read_object(state / RUNS / name / STARTED).get("run")
+            if opened_by != file.name and is_held(file, by_some=True):
+                begun[name] = file.stat().st_mtime
+    return dict(sorted(begun.items(), key=lambda run: run[1]))
 
 
 @contextmanager

@@ -12,7 +12,7 @@ from flwr.app import Message
 from fedpeft.adversary import attack_success
 from fedpeft.errors import RunFailed
 from fedpeft.nested import is_small
-from fedpeft.tasks import TaskInfo, metrics
+from fedpeft.tasks import TaskInfo, caveats, metrics
 from fedpeft.tasks.text_metrics import generates
 from fedpeft.training import evaluate
 from fedpeft.transfer import encode_down
@@ -53,14 +53,17 @@ def measure(
     experiment, info = run.experiment, run.runtime.info
     last = last or number == experiment.federation.rounds
     if not last and number % experiment.output.eval_every:
-        return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None}
+        return {"score": None, "eval_loss": None, "metrics": None, "evaluated": None, "caveats": {}}
     if experiment.federation.evaluation == "clients":
-        statistics, loss_sum = measure_at_clients(run, number, vector, memory, participants, ledger)
+        statistics, loss_sum, found = measure_at_clients(
+            run, number, vector, memory, participants, ledger
+        )
         extra = metrics.unsummable_scores(info.kind)
     else:
         run.folder.report("evaluate", number, 0, 1)
         evaluation = evaluate(run.runtime.model, vector, run.runtime.dev)
         statistics, loss_sum = evaluation.statistics, evaluation.loss_sum
+        found = caveats.named(evaluation.counts)
         extra = metrics.unsummable_scores(info.kind, evaluation.outputs, run.runtime.dev.labels)
         if experiment.adversary.fraction and experiment.adversary.attack == "backdoor":
             extra = {**extra, "attack_success": attack_success(run.runtime, vector)}
@@ -68,9 +71,20 @@ def measure(
         name: _finite(value)
         for name, value in (metrics.scores(statistics, info.kind) | extra).items()
     }
+    if not math.isfinite(loss_sum):  # NaN counts as the first class, or as no correlation
+        line = "the evaluation has outputs that are NaN or infinite, so there is no score"
+        log.warning("round %d: %s; try engine.autocast = 'off'", number, line)
+        run.folder.note(line, number)
+        scores = dict.fromkeys(scores)
     count = metrics.examples_of(statistics, info.kind)
     loss = _finite(loss_sum / count)
-    return {"score": scores[info.metric], "eval_loss": loss, "metrics": scores, "evaluated": count}
+    return {
+        "score": scores[info.metric],
+        "eval_loss": loss,
+        "metrics": scores,
+        "evaluated": count,
+        "caveats": found,
+    }
 
 
 def _finite(value: float | None) -> float | None:
@@ -85,8 +99,10 @@ def measure_at_clients(
     memory: Mapping[str, np.ndarray],
     participants: Participants,
     ledger: ByteLedger,
-) -> tuple[np.ndarray, float]:
-    """Let clients evaluate their shares of the dev set; return summed statistics and loss.
+) -> tuple[np.ndarray, float, dict[str, float]]:
+    """Let clients evaluate their shares of the dev set.
+
+    Return summed statistics, summed loss, and caveats.
 
     Raises:
         RunFailed: no client replied.
@@ -113,20 +129,30 @@ def measure_at_clients(
     if not checked:
         reasons = "; ".join(f"client {client}: {failed[client]}" for client in sorted(failed)[:3])
         raise RunFailed(f"round {number}: no client evaluated ({reasons or 'none is connected'})")
-    statistics = np.sum([counts for counts, _ in checked.values()], axis=0)
-    return statistics, sum(loss for _, loss in checked.values())
+    statistics, losses, counts = zip(*checked.values(), strict=True)
+    missing = {caveats.MISSING: len(failed)} if failed else {}
+    return np.sum(statistics, axis=0), sum(losses), caveats.named(np.sum(counts, axis=0)) | missing
 
 
-def check_measured(reply: Message, info: TaskInfo, max_length: int) -> tuple[np.ndarray, float]:
-    """Return statistics and summed loss of a client's evaluation; its content is not trusted.
+def check_measured(
+    reply: Message, info: TaskInfo, max_length: int
+) -> tuple[np.ndarray, float, np.ndarray]:
+    """Return statistics, summed loss, and counts of what was cut, of a client's evaluation.
+
+    The content is not trusted.
 
     Raises:
-        ValueError: wrong number of statistics, a NaN or infinity, impossible counts, or a loss
-            out of range.
+        ValueError: wrong number of statistics or counts, a NaN or infinity, impossible counts, or a
+            loss out of range.
     """
     kind, sent = info.kind, from_fields(EvaluateReply, reply.content.get(RECORD))
     size = metrics.statistics_size(kind, info.classes)
     statistics = decode(sent.statistics, "float64", size, "float64")
-    metrics.check_statistics(statistics, kind, max_length, generates(info.metric))
-    most = metrics.examples_of(statistics, kind) * max_loss(kind)
-    return statistics, read_float(vars(sent), "loss_sum", 0, most)
+    counts = np.zeros(len(caveats.COUNTS))
+    if sent.counts:
+        counts = decode(sent.counts, "float64", len(counts), "float64")
+    unread = counts[caveats.COUNTS.index("words_unread")]
+    metrics.check_statistics(statistics, kind, max_length, generates(info.metric), unread)
+    examples = metrics.examples_of(statistics, kind)
+    caveats.check_counts(counts, examples)
+    return statistics, read_float(vars(sent), "loss_sum", 0, examples * max_loss(kind)), counts

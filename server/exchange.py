@@ -26,6 +26,11 @@ _TYPES = {
     "unmask": "query.unmask",
 }
 LONGEST = 600  # characters kept of a node's text
+#: Our words for errors that Flower makes, about a node and not by it.
+_LOST = {
+    FailureKind.GONE: "the node is not connected",
+    FailureKind.DIED: "the node's process ended before it answered",
+}
 
 #: Seconds that a message outlives its timeout. Its age follows from the clocks of two machines,
 #: which may differ by five minutes before the gateway refuses a node.
@@ -191,4 +196,6 @@ def failure_of(reply: Message) -> Failure | None:
     if not reply.has_error():
         return None
     code, reason = reply.error.code, reply.error.reason
-    return Failure(FailureKind.of_code(code), f"error {code}: {printable(reason, LONGEST)}")
+    kind = FailureKind.of_code(code)
+    text = _LOST.get(kind) or f"error {code}: {printable(reason, LONGEST)}"
+    return Failure(kind, text)

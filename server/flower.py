@@ -11,7 +11,7 @@ import logging
 import secrets
 from collections.abc import Callable, Collection
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from flwr.app import Error, Message, Metadata
 from flwr.app.message import make_message
@@ -135,7 +135,9 @@ def _error(reply_to: str, reason: str) -> Message:
     return make_message(metadata, error=Error(ErrorCode.MESSAGE_UNAVAILABLE, reason))
 
 
-def run_task(on_start: Callable[[str], object]) -> None:
+def run_task(
+    on_start: Callable[[str], object], on_settings: Callable[[str, dict[str, Any]], object]
+) -> None:
     """Run one ServerApp, like Flower's ``flwr-serverapp`` with the arguments in ``sys.argv``.
 
     Unlike Flower's program, fail the run if its bundle has code, see
@@ -143,6 +145,7 @@ def run_task(on_start: Callable[[str], object]) -> None:
 
     Args:
         on_start: called with the run's id before the bundle is read.
+        on_settings: called with the run's id and its settings, long before its app is loaded.
 
     Raises:
         SystemExit: always, with Flower's exit code.
@@ -155,7 +158,9 @@ def run_task(on_start: Callable[[str], object]) -> None:
     task = importlib.import_module("flwr.superlink.runtime.run_serverapp")
     FLOWER_LOGGER.setLevel(logging.INFO)  # importing it sets the level to DEBUG
     vars(task)["install_from_fab"] = checked_install(
-        task.install_from_fab, lambda: on_start(str(TaskIdentity.run_id))
+        task.install_from_fab,
+        lambda: on_start(str(TaskIdentity.run_id)),
+        lambda settings: on_settings(str(TaskIdentity.run_id), settings),
     )
     pulling = Pulling()
     HttpGrid.pull_messages = lambda grid, message_ids: pulling.pull(grid, [*message_ids])

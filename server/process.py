@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import sys
+from contextlib import ExitStack
 
+from fedpeft.hosting.bundle import run_name
 from fedpeft.hosting.logs import start_log
+from server.deployed import starting
 from server.flower import run_task
 from server.registry import STATE, state_folder
 
@@ -20,7 +23,11 @@ def main() -> None:
         sys.exit(f"{STATE} is not set: start this program through 'fedpeft server up'")
     log = state / "server.log"
     start_log(log, "run")
-    run_task(lambda run: start_log(log, "run", run))
+    with ExitStack() as stack:
+        run_task(
+            lambda run: start_log(log, "run", run),
+            lambda run, settings: stack.enter_context(starting(state, run_name(settings), run)),
+        )
 
 
 if __name__ == "__main__":

@@ -61,22 +61,25 @@ class ResultBytes(RunBytes):
 
 
 class FailedClient(TypedDict):
-    """A client that failed in a round."""
+    """A client that failed in a round, with the name of its node in a deployment."""
 
     client: int
+    name: NotRequired[str]
     reason: str
 
 
 class Measured(TypedDict):
     """The task vector after a round, evaluated on ``evaluated`` examples; None without evaluation.
 
-    An infinite ``eval_loss`` is None, too.
+    An infinite ``eval_loss`` is None, too. ``caveats`` are counts of what was cut before the score,
+    those that are not zero, see ``fedpeft.tasks.caveats``.
     """
 
     score: float | None
     eval_loss: float | None
     metrics: dict[str, float | None] | None
     evaluated: int | None
+    caveats: dict[str, float]
 
 
 class Outcome(TypedDict):

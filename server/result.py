@@ -10,6 +10,7 @@ from typing import Any
 import numpy as np
 
 from fedpeft.runtime import Runtime
+from fedpeft.tasks.caveats import remarks
 from fedpeft.transfer import codec_of_head, size_up
 from fedpeft.vectorfile import vector_digest
 from fedpeft.wire.codecs import encoded_size
@@ -61,6 +62,8 @@ def describe_result(
         "metric": runtime.info.metric,
         "score": last["score"],
         "metrics": last["metrics"],
+        "caveats": last["caveats"],
+        "remarks": remarks(last["caveats"], experiment, runtime.info, last["evaluated"] or 0),
         "start": folder.started(),
         "rounds": state.round,
         "clients": experiment.federation.clients,

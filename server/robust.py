@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 import numpy as np
 
 from fedpeft.experiment.config import Experiment
+from fedpeft.experiment.robust import trimmed
 from fedpeft.randomness import generator
 
 #: Name of the center of centered clipping in the checkpoint.
@@ -169,7 +170,7 @@ def robust_step(
         return center, {CENTER: center}
     rules: dict[str, Callable[[], Array]] = {
         "fedmedian": lambda: median(updates),
-        "fedtrimmedavg": lambda: trimmed_mean(updates, int(federation.trim * len(updates))),
+        "fedtrimmedavg": lambda: trimmed_mean(updates, trimmed(federation, len(updates))),
         "geometric_median": lambda: geometric_median(updates),
         "krum": lambda: krum(updates, malicious),
         "multikrum": lambda: krum(updates, malicious, len(updates) - malicious),

@@ -16,6 +16,7 @@ from flwr.app import Message
 
 from fedpeft.heads.moments import Moments
 from fedpeft.starting import decode_moments, merged, started_vector
+from fedpeft.tasks.metrics import undefined
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields
 from server.byte_ledger import ByteLedger
 from server.checkpoints import NOW, START, check_finite
@@ -41,6 +42,8 @@ def begin(run: Run, state: ServerState) -> ServerState:
     unmade = sums and START not in state.memory
     unscored = (sums or not asks) and not state.round and run.folder.started() is None
     ledger = ByteLedger()
+    if not asks and (line := undefined(run.runtime.info, run.runtime.dev.labels)):
+        log.warning("%s", line.removeprefix("warning: "))
     if NOW in state.memory and not state.round:
         run.clock.seek(float(state.memory[NOW]))
     if unmade or (unscored and asks):

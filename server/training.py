@@ -15,6 +15,7 @@ from fedpeft.errors import RunFailed
 from fedpeft.experiment.robust import needed
 from fedpeft.nested import is_small
 from fedpeft.randomness import generator
+from fedpeft.tasks.caveats import ROUNDING, rounding_remark
 from fedpeft.wire.failures import Failure, FailureKind
 from fedpeft.wire.messages import RECORD, TrainReply, from_fields, start_name
 from server.asynchronous import Collector
@@ -53,6 +54,7 @@ class Trained:
         memory: arrays for the checkpoint.
         flights: asynchronous requests that still wait, see ``ServerState``.
         sums: clients of each sum under masks, who all have its mean as their update.
+        caveats: what rounding did to the updates, see ``fedpeft.tasks.caveats``.
     """
 
     sent: Broadcast
@@ -62,6 +64,7 @@ class Trained:
     memory: dict[str, np.ndarray] = field(default_factory=dict)
     flights: dict[str, Flight] | None = None
     sums: Sequence[Sequence[int]] = ()
+    caveats: Mapping[str, float] = field(default_factory=dict)
 
     @property
     def different(self) -> dict[int, Update]:
@@ -79,11 +82,13 @@ class Trained:
     def outcome(self) -> Outcome:
         """Return the numbers and reasons for the round's line."""
         late = self.late
-        failed: list[FailedClient] = [
-            {"client": client, "reason": self.failed[client].text}
-            for client in sorted(self.failed)
-            if client not in late
-        ]
+        failed: list[FailedClient] = []
+        for client in sorted(self.failed.keys() - late):
+            node, reason = self.nodes.get(client), self.failed[client].text
+            named: FailedClient = {"client": client, "reason": reason}
+            if node and node.name:
+                named = {"client": client, "name": node.name, "reason": reason}
+            failed.append(named)
         return {"clients": len(self.updates), "failed": failed, "late": late}
 
 
@@ -168,12 +173,18 @@ def _summed_round(run: Run, state: ServerState, ledger: ByteLedger) -> Trained:
         for one in summed
         for client in one.clients
     }
+    caveats = {}
     if summed:  # the median, because a malicious client may lie about its norm
         norm = float(np.median([one.mean.norm for one in summed]))
+        fewest = min(len(one.clients) for one in summed)
+        if error := sums.rounding_error(experiment, size, fewest, clip_norm, norm):
+            caveats[ROUNDING] = error
+        for remark in rounding_remark(caveats, experiment):
+            log.warning("round %d: %s", number, remark)
         clip_norm = sums.next_clip_norm(experiment, clip_norm, norm)
     memory = {CLIP_NORM: np.array([clip_norm])}
-    listed = [one.clients for one in summed]
-    return Trained(sent, sampled, dict(sorted(updates.items())), secure.failed, memory, sums=listed)
+    listed, updates = [one.clients for one in summed], dict(sorted(updates.items()))
+    return Trained(sent, sampled, updates, secure.failed, memory, sums=listed, caveats=caveats)
 
 
 def _update_of(

@@ -31,7 +31,6 @@ def cohort_size(
     lengths: np.ndarray,
     memory: int = 0,
     processes: int = 1,
-    joint: int = 1,
 ) -> int:
     """Return the number of clients trained in one batch: ``engine.cohort`` or what fits the device.
 
@@ -42,7 +41,6 @@ def cohort_size(
         lengths: tokens of the training texts of all clients, int [n].
         memory: bytes of each GPU; 0 = a CPU.
         processes: number of processes that share the clients of a round.
-        joint: number of runs whose cohorts share a pass.
     """
     engine, privacy = experiment.engine, experiment.privacy
     if experiment.federation.mode == "async":  # those that start together need not again
@@ -64,7 +62,7 @@ def cohort_size(
     if privacy.examples:
         fits = min(fits, privacy.physical_batch // rows)  # a step is not split into more parts
     clients = ceil(experiment.clients_asked / processes)
-    fits = max(1, min(fits // joint, clients, MOST))
+    fits = max(1, min(fits, clients, MOST))
     return ceil(clients / ceil(clients / fits))  # cohorts of about the same size
 
 

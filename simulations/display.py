@@ -2,18 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from contextlib import ExitStack
+from functools import cached_property
 
 from rich.console import Console
 from rich.live import Live
 from rich.progress import BarColumn, Progress, TextColumn
 from rich.table import Table
 
+from fedpeft.experiment.config import Experiment
 from fedpeft.files import read_object
 from fedpeft.readable import readable_bytes, readable_epsilon, readable_seconds
+from fedpeft.tasks.caveats import rounding_remark
+from fedpeft.vectorfile import EXPERIMENT
 from server.records import WAYS, Measured, RoundLine
 from server.runfolder import PROGRESS, RunFolder
 from simulations.following import Follower
+from simulations.spread import called, names_of
 
 _SHOWN = 12  # rounds in the live table
 
@@ -26,6 +32,7 @@ class Display:
         self._lines: list[RoundLine] = []
         self._printed = len(folder.rounds())  # rounds that an earlier session printed
         self._start = folder.started()  # printed by an earlier session, too
+        self._warned = self._printed > 0
         self._live: Live | None = None
         self._stack = ExitStack()
 
@@ -62,14 +69,27 @@ class Display:
                 highlight=False,
                 soft_wrap=True,
             )
+            self._warn(line)
             for failure in line["failed"]:
                 self.console.print(
-                    f"  client {failure['client']} failed: {failure['reason']}",
+                    f"  {called(failure, self._names)} failed: {failure['reason']}",
                     highlight=False,
                     markup=False,
                     soft_wrap=True,
                 )
         self._printed = max(self._printed, len(self._lines))
+
+    def _warn(self, line: RoundLine) -> None:
+        """Say once, while there is time to stop, that rounding drowns the updates."""
+        if not self._warned and (caveats := line.get("caveats")):
+            experiment = Experiment.read(self.folder.path / EXPERIMENT)
+            for remark in rounding_remark(caveats, experiment):
+                self._warned = True
+                self.console.print(f"  {remark}", highlight=False, markup=False, soft_wrap=True)
+
+    @cached_property
+    def _names(self) -> Sequence[str]:
+        return names_of(self.folder.path)
 
     def _table(self) -> Table:
         table = Table(box=None, padding=(0, 2))

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import hashlib
+import json
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +13,7 @@ import numpy as np
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.files import write_json
+from fedpeft.files import read_object, write_json
 from fedpeft.planning import planned
 from fedpeft.runtime import Runtime
 from fedpeft.starting import Read, read_by
@@ -30,29 +33,68 @@ _FOLDS = 3
 def measure(runs: Sequence[Path], most: int, say: Callable[[str], None]) -> None:
     """Write the lines of simulations without privacy to their folders, where they are missing.
 
-    Runs of equal data and backbones are measured once.
+    Runs whose data and backbones are read equally are measured once, also by an earlier call.
 
     Args:
         runs: their folders.
         most: training examples that are read.
         say: is told what begins, and what cannot be measured.
     """
-    found: dict[str, list[Line] | None] = {}
+    kept = [read_object(run / FILE) for run in runs]
+    found: dict[str, list[Line]] = {each["of"]: each["lines"] for each in kept if "of" in each}
+    keys: dict[tuple[str, ...], str] = {}  # "" if it cannot be measured
     for run in filter(_lacks_lines, runs):
         try:
             experiment, pinned = Experiment.read(run / EXPERIMENT), RunFolder(run).pinned()
             if experiment.task.kind == "text" or experiment.privacy.unit != "none":
                 continue
-            same = "".join(pinned.get(key, f"{run} ") for key in ("data", "backbone"))
-            if same not in found:
-                say(f"{run}: measuring the frozen backbone")
-                found[same] = None
-                found[same] = scores(experiment, most)
+            head_only = _head_only(experiment)
+            same = head_only.digest, pinned.get("data", ""), pinned.get("backbone", "")
+            if same not in keys:
+                keys[same] = ""
+                runtime = Runtime(head_only)
+                _require_few(runtime, most)
+                _require_data_of_the_run(runtime, experiment, pinned)
+                key = _key(runtime)
+                if key not in found:
+                    say(f"{run}: measuring the frozen backbone")
+                    found[key] = _lines(runtime)
+                keys[same] = key
         except UserError as error:
             say(f"{run}: the frozen backbone is not measured: {error}")
             continue
-        if (lines := found[same]) is not None:
-            write_json(run / FILE, {"lines": lines})
+        if key := keys[same]:
+            write_json(run / FILE, {"of": key, "lines": found[key]})
+
+
+def _require_few(runtime: Runtime, most: int) -> None:
+    if len(runtime.task.train) > most:
+        raise UserError(
+            f"{len(runtime.task.train):,} training examples, more than {most:,} are read only with "
+            f"--frozen"
+        )
+
+
+def _require_data_of_the_run(
+    runtime: Runtime, experiment: Experiment, pinned: Mapping[str, str]
+) -> None:
+    """Raise UserError if data or backbone are not those with which a run began."""
+    data = pinned.get("data", runtime.data_digest)
+    # A run may have read the same texts in another way, for example with a mask token.
+    if data not in (runtime.data_digest, Runtime(experiment).data_digest):
+        raise UserError("the task's files have changed since the run")
+    fingerprint = runtime.backbone.fingerprint
+    if pinned.get("backbone", fingerprint) != fingerprint:
+        raise UserError("the backbone's files have changed since the run")
+
+
+def _key(runtime: Runtime) -> str:
+    """Return the SHA-256 of all that the lines depend on."""
+    backbone, experiment, info = runtime.backbone, runtime.experiment, runtime.info
+    data = runtime.data_digest, info.kind, info.metric, info.labels
+    read = str(experiment.representation), experiment.task.pairs, experiment.engine.dtype
+    parts = [*data, *read, backbone.fingerprint, runtime.held]
+    return hashlib.sha256(json.dumps(parts).encode()).hexdigest()
 
 
 def _lacks_lines(run: Path) -> bool:
@@ -67,11 +109,11 @@ def scores(experiment: Experiment, most: int) -> list[Line]:
         UserError: data or backbone is missing, or there are more than ``most`` training examples.
     """
     runtime = Runtime(_head_only(experiment))
-    if len(runtime.task.train) > most:
-        raise UserError(
-            f"{len(runtime.task.train):,} training examples, more than {most:,} are read only with "
-            f"--frozen"
-        )
+    _require_few(runtime, most)
+    return _lines(runtime)
+
+
+def _lines(runtime: Runtime) -> list[Line]:
     kind, pairs = runtime.info.kind, runtime.experiment.task.pairs == "apart"
     train, dev = _features(runtime, "train"), _features(runtime, "dev")
     name = "ridge regression" if kind == "score" else "logistic regression"
@@ -98,7 +140,7 @@ def _features(runtime: Runtime, split: str) -> Read:
 def _cosine(read: Read) -> Read:
     """Return pairs read as the cosine of their texts alone, see ``fedpeft.heads.base.joined``."""
     half = read.features.shape[1] // 2
-    return Read(read.features[:, :half].mean(1, keepdims=True), read.labels, read.counts)
+    return replace(read, features=read.features[:, :half].mean(1, keepdims=True))
 
 
 def _line(name: str, runtime: Runtime, train: Read, dev: Read) -> Line:
@@ -109,7 +151,9 @@ def _line(name: str, runtime: Runtime, train: Read, dev: Read) -> Line:
         found = np.full(len(dev.labels), train.labels[0]) if one else _predicted(train, dev)
         outputs = np.eye(info.classes)[found]
     if info.kind == "tags":
-        sums = metrics.tag_statistics(outputs, dev.labels, dev.counts, info.labels)
+        assert runtime.dev.cut, "encoding counts"
+        cut = runtime.dev.cut.select(dev.order)  # missed by the frozen backbone, too
+        sums = metrics.tag_statistics(outputs, dev.labels, dev.counts, info.labels, cut)
     else:
         sums = metrics.statistics(outputs, dev.labels, info.kind)
     more = metrics.unsummable_scores(info.kind, outputs, dev.labels)

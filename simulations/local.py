@@ -14,6 +14,7 @@ from flwr.app import Context, Message, MessageType, RecordDict
 from flwr.clientapp import ClientApp
 from flwr.serverapp import ServerApp
 
+from clients.data import CONTENT
 from clients.errors import error_reply
 from fedpeft.experiment.config import parsed
 from fedpeft.runtime import runtime_of
@@ -96,10 +97,10 @@ def run_local(
 
 def serve(server_app: ServerApp, grid: CohortGrid, run_config: NodeConfig) -> None:
     """Run a ServerApp on a grid to its end, with malicious clients and devices if there are any."""
-    experiment = parsed(str(run_config["experiment"]))
+    experiment, content = parsed(str(run_config["experiment"])), str(run_config.get(CONTENT, ""))
     played: CohortGrid | WrappedGrid = grid
     if experiment.adversary.fraction and experiment.adversary.attack != "label_flip":
-        played = AdversaryGrid(played, runtime_of(experiment))
+        played = AdversaryGrid(played, runtime_of(experiment, content=content))
     if experiment.devices.step_seconds:
         done = RunFolder(Path(str(run_config["out"]))).rounds()
         played = DeviceGrid(played, experiment, (done[-1]["virtual"] or 0.0) if done else 0.0)

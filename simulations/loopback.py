@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
 import signal
 import subprocess
 import sys
@@ -69,6 +70,7 @@ class Deployment:
     prefixes: Mapping[str, Sequence[str]] = field(default_factory=dict)
     #: Written into the state folders of server and nodes.
     timing: Timing = field(default_factory=Timing)
+    first_port: int | None = None  # for nodes, at the first start; None: any free one
     processes: dict[str, subprocess.Popen[bytes]] = field(default_factory=dict)
 
     @property
@@ -94,7 +96,7 @@ class Deployment:
         """Start or restart the server, and wait until it is up."""
         ports = []
         if not (self.state / "server.json").exists():
-            ports = ["--port", str(free_port())]
+            ports = ["--port", str(self.first_port or free_port())]
         before = len(self.log("server"))
         host = "127.0.0.1" if self.address == "localhost" else self.address
         options = ["--state", str(self.state), "--keys", str(self.keys), "--host", host]
@@ -228,15 +230,24 @@ class Deployment:
         self.signal(name, signal.SIGTERM)
         return self.processes[name].wait(PATIENCE)
 
-    def start(self, name: str, *arguments: str) -> subprocess.Popen[bytes]:
-        """Start a process under ``name``, which ends with the others; return it."""
-        environment = {**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"}
+    def start(self, name: str, *arguments: str, shown: bool = False) -> subprocess.Popen[bytes]:
+        """Start a process under ``name``, which ends with the others; return it.
+
+        It also ends if this process is killed, and a Ctrl-C at the terminal does not reach it. Its
+        output is in ``NAME.out``; with ``shown`` it is that of this process.
+        """
+        setpriv = shutil.which("setpriv")
+        tied = [setpriv, "--pdeathsig", "TERM", "--"] if setpriv else []
         with open(self.folder / f"{name}.out", "ab") as output:
-            process = subprocess.Popen(
-                arguments, stdout=output, stderr=subprocess.STDOUT, env=environment, cwd=self.folder
+            self.processes[name] = subprocess.Popen(
+                [*tied, *arguments],
+                stdout=None if shown else output,
+                stderr=None if shown else subprocess.STDOUT,
+                env={**os.environ, "HF_HUB_OFFLINE": "1", "OMP_NUM_THREADS": "1"},
+                cwd=self.folder,
+                start_new_session=True,
             )
-        self.processes[name] = process
-        return process
+        return self.processes[name]
 
 
 @contextmanager
@@ -245,6 +256,7 @@ def deployment(
     address: str = "localhost",
     prefixes: Mapping[str, Sequence[str]] | None = None,
     timing: Timing | None = None,
+    port: int | None = None,
 ) -> Iterator[Deployment]:
     """Yield a deployment with keys and a running server; end every process afterwards.
 
@@ -253,8 +265,9 @@ def deployment(
         address: of the server, as the nodes see it.
         prefixes: see ``Deployment``.
         timing: the waits of server and nodes; None: the defaults.
+        port: of the server, for nodes; None: any free one.
     """
-    made = Deployment(folder, address, prefixes or {}, timing or Timing())
+    made = Deployment(folder, address, prefixes or {}, timing or Timing(), port)
     try:
         made.make_keys()
         made.start_server()

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import sys
+import warnings
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from clients.partition import Partition, label_counts
+from fedpeft.errors import printable
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -22,21 +26,44 @@ if TYPE_CHECKING:
 FOLDER = "plots"
 _MOST_CLIENTS = 100  # more bars cannot be distinguished
 _NAMES = 16  # in a column of a legend
+_NAMED = 20  # clients with their names below the axis
+_LONGEST, _REASON = 24, 200  # characters of a client's name and of an error
+_PLAIN: dict[Any, Any] = {"text.parse_math": False}  # names may contain dollar signs
+
+
+@contextmanager
+def isolated(name: str) -> Iterator[None]:
+    """Let a picture fail alone: print one line, as the results matter more than their picture.
+
+    Args:
+        name: what is drawn.
+    """
+    try:
+        with warnings.catch_warnings():
+            # A box stands for a letter that the font lacks.
+            warnings.filterwarnings("ignore", "Glyph", UserWarning)
+            yield
+    except Exception as error:
+        reason = printable(f"{type(error).__name__}: {error}", _REASON)
+        print(f"warning: {name} was not drawn ({reason})", file=sys.stderr)
 
 
 def draw_run(folder: RunFolder, runtime: Runtime) -> None:
-    """Draw all plots of a finished run into ``plots`` in its folder."""
+    """Draw all plots of a finished run into ``plots`` in its folder; see ``isolated``."""
     from clients.data import partition_of
 
     draw_curves(folder, runtime.experiment, runtime.task.info.metric)
-    rows = partition_of(runtime.experiment)
-    draw_partition(folder.path / FOLDER / "partition.png", rows, runtime.task)
+    path = folder.path / FOLDER / "partition.png"
+    with isolated(str(path)):
+        draw_partition(path, partition_of(runtime), runtime.task)
 
 
 def draw_curves(folder: RunFolder, experiment: Experiment, metric: str) -> None:
-    """Write the figure of ``curves`` into ``plots`` in a run's folder."""
-    (folder.path / FOLDER).mkdir(exist_ok=True)
-    curves(folder, experiment, metric).savefig(folder.path / FOLDER / "curves.png", dpi=120)
+    """Write the figure of ``curves`` into ``plots`` in a run's folder; see ``isolated``."""
+    path = folder.path / FOLDER / "curves.png"
+    with isolated(str(path)):
+        path.parent.mkdir(exist_ok=True)
+        curves(folder, experiment, metric).savefig(path, dpi=120)
 
 
 def curves(folder: RunFolder, experiment: Experiment, metric: str) -> Figure:
@@ -45,6 +72,13 @@ def curves(folder: RunFolder, experiment: Experiment, metric: str) -> Figure:
     A simulation with devices shows virtual time, too. A private run shows epsilon in place of the
     loss, which stays with the clients.
     """
+    import matplotlib
+
+    with matplotlib.rc_context(_PLAIN):
+        return _curves(folder, experiment, metric)
+
+
+def _curves(folder: RunFolder, experiment: Experiment, metric: str) -> Figure:
     from matplotlib.figure import Figure
     from matplotlib.ticker import MaxNLocator
 
@@ -84,6 +118,13 @@ def curves(folder: RunFolder, experiment: Experiment, metric: str) -> Figure:
 
 def draw_partition(path: Path, rows: Partition, task: Task) -> None:
     """Draw each client's examples: stacked bars of classes, or box plots of scores."""
+    import matplotlib
+
+    with matplotlib.rc_context(_PLAIN):  # also saved in it: labels are made when they are drawn
+        _partition(rows, task).savefig(path, dpi=120)
+
+
+def _partition(rows: Partition, task: Task) -> Figure:
     from matplotlib.figure import Figure
 
     shown = Partition.of(rows[:_MOST_CLIENTS])
@@ -97,11 +138,15 @@ def draw_partition(path: Path, rows: Partition, task: Task) -> None:
         scores = [task.train.labels[r] for r in shown]
         axis.boxplot(scores, positions=range(len(shown)), showfliers=False)
         axis.set_ylabel("score")
-    axis.set_xticks(range(0, len(shown), max(1, len(shown) // 10)))
-    axis.set_xticklabels([str(client) for client in axis.get_xticks()])
+    if rows.names and len(rows) <= _NAMED:
+        names = [printable(name, _LONGEST) for name in rows.names]
+        axis.set_xticks(range(len(rows)), names, rotation=45, ha="right", rotation_mode="anchor")
+    else:
+        places = range(0, len(shown), max(1, len(shown) // 10))
+        axis.set_xticks(places, [str(client) for client in places])
     more = f" (first {len(shown)} of {len(rows)})" if len(rows) > len(shown) else ""
     axis.set_xlabel(f"client{more}")
-    figure.savefig(path, dpi=120)
+    return figure
 
 
 def _stacked_bars(axis: Axes, counts: np.ndarray, names: Sequence[str]) -> None:

@@ -12,11 +12,12 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy_words import privacy_line
 from fedpeft.readable import readable_bytes, readable_seconds
+from simulations.spread import called, names_of
 
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from server.records import BothWays, RoundLine
+    from server.records import BothWays, FailedClient, RoundLine
     from server.runfolder import RunFolder
 
 _SHOWN = 3  # failed clients that are printed
@@ -64,7 +65,8 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
         folder: of the run.
         rounds: number of rounds in the settings.
     """
-    score = "undefined" if result["score"] is None else f"{result['score']:.4f}"
+    no_score = "undefined (the evaluation has outputs that are NaN or infinite)"
+    score = no_score if result["score"] is None else f"{result['score']:.4f}"
     up, evaluated = (result["bytes"][key] for key in ("per_client_round_up", "evaluate"))
     rounds_text = "1 round" if result["rounds"] == 1 else f"{result['rounds']} rounds"
     lines = [
@@ -74,9 +76,10 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
         f"handshakes {_both_ways(result['bytes']['handshake'])}"
         + (f", evaluation {_both_ways(evaluated)}" if evaluated["up"]["message"] else "")
         + (f", sums {_both_ways(result['bytes']['start'])}" if "start" in result["bytes"] else ""),
+        *result.get("remarks", ()),  # old runs have none
         *_backdoor(result["metrics"]),
         *_times(folder.rounds()),
-        *_failures(folder.rounds()),
+        *_failures(folder.rounds(), folder.path),
     ]
     if result["rounds"] < rounds:
         lines.append(f"ended before round {result['rounds'] + 1} of {rounds}: privacy is spent")
@@ -113,16 +116,18 @@ def _times(rounds: list[RoundLine]) -> list[str]:
     return [*lines, f"{late} of {asked} replies came too late"] if late else lines
 
 
-def _failures(rounds: list[RoundLine]) -> list[str]:
+def _failures(rounds: list[RoundLine], folder: Path) -> list[str]:
     """Return a line for each of the clients that failed most often, at most three."""
-    failures: dict[int, list[str]] = {}
+    failures: dict[int, list[FailedClient]] = {}
     for line in rounds:
         for failed in line["failed"]:
-            failures.setdefault(failed["client"], []).append(failed["reason"])
+            failures.setdefault(failed["client"], []).append(failed)
+    names = names_of(folder) if failures else ()
     most = sorted(failures.items(), key=lambda failure: -len(failure[1]))
     lines = [
-        f"client {client} failed in {len(reasons)} of {len(rounds)} rounds: {reasons[-1]}"
-        for client, reasons in most[:_SHOWN]
+        f"{called(times[-1], names)} failed in {len(times)} of {len(rounds)} rounds: "
+        f"{times[-1]['reason']}"
+        for _, times in most[:_SHOWN]
     ]
     more = len(most) - len(lines)
     return [*lines, f"{more} more clients failed in some rounds"] if more else lines

@@ -11,12 +11,11 @@ from typing import Any
 
 from clients.app import app as client_app
 from clients.app import train_together
-from clients.data import KEPT_FOLDER, LEDGER_FOLDER, partition_of
+from clients.data import CONTENT, KEPT_FOLDER, LEDGER_FOLDER, partition_of
 from clients.partition import save
 from fedpeft.adversary import target_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.joint import runs_together
 from fedpeft.privacy.plan import client_plan, example_delta, example_plan
 from fedpeft.runtime import Runtime, runtime_of
 from fedpeft.vectorfile import EXPERIMENT
@@ -54,7 +53,7 @@ def prepare(
         require_ray("engine.kind = 'ray'")
     require_trackers(experiment.output.track)
     runtime = runtime_of(experiment)
-    rows = partition_of(experiment)
+    rows = partition_of(runtime)
     runtime.load()
     if experiment.adversary.attack == "backdoor":
         target_of(experiment, runtime.task.info)
@@ -112,9 +111,13 @@ def simulate(folder: RunFolder, experiment: Experiment) -> dict[str, Any]:
 
 
 def _run_engine(folder: RunFolder, experiment: Experiment) -> None:
+    runtime = runtime_of(experiment)
+    folder.pin({"data": runtime.data_digest})  # the files may have changed since ``prepare``
+    content = {CONTENT: runtime.content}
     run_config: NodeConfig = {"experiment": experiment.to_toml(), "out": str(folder.path)}
+    run_config |= content
     clients, engine = experiment.federation.clients, experiment.engine
-    shared = node_config(folder.path, experiment)
+    shared = node_config(folder.path, experiment) | content
     nodes = NodeConfigs(clients, shared)
     cohort = int(folder.pinned()[COHORT])
     if engine.kind == "ray":
@@ -157,8 +160,7 @@ def cohort_of(runtime: Runtime) -> int:
     memory = torch.cuda.get_device_properties(backbone.device).total_memory if cuda else 0
     processes = actors_of(experiment.engine)[0] if experiment.engine.kind == "ray" else 1
     size, lengths = runtime.parameters.layout.size, runtime.lengths
-    joint = runs_together()
-    return cohort_size(experiment, backbone.shape, size, lengths, memory, processes, joint)
+    return cohort_size(experiment, backbone.shape, size, lengths, memory, processes)
 
 
 def node_config(path: Path, experiment: Experiment) -> NodeConfig:

@@ -245,6 +245,9 @@ _FILES = {
 }
 
 
+_VARY = ("seconds", "score", "eval_loss", "metrics", "versions", "digests", "message")
+
+
 def run_folder() -> str:
     """Return the files of a run folder, and lines of a private run made for this page."""
     import fedpeft
@@ -271,16 +274,33 @@ def run_folder() -> str:
         result = (run / "result.json").read_text()
     pages = [
         table(["file", "content"], [[f"`{name}`", about] for name, about in _FILES.items()]),
-        "\nThe lines below are of a private run of two clients and one round, made when this page "
-        "was built.\n",
+        "\nThe lines below are of a private run of two clients and one round; dots stand for what "
+        "differs between machines.\n",
         "## A line of `rounds.jsonl`\n",
-        block(json.dumps(json.loads(rounds), indent=2), "json"),
+        block(json.dumps(_alike(json.loads(rounds)), indent=2), "json"),
         "\n## Lines of `bytes.jsonl`\n",
-        block("\n".join(sent), "json"),
+        block("\n".join(json.dumps(_alike(json.loads(line))) for line in sent), "json"),
         "\n## `result.json`\n",
-        block(json.dumps(json.loads(result), indent=2), "json"),
+        block(json.dumps(_alike(json.loads(result)), indent=2), "json"),
     ]
     return "\n".join(pages)
+
+
+def _alike(value: Any, key: str = "") -> Any:
+    """Return a value of a run's files as on every machine.
+
+    Times, scores, versions and digests become dots, and so do sizes of messages, which hold
+    compressed text; other numbers are rounded.
+    """
+    if isinstance(value, dict):
+        return {
+            name: _alike(each, name if key not in _VARY else key) for name, each in value.items()
+        }
+    if isinstance(value, list):
+        return [_alike(each, key) for each in value]
+    if key in _VARY and value is not None:
+        return "..."
+    return float(f"{value:.3g}") if isinstance(value, float) else value
 
 
 PARTS: dict[str, Callable[..., str]] = {

@@ -9,10 +9,11 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from fedpeft.backbones.families import FAMILIES, family_of
-from fedpeft.backbones.hub import hub_model, is_cached
+from fedpeft.backbones.hub import MODEL_FILES, WEIGHTS, hub_model, is_cached
 from fedpeft.backbones.known import KNOWN_SHAPES, shape_of_config
 from fedpeft.backbones.shapes import BackboneShape
-from fedpeft.errors import UserError, nearest, suggestion
+from fedpeft.errors import UserError, nearest, printable, suggestion
+from fedpeft.files import digest_of_files
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
@@ -38,7 +39,8 @@ def from_pretrained(
     """Return a backbone's model in float32, with output embeddings if it ``writes``, and tokenizer.
 
     Raises:
-        UserError: see ``load_backbone``; or weights are missing in the files.
+        UserError: see ``load_backbone``; or weights are missing in the files, or the tokenizer has
+            tokens without an embedding.
     """
     from transformers import AutoModel, AutoModelForCausalLM, AutoModelForSeq2SeqLM, AutoTokenizer
 
@@ -60,7 +62,23 @@ def from_pretrained(
             f"backbone '{name}' is incomplete: {len(missing)} weights are missing, "
             f"the first is '{missing[0]}'"
         )
+    _require_embeddings(name, model, tokenizer)
     return model, tokenizer
+
+
+def _require_embeddings(
+    name: str, model: PreTrainedModel, tokenizer: PreTrainedTokenizerBase
+) -> None:
+    """Raise UserError if a token has no embedding: passes would fail at texts that have it."""
+    rows, ids = model.get_input_embeddings().weight.shape[0], tokenizer.get_vocab()
+    last = max(ids, key=ids.__getitem__)
+    if ids[last] >= rows:
+        beyond = sum(index >= rows for index in ids.values())
+        raise UserError(
+            f"backbone '{name}': its tokenizer has tokens up to number {ids[last]} "
+            f"({printable(last, 30)}), its embedding only {rows} rows, so {beyond} tokens have "
+            f"none; use the tokenizer that the model was trained with, or resize its embedding"
+        )
 
 
 def _config_of(name: str, source: Path) -> PretrainedConfig:
@@ -111,6 +129,17 @@ def checkpoint(name: str) -> Path:
             f"'minilm', 'tiny' or the folder of a downloaded checkpoint{hint}"
         )
     return folder
+
+
+def backbone_digest(name: str) -> str:
+    """Return the SHA-256 of a backbone's files in a local folder; "" for packages and the hub.
+
+    Those do not change while a process runs.
+    """
+    if name in ("minilm", "tiny") or not Path(name).is_dir():
+        return ""
+    files = sorted(file for kind in (*MODEL_FILES, *WEIGHTS) for file in Path(name).glob(kind))
+    return digest_of_files(files)
 
 
 def is_here(name: str) -> bool:

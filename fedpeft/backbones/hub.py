@@ -61,8 +61,8 @@ def hub_dataset(repository: str, patterns: Sequence[str]) -> Path | None:
 
 
 #: Files of a checkpoint to download; excludes weights of other frameworks.
-_MODEL_FILES = ("*.json", "*.txt", "*.model")
-_WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
+MODEL_FILES = ("*.json", "*.txt", "*.model")
+WEIGHTS = ("*.safetensors", "pytorch_model*.bin")
 
 
 def is_cached(name: str) -> bool:
@@ -94,7 +94,7 @@ def hub_model(name: str) -> Path | None:
     )
 
     def fetch(weights: str, local: bool) -> Path | None:
-        patterns = [*_MODEL_FILES, weights]
+        patterns = [*MODEL_FILES, weights]
         try:
             folder = Path(snapshot_download(name, allow_patterns=patterns, local_files_only=local))
         except LocalEntryNotFoundError:
@@ -102,10 +102,10 @@ def hub_model(name: str) -> Path | None:
         return folder if any(folder.glob(weights)) else None
 
     try:
-        cached = next(filter(None, (fetch(weights, True) for weights in _WEIGHTS)), None)
+        cached = next(filter(None, (fetch(weights, True) for weights in WEIGHTS)), None)
         if cached is not None or not hub_reachable():
             return cached
-        downloaded = next(filter(None, (fetch(weights, False) for weights in _WEIGHTS)), None)
+        downloaded = next(filter(None, (fetch(weights, False) for weights in WEIGHTS)), None)
     except HFValidationError:
         raise UserError(f"backbone '{name}': neither a folder nor a hub name") from None
     except (HfHubHTTPError, httpx.HTTPError) as error:

@@ -23,7 +23,8 @@ def prepared(
     """Prepare a model with output embeddings; return its part without them.
 
     The model is frozen and in evaluation mode. Its generation settings are replaced: those of a
-    checkpoint may sample, or force tokens.
+    checkpoint may sample, or force tokens. The tokenizer decodes what was written: many saved ones
+    drop spaces before punctuation, so no text with such a space would equal its target.
 
     Args:
         name: of the backbone, for messages.
@@ -42,6 +43,7 @@ def prepared(
             f"backbone '{name}': its configuration has no decoder_start_token_id; set it in the "
             f"folder's config.json"
         )
+    tokenizer.clean_up_tokenization_spaces = False
     padding = tokenizer.pad_token_id
     language.generation_config = GenerationConfig(
         eos_token_id=tokenizer.eos_token_id,

@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import TYPE_CHECKING, Any
 
-from fedpeft.backbones.checkpoints import backbone_shape, from_pretrained
+from fedpeft.backbones.checkpoints import backbone_digest, backbone_shape, from_pretrained
 from fedpeft.backbones.families import FAMILIES
 from fedpeft.backbones.fingerprint import fingerprint_of
 from fedpeft.backbones.hardware import choose_device
@@ -69,12 +69,17 @@ def load_backbone(
         UserError: no such backbone, hub not reachable, an architecture without a family map,
             ``writes`` with an encoder, or a library is missing.
     """
-    return cached_backbone(name, device, dtype, writes, weights)
+    return cached_backbone(name, device, dtype, writes, weights, backbone_digest(name))
 
 
 @lru_cache(maxsize=CACHED)
-def cached_backbone(name: str, device: str, dtype: str, writes: bool, weights: str) -> Backbone:
-    """See ``load_backbone``, whose defaults must not make several keys of one backbone."""
+def cached_backbone(
+    name: str, device: str, dtype: str, writes: bool, weights: str, content: str
+) -> Backbone:
+    """See ``load_backbone``, whose defaults must not make several keys of one backbone.
+
+    ``content`` is the digest of its files, see ``backbone_digest``.
+    """
     import torch
 
     from fedpeft.backbones.attention import SDPA

@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpeft.batches.cut import Cut
+
 if TYPE_CHECKING:
     import torch
 
@@ -33,6 +35,7 @@ class Encoded:
         targets: the texts to write as strings, object ``[n]``, to compare generated texts with.
         firsts: of pairs whose texts pass on their own: number of tokens of each first text, int64
             ``[n]``. The second text follows it; ``read`` is the same in both.
+        cut: what the texts lost; None = not known.
     """
 
     tokens: np.ndarray
@@ -45,6 +48,7 @@ class Encoded:
     label_offsets: np.ndarray | None = None
     targets: np.ndarray | None = None
     firsts: np.ndarray | None = None
+    cut: Cut | None = None
 
     def __len__(self) -> int:
         return len(self.read)
@@ -96,6 +100,7 @@ class Encoded:
             starts,
             None if self.targets is None else self.targets[rows],
             None if self.firsts is None else self.firsts[rows],
+            None if self.cut is None else self.cut.select(rows),
         )
 
     def places(self, rows: np.ndarray) -> np.ndarray:

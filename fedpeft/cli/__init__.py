@@ -24,6 +24,7 @@ from fedpeft.cli import (
     simulate,
     study,
     tasks,
+    trial,
     watch,
 )
 from fedpeft.errors import Interrupted, RunFailed, UserError
@@ -72,6 +73,7 @@ app.add_typer(keys.app, name="keys")
 app.add_typer(server.app, name="server")
 app.add_typer(node.app, name="node")
 app.command()(run.run)
+app.command()(trial.trial)
 
 
 def main(arguments: list[str] | None = None) -> None:

@@ -64,13 +64,14 @@ def node(
 ) -> None:
     """Make a node's key pair, NAME and NAME.pub. Run it at the node's site: the secret stays there.
 
-    Prints the paths of both files and the next step.
+    Prints the paths of both files, the key's fingerprint and the next step.
 
     Example: fedpeft keys node hospital-a --out keys
     """
-    from fedpeft.hosting.keys import make_node
+    from fedpeft.hosting.keys import fingerprint, make_node
 
     private, public = make_node(out, name, force)
     print(f"secret, only for this node: {private}")
     print(f"for the server's operator: {public}")
+    print(f"its fingerprint, to compare by telephone: {fingerprint(public.read_text('ascii'))}")
     print(f"next, at the server: fedpeft server add-node {public.name} --state DIR")

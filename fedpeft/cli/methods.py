@@ -16,6 +16,7 @@ if TYPE_CHECKING:
     from fedpeft.backbones.shapes import BackboneShape
 
 _WIDE, _BYTES_WIDE = 250, 120  # columns of the tables without a terminal
+_ALL, _UNCUT = 150, 80  # columns for everything, and for numbers in one line each
 #: Codecs in the table of bytes, with their titles.
 _CODECS = {
     "float32": "float32",
@@ -58,14 +59,22 @@ def methods(
 def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
     from rich.text import Text
 
-    columns = ("method", *_NUMBERS, "fusable", "sites", "source")
-    table = plain_table(columns, right=_NUMBERS, wrapped=("sites", "source"), title=title)
+    console = plain_console(_WIDE)
+    about = ("sites", "source") if console.width >= _ALL else ()
+    columns, wrapped = ("method", *_NUMBERS, "fusable", *about), ("method", *about)
+    table = plain_table(
+        columns,
+        right=_NUMBERS,
+        wrapped=wrapped if console.width >= _UNCUT else None,  # a number is never cut
+        title=title,
+    )
+    failed = []
     for row in rows:
         name = _sized(row)
         if "error" in row:
-            table.add_row(name, *["-"] * len(_NUMBERS), "", "", Text(row["error"], style="dim"))
+            failed.append(Text(f"{row['method']}: {row['error']}", style="dim"))
             continue
-        table.add_row(
+        cells = [
             name,
             f"{row['parameters']:,}",
             f"{row['head']:,}",
@@ -74,8 +83,11 @@ def _print_table(title: str, rows: Sequence[dict[str, Any]]) -> None:
             "yes" if row["fusable"] else "no",
             " ".join(row["sites"]) or "-",
             row["source"],
-        )
-    plain_console(_WIDE).print(table)
+        ]
+        table.add_row(*cells[: len(columns)])
+    console.print(table, *failed, sep="\n")
+    if not about:
+        console.print(f"sites and sources: in {_ALL} columns or more, or with --json", style="dim")
 
 
 def _print_bytes(title: str, rows: Sequence[dict[str, Any]]) -> None:

@@ -62,22 +62,13 @@ def up(
     from clients.folder import NodeSettings
     from clients.proxy import Proxy
 
-    if proxy_login and not proxy:
-        raise UserError(f"--proxy-login {proxy_login}: is for --proxy, which is missing")
+    through = Proxy.of(proxy, proxy_login)
     _check_limits(max_epsilon, delta, examples, roster, colluders)
     settings = NodeSettings(
         data=str(data or ""),
         partition=partition,
         max_epsilon=max_epsilon,
         allow=tuple(backbone or ()),
-        task=task,
-        text=text,
-        text_pair=text_pair,
-        label=label,
-        source=source,
-        target=target,
-        kind=kind,
-        labels=tuple(name.strip() for name in labels.split(",")) if labels else (),
         examples=_number(examples or "exact"),
         delta=delta,
         max_vector=max_vector,
@@ -86,9 +77,16 @@ def up(
         colluders=colluders,
         weights=weights,
         sums=sums,
+        **_described(task, text, text_pair, label, source, target, kind, labels),
     )
-    way = Proxy.of(proxy, proxy_login) if proxy else None
-    node.up(node.Node(superlink, key, ca, state, settings, worker, wait, way), log_json)
+    node.up(node.Node(superlink, key, ca, state, settings, worker, wait, through), log_json)
+
+
+def _described(*given: str) -> dict[str, Any]:
+    """Return the settings that describe the data: task, columns, kind, and labels as a tuple."""
+    names = ("task", "text", "text_pair", "label", "source", "target", "kind")
+    labels = tuple(name.strip() for name in given[-1].split(",")) if given[-1] else ()
+    return dict(zip(names, given[:-1], strict=True)) | {"labels": labels}
 
 
 def _check_limits(
@@ -215,7 +213,8 @@ def _print(described: dict[str, Any]) -> None:
         restarts = f"; restarts: {child['restarts']}" if child["restarts"] else ""
         print(f"{name} {status}{restarts}")
     if last := described["last_message"]:
-        print(f"last message {ago(last['time'])}: {last['message']} (run {last['run']})")
+        run = last.get("name") or last["run"]
+        print(f"last message {ago(last['time'])}: {last['message']} (run {run})")
     if described["privacy"] == {}:
         print("no privacy was spent")
     for unit, total in (described["privacy"] or {}).items():

@@ -20,14 +20,15 @@ from fedpeft.files import write_atomic
 if TYPE_CHECKING:
     from fedpeft.predicting import Prediction
 
-_FORMATS = (".tsv", ".csv", ".jsonl")
+_FORMATS = (".tsv", ".csv", ".jsonl", ".parquet")
 
 
 def predict(
     run: FinishedRun,
     file: Annotated[Path, typer.Argument(help="Texts: .tsv, .csv, .jsonl or .parquet.")],
     out: Annotated[
-        Path | None, typer.Option(help="New .tsv, .csv or .jsonl file; default: print TSV.")
+        Path | None,
+        typer.Option(help="New .tsv, .csv, .jsonl or .parquet file; default: print TSV."),
     ] = None,
     text: Annotated[
         str, typer.Option(help="Column of the texts; default: the task's column, or 'text'.")
@@ -40,26 +41,23 @@ def predict(
     """Predict a label, score or tags, or write a text, for each row of a file of texts.
 
     Prints one row per text, or writes them to --out. Rows include the probabilities of all labels;
-    for tags, JSONL includes the probability of each tag.
+    for tags, JSONL and Parquet include the probability of each tag.
 
     Example: fedpeft predict runs/first new.tsv --out predicted.jsonl
     """
     if out is not None:
         _check_out(out)
     with _progress() as report:
-        from fedpeft.predicting import predict, read_texts
+        from fedpeft.predicting import caveats_of, predict, read_texts
+        from fedpeft.tasks.caveats import cut_remarks
         from fedpeft.trained import Trained
 
         trained = Trained.read(run)
         examples = read_texts(trained, file, text, text_pair)
         predictions = predict(trained, examples, lambda done: report(done, len(examples)))
-    missing = sum(p.value.count(None) for p in predictions if isinstance(p.value, list))
-    if missing:
-        print(
-            f"{missing} words have no tag (null): beyond task.max_length = "
-            f"{trained.experiment.task.max_length} tokens, or without a token",
-            file=sys.stderr,
-        )
+    found = caveats_of(predictions)
+    for remark in cut_remarks(found, trained.experiment, len(predictions)):
+        print(remark, file=sys.stderr)
     if out is None:
         sys.stdout.write(as_table(predictions, trained.labels, tabs=True))
     else:
@@ -118,8 +116,16 @@ def _check_out(out: Path) -> None:
 
 
 def _write(out: Path, predictions: Sequence[Prediction], labels: Sequence[str]) -> None:
-    lines, tabs = out.suffix == ".jsonl", out.suffix == ".tsv"
-    content = as_lines(predictions) if lines else as_table(predictions, labels, tabs)
+    content: str | bytes
+    if out.suffix == ".parquet":
+        from fedpeft.predicting import frame_of
+        from fedpeft.tasks.frames import parquet_of
+
+        content = parquet_of(frame_of(predictions, labels), str(out))
+    elif out.suffix == ".jsonl":
+        content = as_lines(predictions)
+    else:
+        content = as_table(predictions, labels, tabs=out.suffix == ".tsv")
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
         write_atomic(out, content)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Collection, Sequence
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
@@ -15,11 +16,14 @@ if TYPE_CHECKING:
 
 
 def plain_console(width: int | None = None, **options: Any) -> Console:
-    """Return a console without markup, ``width`` columns wide if it is not a terminal."""
+    """Return a console without markup.
+
+    It is as wide as its terminal or else as ``COLUMNS`` says, or ``width`` columns if neither does.
+    """
     from rich.console import Console
 
     console = Console(markup=False, highlight=False, **options)
-    if width and not console.is_terminal:
+    if width and not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         console.width = width
     return console
 

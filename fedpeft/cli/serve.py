@@ -19,7 +19,7 @@ _MEGABYTE = 1 << 20
 def serve(
     runs: options.Runs,
     host: options.Host = "127.0.0.1",
-    port: options.Port = 8321,
+    port: options.Port = 8320,
     keys: options.Keys = None,
     token: options.Token = None,
     operator_token: options.OperatorToken = None,

@@ -105,6 +105,8 @@ def _run(
 def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> None:
     """Print the line on the run, and warnings."""
     from fedpeft.backbones.hardware import emulated
+    from fedpeft.tasks.caveats import tags_read
+    from fedpeft.tasks.metrics import undefined
 
     layout, federation = runtime.parameters.shared, experiment.federation
     precision = _precision(experiment, runtime.backbone)
@@ -114,6 +116,7 @@ def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> No
             f"{federation.clients:,} clients, {_a_round(experiment)}",
             _traffic(layout, experiment),
             *([f"{precision} (auto)"] if experiment.engine.autocast == "auto" else []),
+            *([tags_read(runtime.info)] if runtime.info.kind == "tags" else []),
         ),
         soft_wrap=True,
     )
@@ -121,6 +124,7 @@ def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> No
         unset(federation),
         too_many(experiment.adversary, federation, experiment.clients_per_round),
         emulated(precision, runtime.backbone.device),
+        undefined(runtime.info, runtime.task.dev.labels),
     ):
         if warning:
             console.print(warning, soft_wrap=True)

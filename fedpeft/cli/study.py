@@ -21,15 +21,6 @@ app = typer.Typer(no_args_is_help=True, help="Run many experiments from one file
 _File = Annotated[Path, typer.Argument(help="Study file (TOML).")]
 _Out = Annotated[Path | None, typer.Option(help="Study folder; default: runs/studies/NAME.")]
 _Jobs = Annotated[int, typer.Option(min=1, help="Number of parallel runs, one process each.")]
-_Joint = Annotated[
-    int,
-    typer.Option(
-        min=1,
-        max=16,
-        help="Maximum number of compatible cells that each process runs at the same time, in "
-        "shared passes.",
-    ),
-]
 _Resume = Annotated[bool, typer.Option("--resume", help="Continue the study in its folder.")]
 _On = Annotated[
     Literal["local", "ray"],
@@ -42,18 +33,15 @@ class Parallel(NamedTuple):
 
     Attributes:
         jobs: number of processes.
-        joint: maximum number of cells in each of them.
         on: "local" or "ray".
     """
 
     jobs: int
-    joint: int
     on: str
 
     def __str__(self) -> str:
         """Return the options of the command line."""
-        joint = f" --joint {self.joint}" if self.joint > 1 else ""
-        return f"--jobs {self.jobs}{joint}" + (" --on ray" if self.on == "ray" else "")
+        return f"--jobs {self.jobs}" + (" --on ray" if self.on == "ray" else "")
 
 
 @app.command()
@@ -62,7 +50,6 @@ def run(
     overrides: Overrides = None,
     out: _Out = None,
     jobs: _Jobs = 1,
-    joint: _Joint = 1,
     resume: _Resume = False,
     on: _On = "local",
 ) -> None:
@@ -73,7 +60,7 @@ def run(
 
     Example: fedpeft study run simulations/studies/noniid-small.toml --jobs 2
     """
-    _run(file, overrides or [], out, Parallel(jobs, joint, on), resume, search_only=False)
+    _run(file, overrides or [], out, Parallel(jobs, on), resume, search_only=False)
 
 
 @app.command()
@@ -82,7 +69,6 @@ def search(
     overrides: Overrides = None,
     out: _Out = None,
     jobs: _Jobs = 1,
-    joint: _Joint = 1,
     resume: _Resume = False,
     on: _On = "local",
 ) -> None:
@@ -92,7 +78,7 @@ def search(
 
     Example: fedpeft study search simulations/studies/communication-small.toml --jobs 2
     """
-    _run(file, overrides or [], out, Parallel(jobs, joint, on), resume, search_only=True)
+    _run(file, overrides or [], out, Parallel(jobs, on), resume, search_only=True)
 
 
 @app.command()
@@ -176,14 +162,13 @@ def _headline(plan: Plan) -> str:
 def _pool(folder: StudyFolder, parallel: Parallel) -> Pool:
     from simulations.study.folder import LOG
 
-    joint = parallel.joint
     if parallel.on == "ray":
         from simulations.study.ray import run_on_ray
 
-        return partial(run_on_ray, count=parallel.jobs, joint=joint)
+        return partial(run_on_ray, count=parallel.jobs)
     from simulations.study.pool import run_jobs
 
-    return partial(run_jobs, count=parallel.jobs, log=folder.path / LOG, joint=joint)
+    return partial(run_jobs, count=parallel.jobs, log=folder.path / LOG)
 
 
 def _print_end(folder: StudyFolder, search_only: bool) -> None:

@@ -8,6 +8,7 @@ from typing import Literal
 from pydantic import Field
 
 from fedpeft.experiment.federation import FederationSection
+from fedpeft.experiment.names import Label
 from fedpeft.experiment.robust import tolerated
 from fedpeft.experiment.settings import NestedSection, WireSection
 from fedpeft.methods.settings import Section
@@ -46,7 +47,7 @@ class AdversarySection(Section):
         "0.5 | backdoor: factor, default clients of a round per malicious one",
     )
     trigger: str = Field("cf", min_length=1, description="backdoor: word put before the text")
-    target: str = Field(
+    target: Label = Field(
         "", description="backdoor: class of texts with the trigger; empty = the last"
     )
 

@@ -41,7 +41,7 @@ from fedpeft.experiment.contradictions import (
 from fedpeft.experiment.devices import DevicesSection, in_devices
 from fedpeft.experiment.federation import SERVER_LR, FederationSection
 from fedpeft.experiment.mistakes import explain
-from fedpeft.experiment.overrides import apply_override
+from fedpeft.experiment.overrides import apply_override, require_unicode
 from fedpeft.experiment.privacy import PrivacySection
 from fedpeft.experiment.robust import in_robust
 from fedpeft.experiment.secure import DEFAULT_CODEC, SecureSection, in_secure
@@ -56,6 +56,7 @@ from fedpeft.experiment.settings import (
     TaskSection,
     WireSection,
 )
+from fedpeft.experiment.sizes import share_of
 from fedpeft.experiment.text_contradictions import in_text
 from fedpeft.experiment.wire_contradictions import in_nested, in_wire, in_zeroth_order
 from fedpeft.methods import default_lr, settings_for
@@ -242,7 +243,7 @@ class Experiment(Section):
     @property
     def clients_asked(self) -> int:
         """Number of clients that are sent a request each round, with those asked in reserve."""
-        return ceil(round(self.federation.over_selection * self.clients_per_round, 9))
+        return ceil(share_of(self.federation.over_selection, self.clients_per_round))
 
     @property
     def clients_summed(self) -> int:
@@ -295,6 +296,7 @@ class Experiment(Section):
         Raises:
             UserError: an unknown key, a value out of range, a contradiction.
         """
+        require_unicode(values)
         try:
             return cls.model_validate(values)
         except ValidationError as error:

@@ -6,7 +6,7 @@ from typing import Any, cast
 
 from pydantic_core import ErrorDetails
 
-from fedpeft.errors import nearest, plain_message
+from fedpeft.errors import nearest, plain_message, printable
 from fedpeft.methods.settings import Section
 
 _SHOWN = 3  # keys of a section
@@ -23,6 +23,8 @@ def explain(error: ErrorDetails, root: type[Section]) -> str:
     if error["type"] in ("model_type", "model_attributes_type"):
         keys = ", ".join(_keys_beside((*error["loc"], ""), root)[:_SHOWN])
         return f"{key} = {value!r}: is a section; set a key of it, such as {keys}"
+    if error["type"] == "string_type":
+        return f"{key} = {printable(str(value))}: expected text; put it in quotes"
     expected = plain_message(error["msg"])
     if error["type"] == "literal_error":
         options = [option.strip("' ") for option in expected.replace(" or ", ", ").split(",")]

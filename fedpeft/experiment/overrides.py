@@ -7,7 +7,7 @@ from collections.abc import Iterator, Mapping
 from copy import deepcopy
 from typing import Any
 
-from fedpeft.errors import UserError
+from fedpeft.errors import UserError, is_unicode, printable
 
 
 def merged(values: Mapping[str, Any], changes: Mapping[str, Any]) -> dict[str, Any]:
@@ -31,6 +31,14 @@ def leaves(
             yield from leaves(value, f"{path}{key}.", names_first)
         else:
             yield f"{path}{key}", value
+
+
+def require_unicode(values: Mapping[str, Any]) -> None:
+    """Raise UserError if a value of a tree cannot be written as UTF-8, as bytes of a shell may."""
+    for key, value in leaves(values):
+        texts = value if isinstance(value, list | tuple) else [value]
+        if not all(is_unicode(text) for text in texts if isinstance(text, str)):
+            raise UserError(f"{printable(key)} = {printable(str(value))}: is not valid Unicode")
 
 
 def set_key(values: dict[str, Any], path: str, value: Any) -> None:

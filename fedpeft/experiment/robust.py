@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from math import ceil
 
 from fedpeft.experiment.federation import SERVER_LR, FederationSection, Strategy
+from fedpeft.experiment.sizes import share_of
 
 #: Strategies that select, trim or clip updates; all others average them.
 ROBUST: tuple[Strategy, ...] = (
@@ -46,8 +47,13 @@ def tolerated(federation: FederationSection, clients: int) -> int:
     if strategy in _NEEDS or federation.mixing == "nnm":
         return federation.byzantine
     if strategy == "fedtrimmedavg":
-        return int(federation.trim * mixed)
+        return trimmed(federation, mixed)
     return (mixed - 1) // 2 if strategy in ROBUST else 0
+
+
+def trimmed(federation: FederationSection, updates: int) -> int:
+    """Return how many of ``updates`` numbers "fedtrimmedavg" drops at either end."""
+    return int(share_of(federation.trim, updates))
 
 
 def unset(federation: FederationSection) -> str:
@@ -76,7 +82,7 @@ def in_robust(federation: FederationSection, sampled: int, what: str = "clients"
             f"federation.byzantine = {malicious}: strategy '{strategy}' does not use it; leave it "
             f"out"
         )
-    if strategy == "fedtrimmedavg" and int(federation.trim * mixed) < 1:
+    if strategy == "fedtrimmedavg" and trimmed(federation, mixed) < 1:
         yield f"federation.trim = {federation.trim}: drops none of {mixed} updates per round"
     if strategy not in ROBUST and mixing != "none":
         yield (

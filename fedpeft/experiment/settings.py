@@ -6,6 +6,7 @@ from typing import Annotated, Literal
 
 from pydantic import AfterValidator, BeforeValidator, Field
 
+from fedpeft.experiment.names import Labels, Names
 from fedpeft.experiment.sizes import size_in_bytes
 from fedpeft.methods.settings import MOST, Section, listed
 from fedpeft.wire.codecs import check_codec, check_down, check_up
@@ -13,8 +14,6 @@ from fedpeft.wire.scatter import check_scatter, check_sums
 
 Representation = Literal["mask", "cls", "mean", "unit", "last"]
 
-#: Strings, also accepted as ``"a,b"``.
-Names = Annotated[tuple[str, ...], BeforeValidator(listed)]
 #: Forms of the frozen weights, see ``fedpeft.backbones.compact``.
 Weights = Literal["float32", "bfloat16", "int8", "int4"]
 #: Names of codecs, see ``fedpeft.wire.codecs``.
@@ -36,9 +35,15 @@ class TaskSection(Section):
     path: str = Field(
         "", description="local folder with the task's files; empty = Hugging Face hub"
     )
-    train: str = Field("", description="custom: training file (.tsv, .csv, .jsonl, .parquet)")
+    train: str = Field(
+        "",
+        description="custom: training file (.tsv, .csv, .jsonl, .parquet); or a data set that "
+        "`datasets` reads, NAME[/CONFIG][:SPLIT] of the hub or FOLDER[:SPLIT]",
+    )
     dev: str = Field(
-        "", description="custom: evaluation file; empty = hold out a share of the training file"
+        "",
+        description="custom: evaluation file or data set; empty = the split validation of the "
+        "training set's data set, or hold out a share of the training file",
     )
     held_out: float = Field(
         0.1, gt=0, lt=1, description="custom: share to hold out if dev is empty"
@@ -70,7 +75,7 @@ class TaskSection(Section):
     beams: int = Field(
         1, ge=1, le=64, description="text: beams of the search that generates; 1 = greedy"
     )
-    labels: Names = Field(
+    labels: Labels = Field(
         (), description="custom: class names in order; empty = those in the training file"
     )
     train_limit: int = Field(0, ge=0, description="number of training examples to use; 0 = all")

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError, printable
+from fedpeft.files import USERS_TEXT
 
 _LONGEST = 200  # characters of a reason
 #: Limits of a text; the parser's time grows with the square of the parts of a dotted key.
@@ -54,7 +55,7 @@ def read_text(path: Path) -> str:
     if not path.exists():
         raise UserError(f"no experiment file '{path}'; `fedpeft config > {path}` writes one")
     try:
-        return path.read_text(encoding="utf-8")
+        return path.read_text(encoding=USERS_TEXT)
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; is it an experiment file?") from None
 

@@ -100,7 +100,9 @@ def sections(trained: Trained) -> str:
     if scores := _scores(trained):
         rows = "\n".join(f"| {name} | {value:.4f} |" for name, value in scores.items())
         about = f"On the evaluation examples of `{experiment.task.name}`, after the last round."
-        parts.append(f"## Evaluation\n\n{about}\n\n| metric | value |\n| --- | --- |\n{rows}")
+        remarks = "".join(f"\n- {remark}" for remark in result.get("remarks", ()))
+        table = f"| metric | value |\n| --- | --- |\n{rows}"
+        parts.append(f"## Evaluation\n\n{about}\n\n{table}" + (remarks and f"\n{remarks}"))
     parts.append(f"## Training\n\n{_training(trained)}")
     if result or experiment.privacy.unit == "none":
         promise = privacy_words(result.get("privacy"))

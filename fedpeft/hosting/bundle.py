@@ -24,6 +24,7 @@ from fedpeft.files import write_atomic
 from fedpeft.version import __version__
 
 log = logging.getLogger(__name__)
+PLAIN_NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{0,99}")  # of runs and their files, not hidden
 MAX_BYTES = 1_000_000  # of a bundle, packed and unpacked
 _SHOWN = 80  # characters of a bundle's text in a message
 _PROJECT, _MANIFEST = "pyproject.toml", ".info/CONTENT"
@@ -76,8 +77,8 @@ def write_bundle(folder: Path, settings: Mapping[str, str | int]) -> None:
     write_atomic(folder / _PROJECT, text)
 
 
-def check_bundle(data: bytes) -> None:
-    """Check that a bundle packed by Flower holds what :func:`write_bundle` wrote.
+def check_bundle(data: bytes) -> dict[str, Any]:
+    """Check that a bundle packed by Flower holds what :func:`write_bundle` wrote; return settings.
 
     Its only files are ``pyproject.toml`` and Flower's manifest of it. The project is fedpeft's,
     names the two apps, and declares no dependencies, build or further component.
@@ -102,25 +103,36 @@ def check_bundle(data: bytes) -> None:
     if manifest != expected.encode():
         raise ForeignBundle(f"the bundle's manifest does not describe its {_PROJECT} alone")
     _check_values(values)
+    return {path[-1]: value for path, value in values.items() if path[:-1] == _CONFIG}
+
+
+def run_name(settings: Mapping[str, Any]) -> str:
+    """Return the name that the operator gave a run; "" if it is not a plain name."""
+    name = str(settings.get("out", ""))
+    return name if PLAIN_NAME.fullmatch(name) else ""
 
 
 def checked_install(
-    install: Callable[..., Path], on_start: Callable[[], object]
+    install: Callable[..., Path],
+    on_start: Callable[[], object],
+    on_settings: Callable[[dict[str, Any]], object] = lambda settings: None,
 ) -> Callable[..., Path]:
     """Return Flower's ``install_from_fab`` preceded by :func:`check_bundle`.
 
     Args:
         install: Flower's function.
         on_start: called before the bundle is read.
+        on_settings: called with the settings of a bundle that is installed.
     """
 
     def install_checked(bundle: bytes, **options: Any) -> Path:
         on_start()
         try:
-            check_bundle(bundle)
+            settings = check_bundle(bundle)
         except ForeignBundle as error:
             log.error("refused: %s", error)
             raise
+        on_settings(settings)
         return install(bundle, **options)
 
     return install_checked

@@ -7,6 +7,8 @@ curve P-384. Private keys have no passphrase; the modes of their files protect t
 
 from __future__ import annotations
 
+import base64
+import hashlib
 import ipaddress
 import re
 from collections.abc import Mapping, Sequence
@@ -126,6 +128,25 @@ def make_node(folder: Path, name: str, force: bool = False) -> tuple[Path, Path]
     files = {paths[0]: (private, PRIVATE), paths[1]: (public + f" {name}\n".encode(), PUBLIC)}
     _write(files, force, "the server then has to remove the node and add the new .pub")
     return paths
+
+
+def fingerprint(public: str) -> str:
+    """Return the fingerprint of a public key in OpenSSH format, as ``ssh-keygen -l`` shows it."""
+    digest = hashlib.sha256(base64.b64decode(public.split()[1])).digest()
+    return f"SHA256:{base64.b64encode(digest).decode().rstrip('=')}"
+
+
+def certificate_fingerprint(file: Path) -> str:
+    """Return a certificate's SHA-256, as ``openssl x509 -fingerprint -sha256`` shows it.
+
+    Raises:
+        UserError: the file cannot be read, or holds no certificate.
+    """
+    try:
+        certificate = x509.load_pem_x509_certificate(file.read_bytes())
+    except (OSError, ValueError):
+        raise UserError(f"'{file}' cannot be read as a certificate (PEM)") from None
+    return certificate.fingerprint(hashes.SHA256()).hex(":").upper()
 
 
 def check_name(name: str) -> None:

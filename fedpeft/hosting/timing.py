@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
-from fedpeft.files import PRIVATE, write_together
+from fedpeft.files import PRIVATE, USERS_TEXT, write_together
 
 FILE = "timing.json"  # in the state folder of a server or node
 _LIMITS = ("stop", "stop_each", "connection", "beat", "quiet", "silent", "signature")
@@ -73,7 +73,7 @@ class Timing:
         """
         path = state / FILE
         try:
-            values = json.loads(path.read_text(encoding="utf-8"))
+            values = json.loads(path.read_text(encoding=USERS_TEXT))
         except FileNotFoundError:
             return cls()
         except OSError as error:

@@ -23,7 +23,10 @@ MOST = 1_000_000
 class Section(BaseModel):
     """A section of the experiment: immutable, refuses unknown keys."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+    # Numbers as texts: "-s task.text=0" names a column.
+    model_config = ConfigDict(
+        extra="forbid", frozen=True, allow_inf_nan=False, coerce_numbers_to_str=True
+    )
 
 
 class MethodSettings(Section):

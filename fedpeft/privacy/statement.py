@@ -210,7 +210,8 @@ def _against(experiment: Experiment) -> str:
     """Return whom the noise of a sum protects from, for the statement."""
     colluders = experiment.secure.colluders
     return (
-        f"; holds against the server together with up to {colluders} clients of each round, and "
+        f"; holds against the server together with up to {colluders} "
+        f"client{'s' * (colluders != 1)} of each round, and "
         f"against everyone who sees who takes part; no amplification by sampling, so the epsilon "
         f"of the released model is the same"
     )

@@ -34,11 +34,6 @@ class Operator(ABC):
         self._mode = mode
         self._kept = list(self._make()) if mode == "stored" else None
 
-    @property
-    def stream(self) -> Stream:
-        """The projection that it applies."""
-        return self._projection
-
     def __call__(self, z: Tensor) -> Tensor:
         """Return the map of ``z``, [..., columns] -> [..., rows]."""
         return _Apply.apply(z, self, False)

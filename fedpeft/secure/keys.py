@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+from codecs import BOM_UTF8
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from functools import lru_cache
@@ -100,7 +101,8 @@ class Roster:
             UserError: it cannot be read, or a line is not a P-384 key in OpenSSH format.
         """
         try:
-            lines = [line.strip() for line in path.read_bytes().splitlines()]
+            content = path.read_bytes().removeprefix(BOM_UTF8)
+            lines = [line.strip() for line in content.splitlines()]
             return cls.of(line for line in lines if line and not line.startswith(b"#"))
         except (OSError, ValueError) as error:
             raise UserError(

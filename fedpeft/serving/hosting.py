@@ -17,7 +17,7 @@ from starlette.applications import Starlette
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from fedpeft.errors import RunFailed, UserError
-from fedpeft.files import PRIVATE, write_together
+from fedpeft.files import PRIVATE, USERS_TEXT, write_together
 from fedpeft.hosting.tls import offer_quick_groups
 
 _PATIENCE = 20.0  # seconds until a connection that sends no complete head is closed
@@ -93,11 +93,11 @@ def token_of(path: Path, option: str) -> str:
             write_together({path: (f"{secrets.token_urlsafe(32)}\n".encode(), PRIVATE)})
         if path.stat().st_mode & 0o077:
             raise UserError(f"{option} {path}: other users may read it; chmod 600 it")
-        token = path.read_text(encoding="ascii").strip()
+        token = path.read_text(encoding=USERS_TEXT).strip()
     except (OSError, UnicodeDecodeError) as error:
         reason = getattr(error, "strerror", None) or "not plain text"
         raise UserError(f"{option} {path}: cannot be used ({reason})") from None
-    if len(token) < _TOKEN or not token.isprintable() or " " in token:
+    if len(token) < _TOKEN or not (token.isascii() and token.isprintable()) or " " in token:
         raise UserError(
             f"{option} {path}: expected one line of at least {_TOKEN} characters without spaces; "
             f"remove the file to get a random token"

@@ -94,7 +94,8 @@ def _predict(limits: Limits) -> dict[str, Any]:
         _object({"predictions": {"type": "array", "items": answer}}),
         *(400, 401, 404, 408, 413, 422, 429, 500, 503),
     )
-    return {**operation, "requestBody": _content(_object({"inputs": inputs}, "inputs"))}
+    body = {**_object({"inputs": inputs}, "inputs"), "additionalProperties": False}
+    return {**operation, "requestBody": {**_content(body), "required": True}}
 
 
 def _vector(limits: Limits) -> dict[str, Any]:
@@ -111,7 +112,7 @@ def _vector(limits: Limits) -> dict[str, Any]:
     return {
         "parameters": [_NAME],
         "get": _operation("Describe a vector.", about, 401, 404),
-        "put": {**add, "requestBody": file},
+        "put": {**add, "requestBody": {**file, "required": True}},
         "delete": remove,
     }
 

@@ -9,7 +9,7 @@ from typing import Any
 from starlette.exceptions import HTTPException
 from starlette.requests import ClientDisconnect, Request
 
-from fedpeft.errors import printable
+from fedpeft.errors import is_unicode, printable
 from fedpeft.serving.catalog import Catalog, Entry
 from fedpeft.serving.engine import Item
 from fedpeft.serving.limits import Limits
@@ -111,7 +111,7 @@ def _checked(where: str, entry: Entry, text: Any, pair: Any, limits: Limits) -> 
             f"{where}: the text has {length:,} characters; expected at most "
             f"{limits.characters:,} (--max-characters)",
         )
-    if any("\ud800" <= letter <= "\udfff" for each in strings for letter in each):
+    if not all(map(is_unicode, strings)):
         raise HTTPException(422, f"{where}: the text is not valid Unicode (a lone surrogate)")
     return Item(entry, words, pair)
 

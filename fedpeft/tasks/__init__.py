@@ -6,6 +6,7 @@ To add a family of tasks, add a module with ``TASKS`` and ``load`` and an entry 
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import numpy as np
 
@@ -24,6 +25,7 @@ __all__ = [
     "checked_info",
     "described",
     "load_task",
+    "local_files",
 ]
 
 _Load = Callable[[TaskInfo, TaskSection, int, str], Task]
@@ -61,6 +63,30 @@ def checked_info(section: TaskSection, owner_column: str = "") -> TaskInfo:
         if info in family.TASKS:
             family.files(info, section)
     return info
+
+
+def local_files(section: TaskSection) -> tuple[Path, ...]:
+    """Return the files of this machine that ``load_task`` reads; none if they are missing.
+
+    Files of the hub are not among them: they do not change while a process runs.
+
+    Raises:
+        UserError: unknown task.
+    """
+    info, _ = _registered(section.name)
+    family = next(family for family in _FAMILIES if info in family.TASKS)
+    if family is synthetic or (family is not custom and not section.path):
+        return ()
+    try:
+        paths = family.files(info, section)
+    except UserError:  # where nodes alone have data; otherwise the reader of the data says so
+        return ()
+    return tuple(
+        file
+        for path in paths
+        for file in (sorted(path.rglob("*")) if path.is_dir() else [path])
+        if file.is_file()
+    )
 
 
 def load_task(section: TaskSection, seed: int = 0, owner_column: str = "") -> Task:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.settings import TaskSection
+from fedpeft.files import USERS_TEXT
 from fedpeft.tasks.base import Examples, Task, TaskInfo, tag_column
 from fedpeft.tasks.readers import code_of
 
@@ -90,7 +91,7 @@ def _file(path: Path, info: TaskInfo, name: str) -> Path:
 def _sentences(path: Path) -> Iterator[list[tuple[int, str, str]]]:
     """Yield the words of every sentence as (line number, word, tag)."""
     sentence: list[tuple[int, str, str]] = []
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding=USERS_TEXT) as file:
         for number, line in enumerate(file, start=1):
             # Not split(): a word may contain characters that it treats as white space.
             columns = re.split("[ \t]+", line.strip(" \t\n"))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -22,6 +22,7 @@ from fedpeft.tasks.readers import (
     to_examples,
     to_text_examples,
 )
+from fedpeft.tasks.splits import DEV, source_of
 from fedpeft.tasks.table import Table
 from fedpeft.tasks.tagged import read_tagged_table, tags_of, to_tagged_examples
 
@@ -30,6 +31,8 @@ TASKS = (
         "custom", "classes", (), False, "accuracy", None, "your own files (task.train, task.dev)"
     ),
 )
+
+_Named = tuple[Table, Path]  # a table, and its name for messages
 
 
 def described(info: TaskInfo, section: TaskSection) -> TaskInfo | None:
@@ -40,7 +43,9 @@ def described(info: TaskInfo, section: TaskSection) -> TaskInfo | None:
 
 
 def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
-    """Load ``section.train`` and ``section.dev``, relative to ``section.path``.
+    """Load ``section.train`` and ``section.dev``: files, or data sets that ``datasets`` reads.
+
+    Paths are relative to ``section.path``.
 
     The classes are ``section.labels``, by default those in the training file: numbers in numeric
     order, text in alphabetical order; tag "O" is first. Other labels in a file are refused. Without
@@ -52,8 +57,9 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
     """
     if not section.train:
         raise UserError(
-            "task.train is empty: task 'custom' needs a file (.tsv, .csv, ...); where only the "
-            "nodes have data, set federation.evaluation = 'clients', and task.labels for classes"
+            "task.train is empty: task 'custom' needs a file (.tsv, .csv, ...) or a data set of "
+            "the hub; where only the nodes have data, set federation.evaluation = 'clients', and "
+            "task.labels for classes"
         )
     if section.kind == "text":
         return _load_text(info, section, seed, owner_column)
@@ -64,13 +70,10 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
             f"task.text_pair = '{columns.text_pair}': tags have one text, not two; leave it out"
         )
     read = read_tagged_table if section.kind == "tags" else read_table
-    train, dev = _files(section)
-    table = read(train, columns.names)
+    (table, train), evaluated = _tables(section, columns.names, read)
     check_columns(table, train, columns)
     labels = section.labels or _labels_in(table, train, section)
-    kept, held_out = (
-        (table, read(dev, columns.names)) if section.dev else _split(table, train, section, seed)
-    )
+    kept, held_out, dev = _divided(table, train, evaluated, section, seed)
     codes = None if section.kind == "score" else {name: at for at, name in enumerate(labels)}
     dev_columns = replace(columns, owner="")
     convert: Any = to_tagged_examples if section.kind == "tags" else to_examples
@@ -83,16 +86,11 @@ def load(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> 
 
 def _load_text(info: TaskInfo, section: TaskSection, seed: int, owner_column: str) -> Task:
     """Load texts and the texts to write for them."""
-    train, dev = _files(section)
     named = _settings(section, owner_column, "source", "target")
     columns = Columns(section.source, section.target, owner=owner_column, settings=named)
-    table = read_table(train, columns.names)
+    (table, train), evaluated = _tables(section, columns.names, read_table)
     check_columns(table, train, columns)
-    kept, held_out = (
-        (table, read_table(dev, columns.names))
-        if section.dev
-        else _split(table, train, section, seed)
-    )
+    kept, held_out, dev = _divided(table, train, evaluated, section, seed)
     return Task(
         _info(info, section, ()),
         to_text_examples(kept, train, columns),
@@ -106,14 +104,56 @@ def _settings(section: TaskSection, owner_column: str, *keys: str) -> dict[str, 
     return {owner_column: "partition.column"} | named
 
 
-def _files(section: TaskSection) -> tuple[Path, Path]:
-    """Return the files of the training and the evaluation examples, which may be the same.
+def files(info: TaskInfo, section: TaskSection) -> list[Path]:
+    """Return the local files and folders of the training and the evaluation examples.
 
     Raises:
-        UserError: one of them is no file.
+        UserError: one of them is not named, or is no file.
     """
-    train = _file(section, "train")
-    return train, _file(section, "dev") if section.dev else train
+    found = []
+    for key in ("train", *(["dev"] if section.dev else [])):
+        source = source_of(f"task.{key}", getattr(section, key), section.path)
+        found.append(Path(source.name) if source else _file(section, key))
+    return [path for path in found if path.exists()]
+
+
+def _tables(
+    section: TaskSection, names: Collection[str], read: Callable[[Path, Collection[str]], Table]
+) -> tuple[_Named, _Named | None]:
+    """Return the tables to train on and to evaluate on, with their names for messages.
+
+    The latter is None if it is to be held out from the former. A data set without ``section.dev``
+    has its own split for it.
+
+    Raises:
+        UserError: a file or a data set cannot be read.
+    """
+
+    def table(key: str, *splits: str) -> _Named:
+        source = source_of(f"task.{key}", getattr(section, key), section.path)
+        if source is None:
+            path = _file(section, key)
+            return read(path, names), path
+        found = source.table(names, splits)
+        if found is None:
+            raise UserError(
+                f"task.{key} = '{source}': no split '{splits[0]}'; name one, as in '{source}:SPLIT'"
+            )
+        return found
+
+    train = table("train", "train")
+    if section.dev:
+        return train, table("dev", *DEV, "test")
+    source = source_of("task.train", section.train, section.path)
+    named = source and source.split
+    return train, source.table(names, DEV) if source and not named else None
+
+
+def _divided(
+    table: Table, train: Path, evaluated: _Named | None, section: TaskSection, seed: int
+) -> tuple[Table, Table, Path]:
+    """Return the rows to train on and to evaluate on, and the name of the latter's table."""
+    return (table, *evaluated) if evaluated else (*_split(table, train, section, seed), train)
 
 
 def _file(section: TaskSection, key: str) -> Path:
@@ -121,8 +161,6 @@ def _file(section: TaskSection, key: str) -> Path:
     path = Path(section.path) / name
     if path.is_file():
         return path
-    if path.is_dir():
-        raise UserError(f"task.{key} = '{name}': is a folder; expected a file (.tsv, .csv, ...)")
     base = (
         f"task.path = '{section.path}'" if section.path else f"the current folder, '{Path.cwd()}'"
     )
@@ -147,6 +185,8 @@ def _labels_in(table: Table, path: Path, section: TaskSection) -> tuple[str, ...
         return ()
     if section.kind == "classes":
         labels = sort_labels(label_texts(table, path, section.label))
+    elif section.label in table.class_names:
+        labels = table.class_names[section.label]
     else:
         tags = tags_of(table, path, section.label)
         labels = sort_labels(tag for row in tags for tag in row)

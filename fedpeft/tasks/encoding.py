@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from fedpeft.batches.cut import Cut
 from fedpeft.batches.encoded import Encoded, offsets_of
 from fedpeft.errors import UserError
 from fedpeft.tasks.base import Examples
@@ -71,7 +72,8 @@ def encode(
         read = (lengths - 1).astype(np.int32)
     labels = join(4, np.int64 if examples.tagged else examples.labels.dtype)
     tokens, segments = join(0, np.int32), join(1, np.uint8)
-    return Encoded(tokens, segments, offsets_of(lengths), read, labels, examples.tagged)
+    cut = Cut(join(5, np.bool_), join(6, object) if examples.tagged else None)
+    return Encoded(tokens, segments, offsets_of(lengths), read, labels, examples.tagged, cut=cut)
 
 
 def _apart(
@@ -87,6 +89,7 @@ def _apart(
     starts = np.stack([first.offsets[:-1], second.offsets[:-1] + shift], axis=1).reshape(-1)
     lengths = np.stack([first.lengths, second.lengths], axis=1).reshape(-1)
     offsets = offsets_of(lengths)
+    assert first.cut and second.cut
     places = np.arange(offsets[-1]) + np.repeat(starts - offsets[:-1], lengths)
     return Encoded(
         np.concatenate([first.tokens, second.tokens])[places],
@@ -95,4 +98,5 @@ def _apart(
         first.read,
         first.labels,
         firsts=first.lengths,
+        cut=Cut(first.cut.texts | second.cut.texts),
     )

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import csv
 import json
-from collections.abc import Callable, Collection, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
+from fedpeft.files import USERS_TEXT
 from fedpeft.tasks.table import Table
 
 _Wanted = Collection[str] | None  # names of the columns to keep; None = all
@@ -33,6 +34,7 @@ def _read_delimited(path: Path, wanted: _Wanted) -> Table:
     names = next(rows, None)
     if names is None:
         raise UserError(f"{path}: is empty; expected a header and rows")
+    names = [name if name in (wanted or ()) else name.strip() for name in names]  # "text, label"
     _check_separator(path, names, wanted)
     places = {name: names.index(name) for name in _kept(path, names, wanted)}
     columns: dict[str, list[str]] = {name: [] for name in places}
@@ -66,7 +68,7 @@ def _rows(path: Path) -> Iterator[list[str]]:
     """Yield the fields of every row, the header first."""
     tabs = path.suffix == ".tsv"
     number = 0  # of rows before this one
-    with open(path, encoding="utf-8-sig", newline=None if tabs else "") as file:
+    with open(path, encoding=USERS_TEXT, newline=None if tabs else _row_end(path)) as file:
         # str.split: csv would limit the length of a field
         lines = (line.removesuffix("\n").split("\t") for line in file)
         try:
@@ -79,11 +81,21 @@ def _rows(path: Path) -> Iterator[list[str]]:
             raise UserError(f"{path}: not a table: {reason}") from None
 
 
+def _row_end(path: Path) -> str:
+    """Return the ends of rows of a .csv file for ``open``, any ("") only where the header's is.
+
+    After a header that ends with a line feed, csv refuses a carriage return alone outside of
+    quotes: it is in a text that the file does not quote, not at the end of a row.
+    """
+    with open(path, "rb") as file:
+        return "\n" if file.readline().endswith(b"\n") else ""
+
+
 def _read_jsonl(path: Path, wanted: _Wanted) -> Table:
     names: dict[str, None] = {}
     records: list[dict[str, Any]] = []
     # Not splitlines(): a text may contain characters that it treats as line ends.
-    with open(path, encoding="utf-8") as file:
+    with open(path, encoding=USERS_TEXT) as file:
         for line in file:
             if not line.strip():
                 continue
@@ -127,9 +139,31 @@ def _read_parquet(path: Path, wanted: _Wanted) -> Table:
             content = file.read(_kept(path, names, wanted))
             pairs = zip(content.column_names, content.columns, strict=True)
             columns = {name: values.to_pylist() for name, values in pairs}
-            return Table(tuple(names), columns, range(1, file.metadata.num_rows + 1))
+            numbers = range(1, file.metadata.num_rows + 1)
+            return Table(tuple(names), columns, numbers, _class_names(file.schema_arrow.metadata))
     except (OSError, ValueError, OverflowError, ArrowException):  # dates may overflow
         raise UserError(f"{path}: cannot be read as Parquet") from None
+
+
+def _class_names(metadata: Mapping[bytes, bytes] | None) -> dict[str, tuple[str, ...]]:
+    """Return the names of integers by column, from the schema that ``datasets`` stores."""
+    try:
+        features = json.loads((metadata or {})[b"huggingface"])["info"]["features"]
+        named = {column: _names_in(feature) for column, feature in features.items()}
+    except (KeyError, TypeError, ValueError, AttributeError):
+        return {}
+    return {column: names for column, names in named.items() if names}
+
+
+def _names_in(feature: Any) -> tuple[str, ...]:
+    """Return the names of a ClassLabel, or of lists of it; () for other features."""
+    if isinstance(feature, list) and len(feature) == 1:  # a list, as of datasets before 4
+        return _names_in(feature[0])
+    if not isinstance(feature, dict):
+        return ()
+    if feature.get("_type") == "ClassLabel":
+        return tuple(map(str, feature.get("names") or ()))
+    return _names_in(feature.get("feature"))
 
 
 READERS: dict[str, Callable[[Path, _Wanted], Table]] = {

@@ -18,6 +18,7 @@ from fedpeft.tasks.readers import (
     check_columns,
     first_present,
     label_texts,
+    only_file,
     read_table,
     to_examples,
 )
@@ -92,9 +93,8 @@ def text_columns(info: TaskInfo) -> list[tuple[str, str]]:
 def _local_file(path: Path, info: TaskInfo, stem: str) -> Path:
     folders = (path / info.folder, path)
     for folder in folders:
-        for extension in EXTENSIONS:
-            if (folder / (stem + extension)).is_file():
-                return folder / (stem + extension)
+        if file := only_file(folder, stem):
+            return file
     looked = " and ".join(f"{folder}/{stem}" for folder in folders)
     raise UserError(
         f"task.path = '{path}': no file for task '{info.name}'; looked for {looked} with "

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpeft.batches.cut import Cut
 from fedpeft.batches.encoded import Encoded, offsets_of
 from fedpeft.errors import UserError
 from fedpeft.tasks.base import Examples
@@ -132,13 +133,16 @@ def encode_prompted(examples: Examples, backbone: Backbone, task: TaskSection) -
     """
     ended = backbone.shape.sites.writes == "encoder-decoder"
     rows: list[list[int]] = []
+    cut: list[bool] = []
     for start in range(0, len(examples), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         sources = [str(text) for text in examples.text[chunk]]
         pairs = None if examples.text_pair is None else examples.text_pair[chunk]
-        rows += prompt_tokens(
+        prompts, shortened = prompt_tokens(
             sources, pairs, backbone.tokenizer, task.prompt, task.max_length, ended
         )
+        rows += prompts
+        cut += shortened
     lengths = np.array([len(row) for row in rows], np.int64)
     tokens = np.concatenate([np.empty(0, np.int32), *(np.array(row, np.int32) for row in rows)])
     return Encoded(
@@ -147,4 +151,5 @@ def encode_prompted(examples: Examples, backbone: Backbone, task: TaskSection) -
         offsets_of(lengths),
         (lengths - 1).astype(np.int32),
         examples.labels,
+        cut=Cut(np.array(cut, bool)),
     )

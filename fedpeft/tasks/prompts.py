@@ -19,8 +19,8 @@ def prompt_tokens(
     template: str,
     longest: int,
     ended: bool,
-) -> list[list[int]]:
-    """Return the tokens of each prompt.
+) -> tuple[list[list[int]], list[bool]]:
+    """Return the tokens of each prompt, and whether its texts lost any.
 
     Texts that are too long lose their last tokens, the longer one of a pair first; the rest of the
     prompt stays.
@@ -47,7 +47,7 @@ def prompt_tokens(
     )
     begins = tokenizer.bos_token_id
     start = tokenizer.eos_token_id if begins is None else begins
-    result = []
+    result, cut = [], []
     for row, (_, spans) in enumerate(filled):
         ids = encoding["input_ids"][row]
         special = encoding["special_tokens_mask"][row]
@@ -59,7 +59,8 @@ def prompt_tokens(
             for (begin, _), marked in zip(encoding["offset_mapping"][row], special, strict=True)
         ]
         result.append(_cut(ids[:count], texts[:count], longest) or [start])
-    return result
+        cut.append(count > longest)
+    return result, cut
 
 
 def _filled(

@@ -7,7 +7,6 @@ private, and they shorten other values.
 from __future__ import annotations
 
 import math
-import re
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -15,7 +14,8 @@ from typing import Any
 
 import numpy as np
 
-from fedpeft.errors import UserError, nearest
+from fedpeft.errors import UserError, is_unicode, nearest, printable
+from fedpeft.experiment.names import label_text
 from fedpeft.tasks.base import Examples
 from fedpeft.tasks.formats import READERS
 from fedpeft.tasks.table import Table
@@ -74,6 +74,19 @@ def read_table(path: Path, wanted: Collection[str] | None = None) -> Table:
     if not len(table):
         raise UserError(f"{path}: has no rows")
     return table
+
+
+def only_file(folder: Path, stem: str) -> Path | None:
+    """Return the table file with a stem in a folder; None if there is none.
+
+    Raises:
+        UserError: there are several, of which one would be read and the others ignored.
+    """
+    files = [path for end in EXTENSIONS if (path := folder / f"{stem}{end}").is_file()]
+    if len(files) > 1:
+        names = " and ".join(path.name for path in files)
+        raise UserError(f"'{folder}': holds {names}; expected one of them, remove the others")
+    return files[0] if files else None
 
 
 def _undecodable(path: Path) -> str:
@@ -163,18 +176,21 @@ def texts_of(table: Table, path: Path, column: str) -> list[str]:
 
 
 def label_texts(table: Table, path: Path, column: str) -> list[str]:
-    """Return the labels as text; 1, 1.0, "1" and "1.0" are the same label.
+    """Return the labels or owners of a column as text, see ``label_text``.
 
     Raises:
-        UserError: a label is missing.
+        UserError: one is missing, or is a list, an object or bytes.
     """
-    whole = re.compile(r"[+-]?\d+\.0+")
     result = []
     for number, value in cells(table, path, column):
-        text = str(value).strip()
-        if not text:
+        if isinstance(value, Collection) and not isinstance(value, str):
+            kind = type(value).__name__
+            raise UserError(
+                f"{path} row {number}: column '{column}' is {kind}, expected text or a number"
+            )
+        if not (text := label_text(value)):
             raise UserError(f"{path} row {number}: column '{column}' is empty")
-        result.append(text.partition(".")[0] if whole.fullmatch(text) else text)
+        result.append(text)
     return result
 
 
@@ -188,16 +204,27 @@ def code_of(label: str, codes: Mapping[str, int], where: str) -> int:
 
 
 def cells(table: Table, path: Path, column: str) -> Iterable[tuple[int, Any]]:
-    """Yield (row number in the file from 1, value); refuse missing values."""
+    """Yield (row number in the file from 1, value).
+
+    Raises:
+        UserError: a value is missing, or a text, also one in a list, is not valid Unicode, which no
+            tokenizer and no file takes.
+    """
     for number, value in zip(table.numbers, table.columns[column], strict=True):
         if value is None or (isinstance(value, float) and math.isnan(value)):
             raise UserError(f"{path} row {number}: column '{column}' is empty")
+        texts = value if isinstance(value, list) else [value]
+        if not all(is_unicode(text) for text in texts if isinstance(text, str)):
+            raise UserError(
+                f"{path} row {number}: column '{column}' is not valid Unicode (half of a surrogate "
+                f"pair, such as \\ud83d alone); correct or remove the row"
+            )
         yield number, value
 
 
 def shorten(value: object, limit: int = 30) -> str:
     """Return a value as one line of at most ``limit`` characters, for an error."""
-    text = " ".join(str(value).split())
+    text = printable(" ".join(str(value).split()))
     return text if len(text) <= limit else text[: limit - 1] + "…"
 
 

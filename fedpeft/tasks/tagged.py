@@ -6,11 +6,12 @@ As in readers, errors name file and row and never quote a word.
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
+from fedpeft.experiment.names import label_text
 from fedpeft.tasks.base import Examples, tag_column
 from fedpeft.tasks.readers import Columns, cells, check_columns, label_texts, read_table
 from fedpeft.tasks.table import Table
@@ -29,21 +30,46 @@ def read_tagged_table(path: Path, wanted: Collection[str] | None = None) -> Tabl
     return read_table(path, wanted)
 
 
-def tags_of(table: Table, path: Path, column: str) -> list[list[str]]:
-    """Return the tags of every row as text; integers are accepted as names.
+def tags_of(table: Table, path: Path, column: str, labels: Sequence[str] = ()) -> list[list[str]]:
+    """Return the tags of every row by name.
+
+    The name of an integer is that of the file's ClassLabel, otherwise the label at its place;
+    without labels, or if these are numbers, the integer itself.
+
+    Args:
+        table: has the column.
+        path: named in errors.
+        column: of lists of tags.
+        labels: names of all tags by index; empty = not known, and integers are names.
 
     Raises:
-        UserError: a cell is not a list, or a tag is empty or neither text nor an integer.
+        UserError: a cell is not a list, a tag is empty or neither text nor an integer, or an
+            integer has no name.
     """
+    known = table.class_names.get(column, ())
+    numbers = any(label.isdecimal() for label in labels)  # the labels are integers themselves
+    named = known or (() if numbers else labels)
     rows = []
     for number, values in _lists(table, path, column):
         for value in values:
-            if not isinstance(value, str | int) or isinstance(value, bool) or value == "":
-                kind = "empty" if value == "" else type(value).__name__
+            empty = not str(value).strip()
+            if not isinstance(value, str | int) or isinstance(value, bool) or empty:
+                kind = "empty" if empty else type(value).__name__
                 raise UserError(
                     f"{path} row {number}: a tag in column '{column}' is {kind}, expected its name"
                 )
-        rows.append([str(value) for value in values])
+            if named and isinstance(value, int) and not 0 <= value < len(named):
+                source = "the file's ClassLabel" if known else "task.labels"
+                raise UserError(
+                    f"{path} row {number}: a tag in column '{column}' is {value}, without a name: "
+                    f"{source} has {len(named)}, from 0 on"
+                )
+        rows.append(
+            [
+                named[value] if named and isinstance(value, int) else label_text(value)
+                for value in values
+            ]
+        )
     return rows
 
 
@@ -64,7 +90,7 @@ def to_tagged_examples(
     """
     check_columns(table, path, columns)
     text, labels = [], []
-    tags = tags_of(table, path, columns.label)
+    tags = tags_of(table, path, columns.label, [*codes])
     for (number, words), names in zip(_lists(table, path, columns.text), tags, strict=True):
         where = f"{path} row {number}"
         if not all(isinstance(word, str) for word in words):

@@ -15,17 +15,21 @@ import numpy as np
 
 from fedpeft.errors import UserError
 
-#: Examples, tokens, correct tokens, and the sum of their losses; generated texts, exact ones, sum
-#: of ROUGE-L; words of BLEU and of its references, correct and all n-grams of 4 orders; n-grams of
-#: chrF of 6 orders: generated, of the references, and correct.
-_COUNTS = (4, 3, 2, 4, 4, 18)
+#: Examples, tokens, correct tokens, the sum of their losses, and tokens cut from targets; generated
+#: texts, exact ones, sum of ROUGE-L; words of BLEU and of its references, correct and all n-grams
+#: of 4 orders; n-grams of chrF of 6 orders: generated, of the references, and correct.
+_COUNTS = (5, 3, 2, 4, 4, 18)
 SIZE = sum(_COUNTS)
-_FIRST, _EXACT, _ROUGE, _BLEU, _CHRF = 4, 5, 6, 7, 17
+_FIRST, _EXACT, _ROUGE, _BLEU, _CHRF = 5, 6, 7, 8, 18
 _FRACTIONS = (3, _ROUGE)  # sums of numbers that are not whole
+BLEU_ORDER = 4  # length of the longest n-grams of BLEU; a shorter text has none of them
+_MOST_CUT = 1_000_000  # tokens beyond the limit in a target
 _MOST_TOKEN_LOSS = 1e6  # nats; a cross-entropy is a difference of logits
 
 
-def token_statistics(examples: int, tokens: int, right: int, loss_sum: float) -> np.ndarray:
+def token_statistics(
+    examples: int, tokens: int, right: int, loss_sum: float, cut: int = 0
+) -> np.ndarray:
     """Return the statistics of predicted tokens, float64 [SIZE], without generated texts.
 
     Args:
@@ -33,9 +37,10 @@ def token_statistics(examples: int, tokens: int, right: int, loss_sum: float) ->
         tokens: number of their targets' tokens, end tokens included.
         right: number of tokens that are predicted from those before them.
         loss_sum: sum of the tokens' losses in nats.
+        cut: number of tokens beyond the limit of a target, which have no prediction.
     """
     stats = np.zeros(SIZE)
-    stats[:_FIRST] = examples, tokens, right, loss_sum
+    stats[:_FIRST] = examples, tokens, right, loss_sum, cut
     return stats
 
 
@@ -61,13 +66,13 @@ def generated_statistics(texts: Sequence[str], targets: Sequence[str]) -> np.nda
 def text_scores(stats: np.ndarray) -> dict[str, float]:
     """Return the metrics by name from (a sum of) statistics; those of generation if there is one.
 
-    accuracy is the share of tokens that are predicted from those before them, perplexity the
-    exponential of the mean loss of a token.
+    accuracy is the share of tokens that are predicted from those before them, where tokens that
+    were cut count as wrong; perplexity is the exponential of the mean loss of the other tokens.
     """
-    _, tokens, right, loss_sum = stats[:_FIRST]
+    _, tokens, right, loss_sum, cut = stats[:_FIRST]
     mean = loss_sum / tokens if tokens else math.nan
     result = {
-        "accuracy": float(right / tokens) if tokens else 0.0,
+        "accuracy": float(right / (tokens + cut)) if tokens else 0.0,
         "perplexity": math.exp(mean) if mean < 700 else math.inf,
     }
     count = stats[_FIRST]
@@ -102,7 +107,7 @@ def check_text_statistics(
         raise ValueError("the statistics are no counts of examples")
     if stats[0] > most_examples:
         raise ValueError(f"the statistics count more than {most_examples} examples")
-    examples, tokens, right, loss_sum, generated, exact, rouge = stats[:_BLEU]
+    examples, tokens, right, loss_sum, cut, generated, exact, rouge = stats[:_BLEU]
     bleu, chrf = stats[_BLEU:_CHRF], stats[_CHRF:].reshape(6, 3)
     too_many = (
         right > tokens
@@ -111,6 +116,7 @@ def check_text_statistics(
         or (bleu[2:6] > bleu[6:]).any()
         or (chrf[:, 2] > np.minimum(chrf[:, 0], chrf[:, 1])).any()
         or loss_sum > tokens * _MOST_TOKEN_LOSS
+        or cut > examples * _MOST_CUT
         or whole.max() > 2**53
     )
     if too_many:
@@ -121,6 +127,14 @@ def check_text_statistics(
         )
     if not examples <= tokens <= examples * max_target:
         raise ValueError(f"the statistics count none or more than {max_target} tokens in a text")
+
+
+def short_references(targets: Sequence[str]) -> int:
+    """Return the number of references that BLEU cannot score, of fewer than BLEU_ORDER words."""
+    if not targets:
+        return 0
+    _, bleu, _ = _tools()
+    return sum(len(bleu.tokenizer(target.strip()).split()) < BLEU_ORDER for target in targets)
 
 
 def generates(metric: str) -> bool:

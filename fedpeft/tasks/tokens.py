@@ -13,8 +13,10 @@ from fedpeft.tasks.base import Examples
 if TYPE_CHECKING:
     from transformers import BatchEncoding, PreTrainedTokenizerBase
 
-#: Tokens ``[total]``, segments ``[total]``, lengths ``[n]``, read ``[n]``, labels, as in Encoded.
-Tokens = tuple[np.ndarray, np.ndarray, np.ndarray, np.ndarray, np.ndarray]
+#: Tokens ``[total]``, segments ``[total]``, lengths ``[n]``, read ``[n]``, labels, as in Encoded;
+#: cut texts ``[n]`` and words without a token ``[n]``, as in Cut, the latter empty without tags.
+Tokens = tuple[np.ndarray, ...]
+_ALL_READ = np.zeros((0, 2), np.int64)  # shared by the texts of which each word has a token
 
 
 def plain(
@@ -30,7 +32,8 @@ def plain(
         return_attention_mask=False,
     )
     tokens, segments, lengths = _flat(encoding)
-    return tokens, segments, lengths, np.zeros(len(lengths), np.int32), examples.labels[chunk]
+    read, labels = np.zeros(len(lengths), np.int32), examples.labels[chunk]
+    return tokens, segments, lengths, read, labels, _shortened(encoding), np.empty(0, object)
 
 
 def around_mask(
@@ -62,9 +65,10 @@ def around_mask(
     cut_right = (place > np.repeat(masks + right, lengths)) & (
         place < np.repeat(lengths - after, lengths)
     )
-    keep = ~(cut_left | cut_right)
+    keep, whole = ~(cut_left | cut_right), lengths
     lengths, read = before + left + 1 + right + after, before + left
-    return tokens[keep], segments[keep], lengths, read, examples.labels[chunk]
+    labels, cut = examples.labels[chunk], lengths < whole
+    return tokens[keep], segments[keep], lengths, read, labels, cut, np.empty(0, object)
 
 
 def by_word(
@@ -72,7 +76,7 @@ def by_word(
 ) -> Tokens:
     """Tokenize words; a word's first token has its label, all others have IGNORED.
 
-    Truncated words and words without tokens are not evaluated.
+    Truncated words and words without tokens are listed, because metrics count them as missed.
     """
     # A byte-level tokenizer marks words by the space before them, which a list of words lacks.
     space = "" if tokenizer.tokenize(" a") == tokenizer.tokenize("a") else " "
@@ -85,19 +89,37 @@ def by_word(
         return_attention_mask=False,
     )
     tokens, segments, lengths = _flat(encoding)
-    tags = enumerate(examples.labels[chunk])
-    labels = np.concatenate([_token_labels(encoding.word_ids(row), tag) for row, tag in tags])
-    return tokens, segments, lengths, np.zeros(len(lengths), np.int32), labels
+    labels, unread = [], np.empty(len(lengths), object)
+    for row, tags in enumerate(examples.labels[chunk]):
+        of_tokens, unread[row] = _token_labels(encoding.word_ids(row), tags)
+        labels.append(of_tokens)
+    read = np.zeros(len(lengths), np.int32)
+    joined = np.concatenate(labels)
+    return tokens, segments, lengths, read, joined, _shortened(encoding), unread
 
 
-def _token_labels(word_of_token: list[int | None], tags: np.ndarray) -> np.ndarray:
-    """Return the labels of a text's tokens ``[T]``; special tokens have the word None."""
+def _shortened(encoding: BatchEncoding) -> np.ndarray:
+    """Return whether each text lost tokens to the limit of its length, bool ``[n]``."""
+    return np.array([bool(text.overflowing) for text in encoding.encodings or ()], bool)
+
+
+def _token_labels(
+    word_of_token: list[int | None], tags: np.ndarray
+) -> tuple[np.ndarray, np.ndarray]:
+    """Return the labels of a text's tokens ``[T]``, and its words without a token, as in Cut.
+
+    Special tokens have the word None.
+    """
     words = np.array([-1 if word is None else word for word in word_of_token], dtype=np.int64)
     labels = np.full(len(words), IGNORED, dtype=np.int64)
     present, first = np.unique(words, return_index=True)
     real = present >= 0
     labels[first[real]] = tags[present[real]]
-    return labels
+    has_token = np.isin(np.arange(len(tags)), present)
+    if has_token.all():
+        return labels, _ALL_READ
+    before = np.cumsum(has_token)[~has_token]
+    return labels, np.stack([before, tags[~has_token]], axis=1)
 
 
 def _flat(encoding: BatchEncoding) -> tuple[np.ndarray, np.ndarray, np.ndarray]:

@@ -8,10 +8,12 @@ loses its last tokens and keeps its end token.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from fedpeft.batches.cut import Cut
 from fedpeft.batches.encoded import IGNORED, Encoded, offsets_of
 from fedpeft.tasks.base import Examples
 from fedpeft.tasks.prompts import prompt_tokens
@@ -39,28 +41,43 @@ def encode_written(examples: Examples, backbone: Backbone, task: TaskSection) ->
     both = backbone.shape.sites.writes == "encoder-decoder"
     prompts: _Ids = []
     targets: _Ids = []
+    shortened: list[bool] = []
+    lost: list[int] = []
     for start in range(0, len(examples), _CHUNK):
         chunk = slice(start, start + _CHUNK)
         sources = [str(text) for text in examples.text[chunk]]
-        prompts += prompt_tokens(
+        ids, cut = prompt_tokens(
             sources, None, backbone.tokenizer, task.prompt, task.max_length, both
         )
+        prompts += ids
+        shortened += cut
         if examples.targets is not None:
-            targets += _targets(examples.targets[chunk], backbone.tokenizer, task.max_target, both)
+            ids, over = _targets(examples.targets[chunk], backbone.tokenizer, task.max_target, both)
+            targets += ids
+            lost += over
     texts = None if examples.targets is None else np.array([*examples.targets, None], object)[:-1]
     if examples.targets is None:
         targets = [[backbone.tokenizer.eos_token_id]] * len(prompts)
-    return _beside(prompts, targets, texts) if both else _joined(prompts, targets, texts)
+    encoded = (_beside if both else _joined)(prompts, targets, texts)
+    of_targets = None if examples.targets is None else np.array(lost, np.int64)
+    return replace(encoded, cut=Cut(np.array(shortened, bool), None, of_targets))
 
 
-def _targets(texts: Sequence[str], tokenizer: Any, longest: int, both: bool) -> _Ids:
-    """Return the tokens of each target with an end token."""
+def _targets(
+    texts: Sequence[str], tokenizer: Any, longest: int, both: bool
+) -> tuple[_Ids, list[int]]:
+    """Return the tokens of each target with an end token, and how many it lost."""
     if both:  # with the special tokens of the tokenizer, as in the backbone's training
         options = {"truncation": True, "max_length": longest}
-        ids: _Ids = tokenizer(text_target=[*texts], **options)["input_ids"]
-        return ids
+        encoding = tokenizer(text_target=[*texts], **options)
+        over = [
+            sum(part.special_tokens_mask.count(0) for part in text.overflowing)
+            for text in encoding.encodings
+        ]
+        return encoding["input_ids"], over
     plain = tokenizer([*texts], add_special_tokens=False, verbose=False)["input_ids"]
-    return [[*ids[: longest - 1], tokenizer.eos_token_id] for ids in plain]
+    targets = [[*ids[: longest - 1], tokenizer.eos_token_id] for ids in plain]
+    return targets, [max(0, len(ids) - longest + 1) for ids in plain]
 
 
 def _joined(prompts: _Ids, targets: _Ids, texts: np.ndarray | None) -> Encoded:

@@ -37,7 +37,9 @@ def evaluate_text(
             token_losses += float((losses * counts).sum())
             right += int((logits.argmax(1) == labels).sum())
     tokens = int((examples.labels != IGNORED).sum())
-    stats = token_statistics(len(examples), tokens, right, token_losses)
+    lost = examples.cut.targets if examples.cut else None
+    cut = 0 if lost is None else int(lost.sum())
+    stats = token_statistics(len(examples), tokens, right, token_losses, cut)
     if model.search.evaluates:
         assert examples.targets is not None  # of an evaluation set
         written = generate(model, vector, examples)

@@ -48,11 +48,6 @@ class LikelihoodModel(TaskModel):
             for ids in (words.tokens, words.start)
         )
 
-    @property
-    def form(self) -> tuple[object, ...]:
-        """See ``TaskModel``."""
-        return (*super().form, self.words)
-
     def outputs(self, realised: Realised, batch: Batch) -> Tensor:
         """Return the logits of the classes' words, [N, C]."""
         rows, ids = len(batch.input_ids), None

@@ -6,6 +6,8 @@ import numpy as np
 
 #: Bytes per number of each number format.
 FORMATS = {"float32": 4, "float16": 2, "bfloat16": 2, "float64": 8}
+#: Formats in which an update holds the vector itself; in the shorter ones, the change.
+WHOLE = ("float32", "float64")
 
 
 def encode(vector: np.ndarray, name: str) -> bytes:

@@ -192,10 +192,12 @@ class EvaluateReply:
     Attributes:
         statistics: sufficient statistics of the metrics, float64, see ``fedpeft.tasks.metrics``.
         loss_sum: summed loss of the examples.
+        counts: of what was cut, float64, see ``fedpeft.tasks.caveats``; empty if nothing was.
     """
 
     statistics: bytes = _field(PAYLOAD, bytes, b"")
     loss_sum: float | None = _field("l", float)
+    counts: bytes = _field("c", bytes, b"")
 
 
 def to_fields(message: object) -> Fields:

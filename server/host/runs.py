@@ -5,14 +5,14 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 from fedpeft.errors import UserError
 from fedpeft.vectorfile import EXPERIMENT
 from server.byte_ledger import bytes_of, total_bytes
-from server.deployed import ENDED, RUNS
+from server.deployed import ENDED, RUNS, starting_runs
 from server.records import WAYS, ByteLine, RoundLine, kinds_of, of_kind
 from server.runfolder import RESULT, ROSTER, ROUNDS, RunFolder
 
@@ -26,8 +26,8 @@ class Run:
 
     Attributes:
         name: the folder's name.
-        state: "finished", "failed", "stopped" (by its operator or with the server; resumable),
-            "unfinished" (running or resumable), or "damaged".
+        state: "starting" (its process loads), "finished", "failed", "stopped" (by its operator or
+            with the server; resumable), "unfinished" (running or resumable), or "damaged".
         reason: the server's reason if the run failed.
         changed: when the folder last changed, in seconds since 1970.
         rounds: the number of rounds of the whole run.
@@ -54,6 +54,15 @@ def run_folders(state: Path) -> list[Path]:
         return []
     folders = [f for f in (state / RUNS).iterdir() if (f / EXPERIMENT).is_file()]
     return sorted(folders, key=lambda folder: (folder.stat().st_mtime, folder.name))
+
+
+def with_starting(state: Path, runs: dict[Path, Run]) -> dict[Path, Run]:
+    """Return runs, then those that are starting, which may have no folder yet."""
+    runs = dict(runs)
+    for name, begun in starting_runs(state).items():
+        before = runs.pop(state / RUNS / name, Run(name, ""))
+        runs[state / RUNS / name] = replace(before, state="starting", reason="", changed=begun)
+    return runs
 
 
 def is_over(folder: Path) -> bool:

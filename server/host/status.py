@@ -11,7 +11,7 @@ from fedpeft.hosting.record import read_record
 from server.host.folder import ServerFolder
 from server.host.health import ask_health, failing, superlink_answers
 from server.host.presence import flower_nodes, last_seen
-from server.host.runs import Run, read_run, run_folders, sent_by_client
+from server.host.runs import Run, read_run, run_folders, sent_by_client, with_starting
 from server.registry import registered_nodes
 from server.runfolder import RunFolder
 
@@ -37,7 +37,7 @@ def describe_server(state: Path) -> dict[str, Any]:
     record = read_record(server.processes)
     down = failing(ask_health(connection)) if record else []
     answers = superlink_answers(connection)
-    runs = {folder: read_run(folder) for folder in run_folders(state)}
+    runs = with_starting(state, {folder: read_run(folder) for folder in run_folders(state)})
     return {
         "up": answers and not down,
         "failing": down,

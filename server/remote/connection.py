@@ -17,6 +17,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 from fedpeft.errors import UserError, suggestion
+from fedpeft.files import USERS_TEXT
 from fedpeft.hosting.locks import is_held
 
 # Files in a server's state folder.
@@ -76,7 +77,7 @@ class Connection:
                 address or the ca is wrong.
         """
         try:
-            values = tomllib.loads(path.read_text(encoding="utf-8"))
+            values = tomllib.loads(path.read_text(encoding=USERS_TEXT))
         except OSError as error:
             reason = error.strerror or type(error).__name__
             raise UserError(f"'{path}' cannot be read ({reason})") from None

@@ -15,6 +15,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.overrides import leaves
 from fedpeft.files import read_object
 from fedpeft.privacy_words import privacy_words
+from fedpeft.readable import task_title
 from fedpeft.vectorfile import EXPERIMENT
 from server.runfolder import PROGRESS, RESULT, ROUNDS, START, RunFolder
 from server.view.rounds import RoundsTail
@@ -112,7 +113,7 @@ class RunView:
             "state": state,
             "problems": problems,
             "notes": self._notes(problems),
-            "task": experiment.get("task.name", "?"),
+            "task": task_title({"name": "?", **settings.get("task", {})}),
             "method": experiment.get("method.name", "?"),
             "backbone": experiment.get("backbone", "?"),
             "clients": experiment.get("federation.clients"),
@@ -120,6 +121,7 @@ class RunView:
             "metric": result.get("metric") or (self._rows.metrics or ["score"])[0],
             "start": read_object(self.path / START).get("score"),
             "result": _outcome(result),
+            "remarks": _remarks(result),
             "settings": described(settings),
             "private": private,
             "privacy": _promise(result, private),
@@ -160,6 +162,12 @@ def _promise(result: Mapping[str, Any], private: bool) -> list[str]:
         "The promise does not cover this page, which also shows clients: their numbers of examples "
         "and their failures.",
     ]
+
+
+def _remarks(result: Mapping[str, Any]) -> list[str]:
+    """Return the caveats of the score; [] before the end, and for old runs."""
+    remarks = result.get("remarks")
+    return [str(remark) for remark in remarks] if isinstance(remarks, list) else []
 
 
 def _outcome(result: Mapping[str, Any]) -> dict[str, Any] | None:

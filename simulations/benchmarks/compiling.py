@@ -22,7 +22,7 @@ from statistics import median
 import torch
 
 from fedpeft.backbones.loading import cached_backbone
-from fedpeft.runtime import own_runtimes
+from fedpeft.runtime import forget_runtimes
 from simulations.benchmarks.common import Report, Row, alternate, compare, record, script, timed
 from simulations.benchmarks.parts.step_parts import seconds
 from simulations.benchmarks.roofline import Case, cases_of, options_of
@@ -30,16 +30,20 @@ from simulations.benchmarks.roofline import Case, cases_of, options_of
 
 def compiled(method: str, precision: str, options: argparse.Namespace) -> list[Case]:
     """Return the works on a model of their own, whose blocks are compiled at their first call."""
-    cached_backbone.cache_clear()  # before and after: no other model shares these blocks
-    with own_runtimes():
-        cases = cases_of(method, precision, options)
-    cached_backbone.cache_clear()
+    _forget()  # before and after: no other model shares these blocks
+    cases = cases_of(method, precision, options)
+    _forget()
     blocks = cases[0].runtime.model.blocks
     # All blocks have one function: its limit of versions counts those of all blocks and works.
     torch._dynamo.config.recompile_limit = 8 * len(blocks)
     for block in blocks:
         block.compile(dynamic=True)
     return cases
+
+
+def _forget() -> None:
+    forget_runtimes()
+    cached_backbone.cache_clear()
 
 
 def measure(method: str, precision: str, options: argparse.Namespace) -> Report:

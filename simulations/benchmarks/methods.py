@@ -113,12 +113,12 @@ def memory_process(overrides: Sequence[str]) -> None:
 def in_process(function: str, arguments: Sequence[str], kept: Path) -> dict[str, Any]:
     """Return the output of a function of this module in a fresh process, now or before.
 
-    What is kept counts only for the same arguments. ``source`` in it says which code it was.
+    What is kept counts only for the same arguments and source.
     """
     called = [function, *arguments]
     if kept.exists():
         stored = json.loads(kept.read_text(encoding="utf-8"))
-        if stored["arguments"] == called:
+        if (stored["arguments"], stored["result"]["source"]) == (called, source_digest()):
             return stored["result"]
     code = (
         f"import sys; from simulations.benchmarks import methods; methods.{function}(sys.argv[1:])"

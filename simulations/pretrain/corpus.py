@@ -19,6 +19,7 @@ from tokenizers import (
 from transformers import PreTrainedTokenizerFast
 
 from fedpeft.errors import UserError
+from fedpeft.files import USERS_TEXT
 
 COLUMNS = ("sentence", "sentence1", "sentence2")
 PAD, MASK, BEGIN, END, UNKNOWN = "<pad>", "<mask>", "<s>", "</s>", "<unk>"
@@ -42,7 +43,7 @@ def sentences(folder: Path) -> list[str]:
 
 
 def _of(path: Path) -> Iterator[str]:
-    with path.open(encoding="utf-8", newline="") as file:
+    with path.open(encoding=USERS_TEXT, newline="") as file:
         for row in csv.DictReader(file, delimiter="\t", quoting=csv.QUOTE_NONE):
             yield from (text for name in COLUMNS if (text := (row.get(name) or "").strip()))
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, field
 from datetime import UTC, datetime
 from pathlib import Path
@@ -41,6 +42,12 @@ class Content:
     def title(self) -> str:
         """The study's title."""
         return self.study.title or "Study"
+
+    @property
+    def remarks(self) -> dict[str, int]:
+        """Caveat of a score -> number of cells that it is about."""
+        results = (finished.result for _, finished in self.finished)
+        return dict(Counter(line for result in results for line in result.get("remarks", ())))
 
     @property
     def versions(self) -> dict[str, list[str]]:

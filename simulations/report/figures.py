@@ -1,4 +1,4 @@
-"""The figures of a report, one picture per task."""
+"""The figures of a report: one picture per task, or several small ones with equal axes."""
 
 from __future__ import annotations
 
@@ -12,15 +12,17 @@ import numpy as np
 
 from fedpeft.page.colours import COLOURS, SOFT
 from fedpeft.readable import readable_bytes
-from simulations.report.panel import Panel, Picture
+from simulations.report.panel import Panel, Picture, share_axes
 from simulations.report.style import Style
 from simulations.report.summary import (
-    GROUP,
+    CURVE,
+    FACET,
     PANEL,
     SENT,
     SERIES,
     axes_of,
     epsilon_axis,
+    facets_of,
     finals,
     front,
     joined,
@@ -33,9 +35,11 @@ if TYPE_CHECKING:
     import pandas as pd
     from matplotlib.axes import Axes
 
+_DRAWN = [PANEL, FACET, CURVE, SERIES]
 PAYLOAD = "payload a client sent up, whole run, mean over clients"
 _MARKS = 20  # per curve
 _BARS = 60  # clients that a bar chart can show
+_NAMED, _LETTERS = 8, 8  # clients with names below the axis, and letters of each
 _COLUMNS = 4  # of the legend of classes
 _BEYOND = 4.0  # runs without privacy are drawn at this multiple of the largest epsilon
 
@@ -48,22 +52,22 @@ def draw_scores(
     Args:
         folder: receives the files.
         frame: see ``summary.labelled``.
-        styles: series -> style.
+        styles: curve -> style.
         levels: panel -> score to compare with.
     """
-    pictures = []
-    for panel, name, rows in _panels(over_seeds(finals(frame))):
-        drawn = Panel(panel, f"{PAYLOAD} (log)", rows["metric"].iloc[0])
+    panels = []
+    for panel, title, rows in _panels(over_seeds(finals(frame), _DRAWN)):
+        drawn = Panel(title, f"{PAYLOAD} (log)", rows["metric"].iloc[0])
         best = rows[front(rows)].sort_values(SENT)
         drawn.level(levels.get(panel))
         drawn.axes.plot(best[SENT], best["mean"], "--", color=SOFT, linewidth=1.1, zorder=1)
         for row in rows.itertuples():
-            style = styles[row.series]
+            style = styles[row.curve]
             tip = f"{_tip(row)}\n{readable_bytes(row.client_sent)} {PAYLOAD}"
             drawn.series(style, [row.client_sent], [row.mean], [tip], [row.deviation])
         drawn.bytes_along_x()
-        pictures.append(drawn.save(folder, f"score-bytes-{name}"))
-    return pictures
+        panels.append((panel, title, drawn))
+    return _saved(folder, "score-bytes", panels)
 
 
 def draw_curves(
@@ -84,26 +88,26 @@ def draw_curves(
     """
     label = "round" if x == "round" else "payload a client sent up so far (log)"
     frame = with_starts(frame)
-    pictures = []
-    for panel, name, rows in _panels(
-        over_seeds(frame if x == "round" else frame[frame[x] > 0], [*GROUP, "round"])
+    panels = []
+    for panel, title, rows in _panels(
+        over_seeds(frame if x == "round" else frame[frame[x] > 0], [*_DRAWN, "round"])
     ):
-        drawn = Panel(panel, label, rows["metric"].iloc[0])
+        drawn = Panel(title, label, rows["metric"].iloc[0])
         drawn.level(levels.get(panel))
-        for series, curve in rows.groupby(SERIES, sort=False):
+        for name, curve in rows.groupby(CURVE, sort=False):
             tips = [
                 f"{_tip(row)}\nround {row.round}, {readable_bytes(row.client_sent)} of payload"
                 for row in curve.itertuples()
             ]
             every = max(1, len(curve) // _MARKS)
             values = curve[x].tolist(), curve["mean"].tolist(), tips, curve["deviation"].tolist()
-            drawn.series(styles[str(series)], *values, every=every)
+            drawn.series(styles[str(name)], *values, every=every)
         if x == SENT:
             drawn.bytes_along_x()
         else:
             drawn.whole_numbers_along_x()
-        pictures.append(drawn.save(folder, f"curve-{'round' if x == 'round' else 'bytes'}-{name}"))
-    return pictures
+        panels.append((panel, title, drawn))
+    return _saved(folder, f"curve-{'round' if x == 'round' else 'bytes'}", panels)
 
 
 def draw_epsilon(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style]) -> list[Picture]:
@@ -113,30 +117,33 @@ def draw_epsilon(folder: Path, frame: pd.DataFrame, styles: Mapping[str, Style])
         return []
     axis = epsilon_axis(frame)
     most = frame["target"].max()
-    rest = [
+    varied = [
         name for name in axes_of(frame)
-        if name != axis and frame[name].nunique() > 1 and (frame[name] != frame[PANEL]).any()
+        if frame[name].nunique() > 1 and (frame[name] != frame[PANEL]).any()
     ]  # fmt: skip
+    rest = [name for name in varied if name != axis]
+    facets = [name for name in facets_of(frame, varied) if name != axis]
     frame = frame.assign(
         line=joined(frame, rest) if axis else frame[SERIES],
         at=frame["target"].fillna(_BEYOND * most),
+        facet=joined(frame, facets) if facets else "",
     )
-    pictures = []
-    for panel, name, rows in _panels(over_seeds(finals(frame), [PANEL, "line", SERIES, "at"])):
-        drawn = Panel(panel, "target epsilon (log)", rows["metric"].iloc[0])
+    panels = []
+    for panel, title, rows in _panels(over_seeds(finals(frame), [*_DRAWN, "line", "at"])):
+        drawn = Panel(title, "target epsilon (log)", rows["metric"].iloc[0])
         for _, line in rows.groupby("line", sort=False):
             line = line.sort_values("at")
-            colour = styles[line[SERIES].iloc[0]].colour
+            colour = styles[line[CURVE].iloc[0]].colour
             drawn.axes.plot(line["at"], line["mean"], color=colour, linewidth=1, alpha=0.5)
             for row in line.itertuples():
                 tip = f"{_tip(row)}\n{_epsilon(row.at, most)}"
-                drawn.series(styles[row.series], [row.at], [row.mean], [tip], [row.deviation])
+                drawn.series(styles[row.curve], [row.at], [row.mean], [tip], [row.deviation])
         drawn.axes.set_xscale("log")
         ticks = sorted(rows["at"].unique())
         drawn.axes.set_xticks(ticks, [f"{at:g}" if at <= most else "none" for at in ticks])
         drawn.axes.minorticks_off()
-        pictures.append(drawn.save(folder, f"score-epsilon-{name}"))
-    return pictures
+        panels.append((panel, title, drawn))
+    return _saved(folder, "score-epsilon", panels)
 
 
 def draw_partitions(folder: Path, partitions: Mapping[str, Spread]) -> list[Picture]:
@@ -156,9 +163,16 @@ def draw_partitions(folder: Path, partitions: Mapping[str, Spread]) -> list[Pict
         if many:
             heights = heights[np.argsort(-heights.sum(axis=1), kind="stable")]
         _stack(drawn.axes, heights, spread.labels, many)
-        drawn.whole_numbers_along_x()
+        if spread.names and len(spread.names) <= _NAMED:
+            drawn.axes.set_xticks(range(len(spread.names)), [*map(_short, spread.names)])
+        else:
+            drawn.whole_numbers_along_x()
         pictures.append(drawn.save(folder, f"partition-{number}"))
     return pictures
+
+
+def _short(name: str) -> str:
+    return name if len(name) <= _LETTERS else f"{name[: _LETTERS - 1]}…"
 
 
 def _stack(axes: Axes, heights: np.ndarray, labels: Sequence[str], many: bool) -> None:
@@ -197,13 +211,32 @@ def _targets(frame: pd.DataFrame) -> pd.Series:
 
 
 def _panels(rows: pd.DataFrame) -> Iterator[tuple[str, str, pd.DataFrame]]:
-    """Yield the label of each panel, its part of the file name, and its rows."""
+    """Yield the label of each panel, the title of each of its pictures, and the picture's rows."""
+    for (panel, facet), group in rows.groupby([PANEL, FACET], sort=False):
+        yield str(panel), f"{panel} · {facet}" if facet else str(panel), group
+
+
+def _saved(folder: Path, kind: str, drawn: Sequence[tuple[str, str, Panel]]) -> list[Picture]:
+    """Save pictures; those of one panel get equal axes.
+
+    Args:
+        folder: receives the files.
+        kind: begins the files' names.
+        drawn: the label of the panel, the title of the picture, and the picture.
+    """
+    together: dict[str, list[Panel]] = {}
+    for panel, _, picture in drawn:
+        together.setdefault(panel, []).append(picture)
+    for pictures in together.values():
+        share_axes(pictures)
     taken: list[str] = []
-    for panel, group in rows.groupby(PANEL, sort=False):
-        name = slug(str(panel))
+    saved = []
+    for _, title, picture in drawn:
+        name = slug(title)
         taken.append(name)
-        again = taken.count(name)
-        yield str(panel), f"{name}-{again}" if again > 1 else name, group
+        again = f"-{taken.count(name)}" if taken.count(name) > 1 else ""
+        saved.append(picture.save(folder, f"{kind}-{name}{again}"))
+    return saved
 
 
 def _epsilon(at: float, most: float) -> str:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,6 +13,7 @@ from fedpeft.errors import UserError
 from fedpeft.files import write_atomic
 from fedpeft.page.render import TABLES, environment
 from fedpeft.page.render import frame as page_frame
+from simulations.plots import isolated
 from simulations.report import figures, tables
 from simulations.report.content import Content, content_of
 from simulations.report.panel import Picture, settings
@@ -55,12 +57,16 @@ class Family:
 
     name: str
     comparisons: list[Comparison]
-    table: tables.Table
 
     @property
-    def outstanding(self) -> int:
-        """Number of significant differences."""
-        return sum(comparison.stands_out for comparison in self.comparisons)
+    def significant(self) -> list[Comparison]:
+        """The significant differences."""
+        return [comparison for comparison in self.comparisons if comparison.stands_out]
+
+    @property
+    def others(self) -> list[Comparison]:
+        """The other differences."""
+        return [comparison for comparison in self.comparisons if not comparison.stands_out]
 
     @property
     def pairs(self) -> str:
@@ -118,7 +124,8 @@ def _rendered(folder: StudyFolder, content: Content, frame: pd.DataFrame) -> str
             budgets_given=content.study.report.budgets,
             results=tables.results_table(frame, content),
             published=tables.published_table(frame, content),
-            families=_families(last),
+            families=families_of(last),
+            comparisons_table=tables.comparisons_table,
             level=LEVEL,
             schema=tables.schema_table(),
             digests={
@@ -140,6 +147,14 @@ def _levels(frozen: pd.DataFrame) -> dict[str, float]:
     }
 
 
+def _pictures(title: str, text: str, draw: Callable[[], list[Picture]]) -> Pictures:
+    """Return a section with its pictures; without them if they fail, see ``plots.isolated``."""
+    pictures: list[Picture] = []
+    with isolated(title):
+        pictures = draw()
+    return Pictures(title, text, pictures)
+
+
 def _drawn(
     folder: StudyFolder, content: Content, frame: pd.DataFrame, levels: dict[str, float]
 ) -> dict[str, Pictures]:
@@ -148,45 +163,50 @@ def _drawn(
     target.mkdir(exist_ok=True)
     with settings():
         return {
-            "scores": Pictures(
+            "scores": _pictures(
                 "Score against bytes",
                 "Last score of each series: mean over seeds; error bars show one standard "
                 "deviation. Dashed: the Pareto front of the means. Dotted: the frozen backbone "
                 "with all data in one place.",
-                figures.draw_scores(target, frame, styles, levels),
+                lambda: figures.draw_scores(target, frame, styles, levels),
             ),
-            "rounds": Pictures(
+            "rounds": _pictures(
                 "Convergence, by rounds",
                 "Mean over seeds; the band is one standard deviation. Dotted: the frozen backbone "
                 "with all data in one place.",
-                figures.draw_curves(target, frame, styles, "round", levels),
+                lambda: figures.draw_curves(target, frame, styles, "round", levels),
             ),
-            "bytes": Pictures(
+            "bytes": _pictures(
                 "Convergence, by bytes",
                 "The same curves against the payload a client has sent up so far.",
-                figures.draw_curves(target, frame, styles, SENT, levels),
+                lambda: figures.draw_curves(target, frame, styles, SENT, levels),
             ),
-            "epsilon": Pictures(
+            "epsilon": _pictures(
                 "Score against privacy",
                 "Target epsilon of each run, or the epsilon spent by runs with a given noise; "
                 "smaller is more private. Epsilon counts one run: the losses of several runs on "
                 "the same examples, including trials of a search, add up.",
-                figures.draw_epsilon(target, frame, styles),
+                lambda: figures.draw_epsilon(target, frame, styles),
             ),
-            "partitions": Pictures(
+            "partitions": _pictures(
                 "Data of each client",
                 "Training examples of each client, for the first seed of the study.",
-                figures.draw_partitions(target, content.partitions),
+                lambda: figures.draw_partitions(target, content.partitions),
             ),
         }
 
 
-def _families(last: pd.DataFrame) -> list[Family]:
+def families_of(last: pd.DataFrame) -> list[Family]:
+    """Return the comparisons of all tasks together, if there are several, and of each.
+
+    Args:
+        last: one row per cell, see ``summary.finals``.
+    """
     panels = list(last[PANEL].unique())
     families = []
     for name in ([POOLED] if len(panels) > 1 else []) + panels:
         if comparisons := compare_all(last, name):
-            families.append(Family(name, comparisons, tables.comparisons_table(comparisons)))
+            families.append(Family(name, comparisons))
     return families
 
 

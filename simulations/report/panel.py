@@ -218,5 +218,16 @@ class Panel:
         )
 
 
+def share_axes(panels: Sequence[Panel]) -> None:
+    """Give panels equal limits, so that they can be compared; a single one keeps its own."""
+    if len(panels) < 2:
+        return
+    limits = np.array([[panel.axes.get_xlim(), panel.axes.get_ylim()] for panel in panels])
+    (left, right), (bottom, top) = zip(limits[..., 0].min(0), limits[..., 1].max(0), strict=True)
+    for panel in panels:
+        panel.axes.set_xlim(left, right)
+        panel.axes.set_ylim(bottom, top)
+
+
 def _short(value: float) -> str:
     return readable_bytes(value).replace(".0 ", " ").replace(".00 ", " ")

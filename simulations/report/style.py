@@ -1,4 +1,4 @@
-"""Style of each series in all figures: color of its method, marker, and dash."""
+"""Style of each curve in all figures: color of its method, marker, and dash."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from fedpeft.page.colours import COLOURS
-from simulations.report.summary import HUE, SERIES
+from simulations.report.summary import CURVE, HUE
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -20,9 +20,9 @@ _STEP = 5  # markers between two series of one color; coprime to the number of m
 
 @dataclass(frozen=True)
 class Style:
-    """Style of a series."""
+    """Style of a curve: a series, or those that differ in their facet alone."""
 
-    number: int  # index of the series in the study
+    number: int  # index of the curve in the study
     label: str
     colour: str
     marker: str
@@ -50,12 +50,12 @@ class Style:
 
 
 def styles_of(frame: pd.DataFrame) -> dict[str, Style]:
-    """Return series -> style, in the order of the study.
+    """Return curve -> style, in the order of the study.
 
     Args:
         frame: see ``summary.labelled``. Hues beyond COLOURS reuse colors with other markers.
     """
-    rows = frame[[SERIES, HUE]].drop_duplicates(SERIES)
+    rows = frame[[CURVE, HUE]].drop_duplicates(CURVE)
     hues = {hue: at for at, hue in enumerate(rows[HUE].unique())}
     seen: dict[str, int] = {}
     styles = {}

@@ -1,9 +1,10 @@
 """Statistics of a study: pure functions of its table (``simulations.study.table``).
 
 ``labelled`` adds the columns that the other functions group by: ``panel``, the task; ``series``,
-the labels on all other axes except the seed, such as "SLaSh 256"; ``hue``, the part of it that
-sets the color; and ``client_sent``, the payload bytes that a client sent up so far, those of the
-start included, mean over all clients of the federation.
+the labels on all other axes except the seed, such as "SLaSh 256"; ``facet`` and ``curve``, the two
+parts of it where the series of a task are many: each facet has a picture, and a curve looks alike
+in all; ``hue``, the part of the curve that sets the color; and ``client_sent``, the payload bytes
+that a client sent up so far, those of the start included, mean over all clients of the federation.
 """
 
 from __future__ import annotations
@@ -20,9 +21,12 @@ if TYPE_CHECKING:
     from simulations.frozen import Line
 
 PANEL, SERIES, HUE, SENT = "panel", "series", "hue", "client_sent"
+FACET, CURVE = "facet", "curve"
 GROUP = [PANEL, SERIES]
+TOGETHER = 4  # series of several axes that one picture can show
 REACH = 0.95  # default target: this fraction of the way from the worst series to the best
 _AXIS = "axis."
+_METHOD = (f"{_AXIS}method", f"{_AXIS}method.name")
 _NUMBERS = (
     "score",
     "target_epsilon",
@@ -39,11 +43,35 @@ def labelled(table: pd.DataFrame) -> pd.DataFrame:
     frame[PANEL] = frame[task].astype(str)
     axes = [name for name in axes_of(frame) if name != task and frame[name].nunique() > 1]
     frame[SERIES] = joined(frame, axes)
-    method = [name for name in axes if name in (f"{_AXIS}method", f"{_AXIS}method.name")]
-    frame[HUE] = joined(frame, method or axes)
+    method = [name for name in axes if name in _METHOD]
+    facets = facets_of(frame, axes)
+    curves = [name for name in axes if name not in facets]
+    frame[FACET] = joined(frame, facets) if facets else ""
+    frame[CURVE] = joined(frame, curves)
+    frame[HUE] = joined(frame, method or curves)
     start = frame.get("start_up_payload", 0)  # tables of an old version have none
     frame[SENT] = (frame["sent_up_payload"] + start) / frame["clients"]
     return frame
+
+
+def facets_of(frame: pd.DataFrame, axes: Sequence[str]) -> list[str]:
+    """Return the axes that divide the series of a task over several pictures; [] if one is enough.
+
+    All axes are but one, whose labels are the curves: the method, otherwise that with the most
+    labels. A target epsilon is along x in a figure of its own, so it is no curve.
+
+    Args:
+        frame: with ``panel`` and ``series``.
+        axes: those whose labels differ, except the task.
+    """
+    if len(axes) < 2 or frame.groupby(PANEL)[SERIES].nunique().max() <= TOGETHER:
+        return []
+    candidates = [name for name in axes if name != epsilon_axis(frame)]
+    method = [name for name in candidates if name in _METHOD]
+    curves = max(method or candidates, key=lambda name: frame[name].nunique())
+    facets = [name for name in axes if name != curves]
+    together = frame.groupby([PANEL, *facets])[curves].nunique().max() > 1
+    return facets if together else []  # one curve in each picture would compare nothing
 
 
 def axes_of(frame: pd.DataFrame) -> list[str]:

@@ -100,7 +100,10 @@ def frozen_table(means: pd.DataFrame) -> Table:
 
 
 def results_table(frame: pd.DataFrame, content: Content) -> Table:
-    """Return the results of all combinations of the axes except the seed."""
+    """Return the results of all combinations of the axes except the seed.
+
+    Columns without a value are left out, such as what a search chose in a study without one.
+    """
     axes = list(
         dict.fromkeys(
             axis for cell, _ in content.finished for axis in cell.labels if axis != "seed"
@@ -147,7 +150,8 @@ def results_table(frame: pd.DataFrame, content: Content) -> Table:
                 Value(_chosen(row["cell"], content)),
             )
         )
-    return Table(columns, rows)
+    used = [at for at in range(len(columns)) if any(row[at].text != _NONE for row in rows)]
+    return Table([columns[at] for at in used], [[row[at] for at in used] for row in rows])
 
 
 def _chosen(cell: str, content: Content) -> str:
@@ -186,8 +190,8 @@ def published_table(frame: pd.DataFrame, content: Content) -> Table | None:
 
 
 def comparisons_table(comparisons: Sequence[Comparison], most: int = 60) -> Table:
-    """Return the ``most`` most significant comparisons."""
-    columns = ("one", "other", "one − other", "pairs", "test", "p", "p (Holm)", "significant")
+    """Return the first ``most`` comparisons."""
+    columns = ("one", "other", "one − other", "pairs", "test", "p", "p (Holm)")
     rows = [
         (
             Value(comparison.one),
@@ -197,7 +201,6 @@ def comparisons_table(comparisons: Sequence[Comparison], most: int = 60) -> Tabl
             Value(comparison.test),
             _number(comparison.p, ".2g"),
             _number(comparison.holm, ".2g"),
-            Value("yes" if comparison.stands_out else "no"),
         )
         for comparison in comparisons[:most]
     ]

@@ -12,7 +12,6 @@ from simulations.study.agreement import disagreements
 from simulations.study.cell_process import Job, Outcome
 from simulations.study.cells import Cell
 from simulations.study.folder import Damaged, StudyFolder
-from simulations.study.joining import group_of
 from simulations.study.plan import Plan
 from simulations.study.search import Best, Key, best_of
 from simulations.study.table import Finished, write_table
@@ -172,5 +171,4 @@ def _read(folder: StudyFolder, cell: Cell) -> Finished | None:
 
 def _job(folder: StudyFolder, cell: Cell) -> Job:
     experiment, path = cell.experiment, folder.run_of(cell).path.resolve()
-    toml = experiment.to_toml()
-    return Job(cell.name, toml, str(path), experiment.backbone, group_of(experiment))
+    return Job(cell.name, experiment.to_toml(), str(path), experiment.backbone)

@@ -33,6 +33,7 @@ from pydantic import Field, ValidationError, model_validator
 
 from fedpeft.errors import UserError, nearest, plain_message
 from fedpeft.experiment.config import Experiment
+from fedpeft.files import USERS_TEXT
 from fedpeft.methods.settings import Section
 
 CELLS = "cell"  # the axis that [[cells]] makes
@@ -130,7 +131,7 @@ def read(path: Path) -> tuple[StudyFile, str]:
     if not path.is_file():
         raise UserError(f"no study file '{path}'")
     try:
-        text = path.read_text(encoding="utf-8")
+        text = path.read_text(encoding=USERS_TEXT)
     except UnicodeDecodeError:
         raise UserError(f"{path}: not UTF-8 text; is it a study file?") from None
     try:

@@ -14,7 +14,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import IO
 
-from simulations.study.cell_process import Job, Outcome, next_jobs
+from simulations.study.cell_process import Job, Outcome, next_job
 from simulations.study.folder import LOG
 
 Started = Callable[[Job], None]
@@ -25,8 +25,8 @@ class CellProcess:
 
     def __init__(self, answers: queue.Queue[tuple[CellProcess, Outcome | None]], log: IO):
         environment = {"OMP_WAIT_POLICY": "PASSIVE", "HF_HUB_DISABLE_PROGRESS_BARS": "1"}
-        self.jobs: dict[str, Job] = {}  # those that run, by name
-        self.backbone = ""  # of its last jobs: loaded in its memory
+        self.job: Job | None = None  # the one that runs
+        self.backbone = ""  # of its last job: loaded in its memory
         # A new session: Ctrl-C goes to the study, which then ends its processes.
         self.process = subprocess.Popen(
             [sys.executable, "-m", "simulations.study.cell_process"],
@@ -40,12 +40,12 @@ class CellProcess:
         self._listener = threading.Thread(target=self._listen, args=(answers,), daemon=True)
         self._listener.start()
 
-    def give(self, jobs: Sequence[Job], joint: int) -> None:
-        """Begin jobs that share passes, see ``run_together``."""
+    def give(self, job: Job) -> None:
+        """Begin a job."""
         assert self.process.stdin is not None
-        self.jobs, self.backbone = {job.name: job for job in jobs}, jobs[0].backbone
+        self.job, self.backbone = job, job.backbone
         try:
-            self.process.stdin.write(json.dumps([joint, [asdict(job) for job in jobs]]) + "\n")
+            self.process.stdin.write(json.dumps(asdict(job)) + "\n")
             self.process.stdin.flush()
         except BrokenPipeError:  # the process has died: the queue tells
             return
@@ -66,11 +66,11 @@ class CellProcess:
 
 
 def run_jobs(
-    jobs: Sequence[Job], started: Started, count: int, log: Path, joint: int = 1
+    jobs: Sequence[Job], started: Started, count: int, log: Path
 ) -> Iterator[tuple[Job, Outcome]]:
     """Yield every job with its outcome, in the order in which they end.
 
-    A process prefers jobs with the backbone it has loaded. If it dies, its jobs fail and it is
+    A process prefers jobs with the backbone it has loaded. If it dies, its job fails and it is
     replaced.
 
     Args:
@@ -78,7 +78,6 @@ def run_jobs(
         started: called when a job begins.
         count: number of processes.
         log: file for the output of the processes.
-        joint: maximum number of jobs of a group that a process runs at the same time.
     """
     pending = list(jobs)
     left = len(pending)
@@ -93,20 +92,17 @@ def run_jobs(
 
         def give(process: CellProcess) -> None:
             if pending:
-                taken = next_jobs(pending, process.backbone, joint, count)
-                for job in taken:
-                    started(job)
-                process.give(taken, joint)
+                job = next_job(pending, process.backbone)
+                started(job)
+                process.give(job)
 
         for _ in range(count):
             if pending:
                 add()
         while left:
-            process, ended = _next(answers)
-            yield from ended
-            left -= len(ended)
-            if process.jobs:
-                continue
+            process, job, outcome = _next(answers)
+            yield job, outcome
+            left -= 1
             if process.process.poll() is None:
                 give(process)
             elif pending:
@@ -115,16 +111,14 @@ def run_jobs(
 
 def _next(
     answers: queue.Queue[tuple[CellProcess, Outcome | None]],
-) -> tuple[CellProcess, list[tuple[Job, Outcome]]]:
-    """Wait for the end of a job; the death of its process ends all that it runs."""
+) -> tuple[CellProcess, Job, Outcome]:
+    """Wait for the end of a job, also by the death of its process."""
     while True:
         process, outcome = answers.get()
-        if outcome:
-            return process, [(process.jobs.pop(outcome.name), outcome)]
-        if process.jobs:  # otherwise it died between jobs
-            reason = _how_it_ended(process.process.returncode)
-            died, process.jobs = process.jobs, {}
-            return process, [(job, Outcome(job.name, reason)) for job in died.values()]
+        if process.job:  # otherwise it died between jobs
+            job, process.job = process.job, None
+            reason = _how_it_ended(process.process.returncode) if outcome is None else ""
+            return process, job, outcome or Outcome(job.name, reason)
 
 
 def _how_it_ended(code: int) -> str:

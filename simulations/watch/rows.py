@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedpeft.files import read_object
+from fedpeft.readable import task_title
 from fedpeft.vectorfile import EXPERIMENT
 from server.runfolder import RESULT, ROUNDS
 from server.view.state import HEAD, ROWS, signature, state_of
@@ -45,19 +46,19 @@ class RunRow:
     def _content(self) -> Row:
         result = read_object(self.path / RESULT)
         try:
-            return _finished(result) if result else self._unfinished()
+            if self._settings is None:  # written once, before anything else
+                text = (self.path / EXPERIMENT).read_text(encoding="utf-8")
+                self._settings = tomllib.loads(text)
+            row = _finished(result) if result else self._unfinished(self._settings)
+            return {**row, "task": task_title(self._settings["task"])}
         except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
             return {"state": "damaged", "reason": f"{type(error).__name__}: {error}"}
 
-    def _unfinished(self) -> Row:
-        if self._settings is None:  # written once, before anything else
-            text = (self.path / EXPERIMENT).read_text(encoding="utf-8")
-            self._settings = tomllib.loads(text)
-        settings, last = self._settings, _last_line(self.path / ROUNDS)
+    def _unfinished(self, settings: dict[str, Any]) -> Row:
+        last = _last_line(self.path / ROUNDS)
         metrics = (last.get("metrics") or {}).items()
         metric = [name for name, value in metrics if value == last.get("score")]
         return {
-            "task": settings["task"]["name"],
             "method": settings["method"]["name"],
             "backbone": settings["backbone"],
             "metric": metric[0] if metric else "score",
@@ -74,7 +75,7 @@ class RunRow:
 def _finished(result: dict[str, Any]) -> Row:
     sent = [result["bytes"], *filter(None, [result["bytes"].get("start")])]
     return {
-        **{key: result[key] for key in ("task", "method", "backbone", "metric", "score")},
+        **{key: result[key] for key in ("method", "backbone", "metric", "score")},
         "round": result["rounds"],
         "rounds": result["rounds"],
         "clients": result["clients"],

@@ -157,7 +157,7 @@ def test_a_roster_has_a_key_in_each_line_and_this_nodes_own(keys: Path, tmp_path
     make_node(tmp_path, "other")
     other, own = (tmp_path / "other.pub").read_text(), (keys / "site.pub").read_text()
     roster = tmp_path / "roster"
-    roster.write_text(f"# all nodes\n\n{other}{own}")
+    roster.write_text(f"\ufeff# all nodes\n\n{other}{own}")
     check_roster(str(roster), keys / "site")
     check_roster("", keys / "site")  # none is given
     check_roster(str(roster), tmp_path / "none")  # check_key names this mistake
@@ -240,6 +240,13 @@ def test_data_must_exist_and_be_read_as_described(tmp_path: Path) -> None:
     for split in ("train", "dev"):
         (glue / f"{split}.tsv").write_text("sentence\tlabel\ngood\t1\n")
     check_data(table(mine))
+    for split, kinds in (("train", ["csv", "tsv"]), ("dev", ["csv", "jsonl"])):
+        both = tmp_path / f"two-{split}"
+        both.mkdir()
+        for name in ["train.csv", *(f"{split}.{kind}" for kind in kinds)]:
+            (both / name).write_bytes(mine.read_bytes())
+        with pytest.raises(UserError, match=rf"holds {split}\.\w+ and {split}\.\w+; expected one"):
+            check_data(table(both))
     for folder in (glue, glue.parent):
         check_data(NodeSettings(str(folder), task="sst2"))
     check_data(NONE)  # part 0 of a task that makes its own data
@@ -267,13 +274,14 @@ def test_a_delta_that_promises_nothing_is_refused(tmp_path: Path, examples: str 
 
 
 def test_a_text_that_no_tokenizer_reads_is_refused(tmp_path: Path) -> None:
-    """JSON can name half of a character; training would fail at that row, which the server sees."""
+    """JSON can name half of a surrogate pair; training would fail at that row."""
     mine = tmp_path / "mine.jsonl"
     rows = ['{"text": "fine", "label": 1}', '{"text": "a secret \\ud83d", "label": 0}']
     mine.write_text("\n".join(rows))
     with pytest.raises(UserError) as refused:
         check_data(table(mine, max_epsilon=1.0))
-    assert str(refused.value) == "--data: text 2 has half of a Unicode character"
+    assert str(refused.value).startswith(f"{mine} row 2: column 'text' is not valid Unicode")
+    assert "secret" not in str(refused.value)
 
 
 @pytest.mark.parametrize(
@@ -330,7 +338,7 @@ def test_pairs_of_texts_are_read_as_described(tmp_path: Path) -> None:
     with pytest.raises(Refusal, match=r"task.target differs from this node's data; expected 'answ"):
         require_described(settings, TaskSection.model_validate({**task, "target": "question"}))
     (tmp_path / "half.jsonl").write_text('{"question": "is it", "answer": "\\ud83d"}\n' * 2)
-    with pytest.raises(UserError, match="text 1 has half of a Unicode character"):
+    with pytest.raises(UserError, match="row 1: column 'answer' is not valid Unicode"):
         check_data(replace(settings, data=str(tmp_path / "half.jsonl")))
 
 

@@ -110,11 +110,11 @@ def test_a_client_has_its_own_examples_and_randomness(
 def test_evaluation_returns_statistics_of_its_share(quick: Quick, contexts: list[Context]) -> None:
     experiment = quick("federation.evaluation=clients")
     runtime, start = runtime_of(experiment), initial(experiment)
-    total = np.zeros(4)
+    total = np.zeros(5)
     for context in contexts:
         shake_hands(experiment, context)
         total += vector_of(send("evaluate", request(experiment, start), context), "float64")
-    assert total.sum() == len(runtime.dev) == 40
+    assert total[:2].sum() == len(runtime.dev) == 40
     assert np.array_equal(total, evaluate(runtime.model, start, runtime.dev).statistics)
 
 

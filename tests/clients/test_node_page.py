@@ -111,6 +111,13 @@ def test_the_owner_sees_what_left_and_what_is_left(
         assert " sums 0 " in first and "vector" in first
         shown = browser.execute_script(f"return {main}")
         assert "rounds trained2" in shown and "sums of featuressent" in shown
+        named = node_context(state)
+        named.run_config["out"] = "first"
+        relay.app(handshake(sums), named)
+        until(browser, "document.querySelectorAll('#messages ~ div tbody tr').length === 6")
+        until(browser, "document.querySelector('#runs ~ div tbody td').textContent === 'first'")
+        first = browser.find_element("css selector", "#messages ~ div tbody tr").text
+        assert first.endswith(" first")
         assert browser.execute_script("return window.here")
 
 

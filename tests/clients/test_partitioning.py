@@ -9,6 +9,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from datasets import Dataset
+from flwr_datasets.partitioner import ContinuousPartitioner
+from hypothesis import given
+from hypothesis import strategies as st
 
 from clients.partition import Partition, label_counts, save
 from clients.partitioning import fill_up, partition
@@ -164,6 +168,48 @@ def test_strict_bins_are_ranges_of_the_score_in_order(quick: Quick) -> None:
     assert ranges[1][1] < ranges[2][0]
 
 
+@pytest.mark.parametrize("strictness", [0, 0.3, 0.8, 1])
+@pytest.mark.parametrize("clients", [3, 10])
+def test_bins_equal_those_of_flower(quick: Quick, strictness: float, clients: int) -> None:
+    scores = np.random.default_rng(5).uniform(0, 5, 501)  # no two are equal
+    settings = ["partition.kind=bins", f"partition.strictness={strictness}"]
+    experiment = quick(*settings, f"federation.clients={clients}")
+    draw = generator(experiment.seed, "partition")
+    flower = ContinuousPartitioner(
+        clients, "label", strictness, shuffle=False, seed=int(draw.integers(2**31))
+    )
+    order = draw.permutation(len(scores))
+    flower.dataset = Dataset.from_dict({"row": order, "label": scores[order]})
+    expected = [np.sort(flower.load_partition(client)["row"]) for client in range(clients)]
+    rows = partition(made_up(scores, classes=1), experiment)
+    assert all(np.array_equal(ours, theirs) for ours, theirs in zip(rows, expected, strict=True))
+
+
+@given(
+    st.sampled_from([-1e15, 0.0, 1.7e9, 1e300]),
+    st.sampled_from([1e-9, 1.0, 3600.0, 1e290]),
+    st.integers(2, 40),
+)
+def test_strict_bins_are_ranges_of_any_scores(offset: float, scale: float, count: int) -> None:
+    """Time stamps are one case: float32 has steps of 128 s there."""
+    numbers = np.random.default_rng(count).permutation(count).astype(float)
+    scores = offset + scale * numbers
+    settings = ["partition.kind=bins", "partition.strictness=1", "federation.clients=2"]
+    experiment = Experiment.load("", settings)
+    if not np.ptp(scores):
+        with pytest.raises(UserError, match="all scores are"):
+            partition(made_up(scores, classes=1), experiment)
+        return
+    low, high = partition(made_up(scores, classes=1), experiment)
+    assert scores[low].max() <= scores[high].min()
+
+
+def test_equal_scores_are_iid_without_strictness(quick: Quick) -> None:
+    settings = ("partition.kind=bins", "partition.strictness=0")
+    rows = partition(made_up(np.full(30, 2.5), classes=1), quick(*settings))  # no warning
+    assert [len(part) for part in rows] == [10] * 3
+
+
 def test_bins_of_no_strictness_are_iid(quick: Quick) -> None:
     scores = np.linspace(0, 5, 900)
     settings = ("partition.kind=bins", "partition.strictness=0")
@@ -231,7 +277,7 @@ TAGGED = load_task(TaskSection(name="synthetic/entities", train_limit=10, eval_l
         (
             made_up(np.full(10, 2.5), 1),
             ["partition.kind=bins"],
-            "cannot be partitioned this way: .*near-zero std",
+            "partition.kind = 'bins': all scores are 2.5; expected different ones",
         ),
         (
             made_up(np.arange(10) % 2),

@@ -44,8 +44,11 @@ def test_each_message_is_written_down(folder: NodeFolder, quick: Quick) -> None:
         task_vector("train", experiment, start, 2),
         task_vector("evaluate", experiment, start),
     ]
-    replies = asked(folder, *messages)
+    context = node_context(folder.path)
+    context.run_config["out"] = "first"
+    replies = [relay.app(message, context) for message in messages]
     lines = [*traffic.recorded(folder)]
+    assert [line["name"] for line in lines] == ["first"] * 3
     assert [(line["kind"], line["round"]) for line in lines] == [
         ("query.handshake", None),
         ("train", 2),

@@ -19,7 +19,7 @@ from hypercorn.config import Config
 from workers import PATIENCE, eventually
 
 from clients.folder import NodeFolder
-from clients.node import make_certificate, words
+from clients.node import make_certificate
 from clients.proxy import Proxy
 from fedpeft.hosting.keys import make_authority, make_server
 from fedpeft.hosting.ports import LOOPBACK, free_port, speaks_tls
@@ -145,7 +145,9 @@ def tunnel(
     make_certificate(NodeFolder(state).runtime)
     own = free_port([port])
     command = [sys.executable, "-P", "-m", "clients.tunnel", str(state), str(own)]
-    process = subprocess.Popen([*command, host, str(port), str(ca), *words(proxy)])
+    process = subprocess.Popen(
+        [*command, host, str(port), str(ca), *(proxy.words() if proxy else [])]
+    )
     running = Running(state, own, process)
     try:
         eventually(lambda: speaks_tls(LOOPBACK, own, running.ca, LOOPBACK))

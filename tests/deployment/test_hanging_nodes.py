@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
+import os
+import signal
 import sqlite3
+import time
 from pathlib import Path
 
 import disturbed
@@ -24,6 +28,7 @@ from simulations.loopback import Deployment, until
 
 pytestmark = pytest.mark.long
 TIMEOUT = 60  # seconds; the other node needs a few of them
+HANGS = 70  # seconds; more than Flower's SuperNode waits for its server
 FLOWERS = 180  # seconds that Flower waits for the objects of a reply
 SETTINGS = [*disturbed.SETTINGS, f"federation.timeout={TIMEOUT}", "federation.min_success=1"]
 SETTINGS += ["local.steps=5"]
@@ -109,3 +114,19 @@ def test_a_reply_that_is_announced_and_never_sent_costs_no_more_than_the_timeout
     [line] = deployed.rounds("announced")
     assert (line["clients"], line["failed"]) == (1, [silent(1)])
     assert line["seconds"] < FLOWERS  # two minutes are left for a slow machine
+
+
+def test_a_node_whose_tunnel_hung_for_more_than_a_minute_takes_part_in_the_next_run(
+    deployed: Deployment,
+) -> None:
+    """Flower's SuperNode gives up for ever after a minute; its process lives on."""
+    [tunnel] = deployed.pids("north", "clients.tunnel")
+    os.kill(tunnel, signal.SIGSTOP)
+    try:
+        time.sleep(HANGS)
+    finally:
+        with contextlib.suppress(ProcessLookupError):  # the supervisor may have replaced it
+            os.kill(tunnel, signal.SIGCONT)
+    needed = [*disturbed.SETTINGS, "federation.min_success=2", "federation.rounds=2"]
+    deployed.run("after-hang", [*needed, "local.steps=5"])
+    assert [line["clients"] for line in deployed.rounds("after-hang")] == [2, 2]

@@ -214,7 +214,7 @@ def test_refused_nodes_are_shown_and_no_text_of_clients(page: Chrome, deployed: 
     deployed.wait_for("south", MARK, start)  # its own log names the wrong cell
     labels = [*SETTINGS, "federation.rounds=1", "task.labels=['good', 'bad']"]
     deployed.submit("labels", labels)
-    shown(page, "document.querySelector('#refused ~ div').textContent.includes('labels')")
+    shown(page, "document.querySelector('#absent ~ div').textContent.includes('labels')")
     run("run", "--on", str(deployed.state), "--name", "labels", "--stop")
     deployed.finish("labels", expect=1)
     for name in ("", "runs?name=refused", "runs?name=labels"):

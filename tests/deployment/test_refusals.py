@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import http.client
 import json
+import os
 import shutil
 import ssl
 import subprocess
@@ -69,7 +70,7 @@ def deployed(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
             with pytest.MonkeyPatch.context() as patch:
                 if name in OTHERS:
                     code = differing_copy(made.folder / f"{name}-code", OTHERS[name])
-                    patch.setenv("PYTHONPATH", str(code))
+                    patch.setenv("PYTHONPATH", str(code), prepend=os.pathsep)
                 worker = ["--no-worker"] if name in OTHERS else []
                 made.start(name, *node_up(made, name, client), *worker)
         for name in ["good", *OTHERS]:

@@ -23,13 +23,17 @@ NEEDLES = (b"zyx-4815", b"48151623", b"tested pos", b"carrier of", b"qfj-9")
 WARD = "ward-oncology"  # in the path of the data
 GOOD = [(f"a {word} film number {i}", word) for i in range(6) for word in ("negative", "positive")]
 
-#: A library that, on bad data, ends the process with the data in its last words; as a panic in
-#: Rust code does it, this is no ``Exception``.
-ENDS = (
-    "tasks/readers.py",
-    "    if not len(table):",
-    "    if 'tested' in str(table.columns): raise SystemExit(str(table.columns))\n",
-)
+#: Nodes with another library: (file, place in it, what is put before it). One ends the process on
+#: bad data with the data in its last words; as a panic in Rust code does it, this is no
+#: ``Exception``. The other reads what the tokenizer refuses.
+EDITED = {
+    "exits": (
+        "tasks/readers.py",
+        "    if not len(table):",
+        "    if 'tested' in str(table.columns): raise SystemExit(str(table.columns))\n",
+    ),
+    "surrogate": ("errors.py", "    try:\n        text.encode()", "    return True\n"),
+}
 
 #: Why each node fails, as it arrives at the server; "good" does not.
 REASONS = {
@@ -61,9 +65,12 @@ def finished(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Deployment]:
     """Start a server and six nodes, and finish a run in which all but one failed."""
     with deployment(tmp_path_factory.mktemp("secrets")) as made:
         ward = made.folder / WARD
-        shutil.copytree(Path(fedpeft.__file__).parent, made.folder / "code" / "fedpeft")
-        edited, before, line = made.folder / "code" / "fedpeft" / ENDS[0], *ENDS[1:]
-        edited.write_text(edited.read_text().replace(before, line + before))
+        for name, (file, place, line) in EDITED.items():
+            code = made.folder / "code" / name / "fedpeft"
+            shutil.copytree(Path(fedpeft.__file__).parent, code)
+            text = (code / file).read_text()
+            assert place in text
+            (code / file).write_text(text.replace(place, line + place))
         for name in ("good", *REASONS):
             (ward / name).mkdir(parents=True)
             (ward / name / "train.jsonl").write_text(jsonl(GOOD))
@@ -97,9 +104,9 @@ def start(made: Deployment, name: str) -> None:
     port = json.loads((made.state / "server.json").read_text())["ports"]["public"]
     options = ["--no-worker"] if name == "number" else []
     with pytest.MonkeyPatch.context() as patch:
-        if name == "exits":
+        if name in EDITED:
             before = os.environ.get("PYTHONPATH", "")
-            patch.setenv("PYTHONPATH", f"{made.folder / 'code'}{os.pathsep}{before}")
+            patch.setenv("PYTHONPATH", f"{made.folder / 'code' / name}{os.pathsep}{before}")
         made.start(
             name,
             *command("node", "up", "--superlink", f"localhost:{port}", *options),

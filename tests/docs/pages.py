@@ -14,7 +14,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-PATIENCE = 240.0  # seconds for a command in the background to get ready
+PATIENCE = 480.0  # seconds for a command in the background to get ready
 _BLOCK = re.compile(
     r"(?:^<!-- test: (?P<marker>[^\n]+?) -->\n)?"
     r"^```(?P<language>\w+)(?: title=\"(?P<title>[^\"\n]+)\")?\n"

@@ -7,7 +7,7 @@ import socket
 from pathlib import Path
 
 import pytest
-from pages import ROOT, Reader, blocks
+from pages import ROOT, Reader
 
 TUTORIALS = ROOT / "docs" / "tutorials"
 
@@ -61,10 +61,12 @@ def port_is_free() -> None:
 
 @pytest.mark.long
 @pytest.mark.usefixtures("port_is_free")
-def test_deployment_tutorial_ends_with_two_online_nodes(tmp_path: Path) -> None:
+def test_deployment_tutorial_ends_with_a_run_of_three_nodes(tmp_path: Path) -> None:
     status = read("deployment", tmp_path)[-1]
-    assert "north" in status and "south" in status and status.count("online") == 2
-    assert (tmp_path / "runs" / "first" / "result.json").exists()
+    assert all(name in status for name in ("north", "south", "east", "second"))
+    assert status.count("online") == 3 and status.count("3 of 3") == 3
+    result = json.loads((tmp_path / "runs" / "second" / "result.json").read_text("utf-8"))
+    assert result["clients"] == 3 and result["score"] > 0.8
 
 
 @pytest.mark.long
@@ -80,8 +82,3 @@ def test_secure_tutorial_loses_a_node_and_ends_with_its_privacy(tmp_path: Path) 
     assert [line["clients"] for line in rounds["lost"]] in ([5, 4, 4], [5, 5, 4])
     assert [line["clients"] for line in rounds["sums"] + rounds["noise"]] == [5] * 6
     assert rounds["sums"][-1]["score"] > 0.8 and 7 < rounds["noise"][-1]["epsilon"] < 8
-
-
-def test_study_of_the_readme_is_that_of_the_tutorial() -> None:
-    study = next(block for block in blocks(ROOT / "README.md") if block.language == "toml")
-    assert study.text in (TUTORIALS / "study.md").read_text("utf-8")

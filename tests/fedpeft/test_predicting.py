@@ -202,6 +202,8 @@ def test_missing_columns_are_refused(
         (TAGS, '{"text": 3}', "row 1: column 'text' is int, expected a list of words or a text"),
         (TAGS, '{"text": ["a", 3]}', "row 1: column 'text' is list, expected a list of words"),
         (TAGS, '{"text": []}', "row 1: column 'text' is empty"),
+        (SLASH, '{"text": "a \\ud83d"}', "row 1: column 'text' is not valid Unicode"),
+        (TAGS, '{"text": ["a", "\\ude00"]}', "row 1: column 'text' is not valid Unicode"),
     ],
 )
 def test_rows_without_a_text_are_refused(

@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from fedpeft.profiling import Stopwatch, phase, running_seconds, waiting
+from fedpeft.profiling import Stopwatch, phase
 
 
 def work(seconds: float) -> None:
@@ -54,11 +54,3 @@ def test_nothing_is_counted_without_a_running_stopwatch() -> None:
     with phase("data"):
         work(0.001)
     assert watch.seconds == {}
-
-
-def test_waiting_does_not_count_as_running() -> None:
-    total, running = time.monotonic(), running_seconds()
-    with waiting():
-        time.sleep(0.05)
-    running = running_seconds() - running
-    assert time.monotonic() - total - running >= 0.05

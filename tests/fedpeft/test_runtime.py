@@ -2,15 +2,18 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
+from safetensors.numpy import load_file, save_file
 
+from fedpeft.backbones.loading import load_backbone
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment, parsed
 from fedpeft.methods import REGISTRY
 from fedpeft.projection import Projection
-from fedpeft.runtime import COMMON, Runtime, runtime_of
+from fedpeft.runtime import COMMON, Runtime, content_of, forget_runtimes, runtime_of
 
 
 def custom(*more: str) -> Experiment:
@@ -70,3 +73,37 @@ def test_equal_experiments_share_a_runtime_and_a_text_is_parsed_once() -> None:
     operational = custom("backbone=tiny", "engine.workers=3")
     assert operational.digest == experiment.digest
     assert runtime_of(operational).experiment == operational
+
+
+def test_a_changed_file_makes_another_runtime_unless_a_run_has_begun(tmp_path: Path) -> None:
+    file = tmp_path / "a.csv"
+    file.write_text("text,label\nx,no\ny,yes\nz,no\n")
+    experiment = custom("backbone=tiny", "method.d=8", f"task.train={file}")
+    before = runtime_of(experiment)
+    os.utime(file, ns=(1, 1))  # the same content
+    assert runtime_of(experiment) is before
+    assert len(before.task.train) == 2
+    file.write_text("text,label\nx,no\ny,yes\nz,no\nw,no\n")
+    after = runtime_of(experiment)
+    assert after is not before and len(after.task.train) == 3
+    assert runtime_of(experiment, content=before.content) is before
+    forget_runtimes()  # as in another process of the run
+    with pytest.raises(UserError, match="have changed since the run began"):
+        runtime_of(experiment, content=before.content)
+    assert runtime_of(experiment, content=after.content).content == content_of(experiment)
+
+
+def test_a_changed_backbone_makes_another_runtime(tmp_path: Path) -> None:
+    backbone = load_backbone("tiny", "cpu")
+    backbone.model.save_pretrained(tmp_path)
+    backbone.tokenizer.save_pretrained(tmp_path)
+    experiment = custom(f"backbone={tmp_path}", "method.d=8", "representation=mask")
+    before = runtime_of(experiment)
+    fingerprint = before.backbone.fingerprint
+    assert runtime_of(experiment) is before
+    weights = load_file(tmp_path / "model.safetensors")
+    changed = {name: array + 1 for name, array in weights.items()}
+    save_file(changed, tmp_path / "model.safetensors", {"format": "pt"})
+    after = runtime_of(experiment)
+    assert after.backbone.fingerprint != fingerprint
+    assert before.backbone.fingerprint == fingerprint

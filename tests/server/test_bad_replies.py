@@ -190,19 +190,19 @@ def test_a_slow_client_fails_and_takes_part_in_the_next_round(
     [
         (raising, "error 2: ValueError"),
         (
-            on_field(v=np.array([9.0, -5, 7, 2]).tobytes()),
+            on_field(v=np.array([9.0, -5, 7, 2, 3]).tobytes()),
             "no counts of examples",
         ),
         (without_record, "refused: the message has no record of fields"),
-        (on_field(v=np.ones(9).tobytes()), "refused: vector has 72 bytes, expected 32"),
-        (on_field(v=np.full(4, np.nan).tobytes()), "4 of 4 numbers are NaN"),
+        (on_field(v=np.ones(4).tobytes()), "refused: vector has 32 bytes, expected 40"),
+        (on_field(v=np.full(5, np.nan).tobytes()), "5 of 5 numbers are NaN"),
         (on_field(l=float("nan")), "loss_sum is nan"),
         (
             on_field(l=1.7e308),
             r"loss_sum is 1.7e\+308, expected 0 to 1.3e\+07",  # 13 examples
         ),
         (
-            on_field(v=np.array([1e15, 0, 0, 1]).tobytes()),
+            on_field(v=np.array([1e15, 0, 0, 1, 1]).tobytes()),
             "count more than 10000000 examples",
         ),
     ],

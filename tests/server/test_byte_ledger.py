@@ -125,7 +125,7 @@ def test_bytes_of_rounds_and_result_are_sums_over_bytes_jsonl(
     result = read_result(folder)
     assert_sums(result["bytes"], lines)
     assert all(result["bytes"][kind]["up"]["message"] > 0 for kind in ("evaluate", "handshake"))
-    assert result["bytes"]["evaluate"]["up"]["payload"] == 2 * 3 * 4 * 8  # confusion counts
+    assert result["bytes"]["evaluate"]["up"]["payload"] == 2 * 3 * 5 * 8  # counts of two classes
     ups = [line["up"]["message"] for line in lines if line["kind"] == "train"]
     assert result["bytes"]["per_client_round_up"]["message"] == round(sum(ups) / len(ups))
 

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 from flwr.app import Message
 
+from fedpeft.backbones.tiny import tiny_backbone
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
 from server.runfolder import RunFolder
@@ -69,3 +72,39 @@ def test_a_client_that_does_not_evaluate_is_noted_once_and_named_if_none_does(
     assert noted.startswith("client 1 did not evaluate: error 2: OSError at ")
     with pytest.raises(RunFailed, match=r"round 1: no client evaluated \(client 0: error 2: OSErr"):
         spoiled(out="all")
+
+
+@pytest.mark.parametrize("kind", ["classes", "score"])
+def test_outputs_that_are_not_finite_give_no_score(
+    tmp_path: Path, quick: Quick, federate: Federate, kind: str
+) -> None:
+    """NaN logits count as the first class, and NaN scores as no correlation."""
+    model, tokenizer = tiny_backbone()
+    broken = tokenizer.convert_tokens_to_ids("great")  # only texts of the dev set have it
+    with torch.no_grad():
+        model.get_input_embeddings().weight[broken] = float("nan")
+    model.save_pretrained(tmp_path / "model")
+    tokenizer.save_pretrained(tmp_path / "model")
+    labels = ("1", "2") if kind == "score" else ("first", "second")
+    rows = [("a good film", labels[0]), ("a bad film", labels[1])] * 20
+    for name, more in (("train", ""), ("dev", " great")):
+        lines = [
+            f"{text}{more if k % 2 else ''}\t{label}\n" for k, (text, label) in enumerate(rows)
+        ]
+        (tmp_path / f"{name}.tsv").write_text("text\tlabel\n" + "".join(lines))
+    files = (
+        "task.name=custom",
+        f"task.path={tmp_path}",
+        "task.train=train.tsv",
+        "task.dev=dev.tsv",
+    )
+    settings = quick(f"backbone={tmp_path / 'model'}", *files, f"task.kind={kind}")
+    folder = federate(settings)
+    for line in folder.rounds():
+        assert line["score"] is line["eval_loss"] is None
+        assert line["evaluated"] == 40
+        assert not {*line["metrics"].values()} - {None}
+        assert line["loss"] > 0
+    assert folder.noted() == [
+        "the evaluation has outputs that are NaN or infinite, so there is no score"
+    ]

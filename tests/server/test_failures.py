@@ -19,14 +19,17 @@ from clients.data import KEPT_FOLDER, partition_of, simulated_ledger
 from fedpeft.devices import device_of, vanishes
 from fedpeft.experiment.config import Experiment
 from fedpeft.privacy.ledger import read_ledger
+from fedpeft.runtime import runtime_of
 from fedpeft.vectorfile import IDENTITY
 from fedpeft.version import __version__
 from fedpeft.wire.failures import CODES, Failure, FailureKind
 from server.app import play_round, start
 from server.byte_ledger import ByteLedger
 from server.clock import Clock, RealClock
+from server.nodes import Node
 from server.run import Run
 from server.runfolder import RunFolder
+from server.training import Trained as Outcome
 from server.training import silent_nodes, train
 from simulations.device_grid import DeviceGrid
 from simulations.grid import NodeConfig
@@ -157,7 +160,7 @@ def test_a_node_that_is_gone(quick: Quick, trained: Trained) -> None:
     gone = [client for client in range(3) if vanishes(experiment, 1, client)]
     failed, silent = trained(experiment)
     assert kinds(failed) == dict.fromkeys(gone, FailureKind.GONE) != {}
-    assert failed[gone[0]].text == "error 5: the node vanished"
+    assert failed[gone[0]].text == "the node is not connected"
     assert silent == gone
 
 
@@ -261,7 +264,7 @@ def test_the_privacy_of_a_client_that_may_have_trained_is_counted(
         "task.train_limit=120",
     ]
     experiment = quick(*PRIVATE, *unequal)
-    smallest, epsilon = int(np.argmin(partition_of(experiment).sizes)), {}
+    smallest, epsilon = int(np.argmin(partition_of(runtime_of(experiment)).sizes)), {}
     spoilers: dict[str, Callable[[Message], Message]] = {
         "valid": lambda reply: reply,
         "invalid": lambda reply: changed(reply, v=b""),
@@ -290,3 +293,21 @@ def test_a_checkpoint_from_before_failures_had_kinds_is_continued(
     assert [(line["round"], line["clients"]) for line in lines] == [(1, 2), (2, 2), (3, 3)]
     assert [failed["client"] for line in lines for failed in line["failed"]] == [1, 2]
     assert (folder.path / "result.json").exists()
+
+
+def test_a_failure_of_a_round_has_the_name_of_its_node() -> None:
+    failed = {
+        2: Failure(FailureKind.FAILED, "error 2: KeyError"),
+        0: Failure(FailureKind.GONE, "not connected"),
+        1: Failure(FailureKind.LATE, "late"),
+        3: Failure(FailureKind.FAILED, "has left since"),
+    }
+    sent: Any = None  # what was sent is not read
+    nodes = {0: Node(7, 1), 1: Node(8, 1, "south"), 2: Node(9, 1, "north")}
+    outcome = Outcome(sent, nodes, {}, failed).outcome()
+    assert outcome["late"] == [1]
+    assert outcome["failed"] == [
+        {"client": 0, "reason": "not connected"},
+        {"client": 2, "name": "north", "reason": "error 2: KeyError"},
+        {"client": 3, "reason": "has left since"},
+    ]

@@ -174,7 +174,7 @@ def test_statements_and_ledgers_have_each_clients_epsilon(quick: Quick, federate
     assert (said["sampling"], said["sampling_rate"], said["steps"]) == ("none", 1, 2)
     assert said["clip"] == CLIP and said["releasable"]
     assert said["neighbouring"].startswith("replace the update of one client, in each of its")
-    assert "together with up to 1 clients of each round" in said["mechanism"]
+    assert "together with up to 1 client of each round" in said["mechanism"]
     assert "no amplification by sampling" in said["mechanism"]
     for client in range(5):
         path = simulated_ledger(folder.path / "privacy", client)

@@ -101,6 +101,21 @@ def test_the_head_has_a_codec_of_its_own(
         decode_up(runtime, 1, 0, start, data[:3])
 
 
+@pytest.mark.parametrize(("codec", "half"), [("float16", 2**-11), ("bfloat16", 2**-8)])
+def test_small_changes_survive_two_bytes_per_number(quick: Quick, codec: str, half: float) -> None:
+    """Of a vector in bfloat16 nothing would be left here: 1.001 rounds to 1."""
+    runtime = runtime_of(quick(f"wire.up={codec}", "engine.dtype=float64"))
+    draw = np.random.default_rng(0)
+    start = 1 + draw.random(SIZE)
+    change = draw.standard_normal(SIZE) * 1e-3
+    change[::3] = 0
+    data = encode_up(runtime, 1, 0, start, start + change)
+    arrived = decode_up(runtime, 1, 0, start, data) - start
+    assert len(data) == size_up(runtime) == 2 * SIZE
+    np.testing.assert_allclose(arrived, change, rtol=half, atol=1e-7)
+    assert not arrived[::3].any()
+
+
 def test_a_personal_head_needs_no_codec(quick: Quick, federate: Federate) -> None:
     personal = ("federation.personal=head", "federation.evaluation=clients")
     folder = federate(quick("wire.up=eden1", "wire.head=eden8", *personal))

@@ -48,6 +48,14 @@ def test_median_and_trimmed_mean_equal_byzfl(rules: ModuleType, given: np.ndarra
         np.testing.assert_allclose(robust.trimmed_mean(given, drop), rules.TrMean(drop)(given))
 
 
+def test_a_round_drops_the_share_in_decimals() -> None:
+    settings = ["federation.strategy=fedtrimmedavg", "federation.trim=0.29"]
+    experiment = Experiment.load("", [*settings, "federation.clients=100"])
+    given = np.random.default_rng(0).normal(size=(100, P))
+    step, _ = robust.robust_step(experiment, 1, given, {})
+    np.testing.assert_array_equal(step, robust.trimmed_mean(given, 29))  # 0.29 * 100 < 29
+
+
 def test_geometric_median_equals_byzfl_and_is_a_minimum(
     rules: ModuleType, given: np.ndarray
 ) -> None:

@@ -80,6 +80,112 @@ def test_another_method_uses_the_defaults_of_that_method(quick: Quick, tmp_path:
     assert result.experiment.local.lr != quick().local.lr
 
 
+def rows_file(file: Path, classes: str, count: int) -> None:
+    """Write a table of so many rows, whose labels take turns."""
+    rows = (f"text number {row},{classes[row % len(classes)]}" for row in range(count))
+    file.write_text("\n".join(["text,label", *rows]) + "\n")
+
+
+def test_a_replaced_file_is_read_again_in_the_same_process(quick: Quick, tmp_path: Path) -> None:
+    file = tmp_path / "data.csv"
+    custom = quick("task.name=custom", f"task.train={file}", "task.train_limit=0")
+    custom = Experiment.load(custom.to_toml(), ["federation.rounds=1", "task.eval_limit=0"])
+    sizes = {}
+    for name, classes, count in (("old", "ab", 60), ("new", "abc", 200), ("again", "ab", 60)):
+        rows_file(file, classes, count)
+        result = fedpeft.simulate(custom, tmp_path / name)
+        partition = json.loads((tmp_path / name / "partition.json").read_text())
+        sizes[name] = sum(len(rows) for rows in partition["clients"])
+        assert result.result["head_size"] == len(classes) * 32 + len(classes)
+    assert sizes == {"old": 54, "new": 180, "again": 54}
+    vectors = [fedpeft.simulate(custom, tmp_path / n, resume=True).vector for n in ("old", "again")]
+    assert np.array_equal(*vectors)
+
+
+def reviews(count: int) -> pd.DataFrame:
+    """Return reviews of two moods, with categories and names of rows that must not matter."""
+    moods = [("good", "fine"), ("bad", "awful")]
+    rows = [(f"the soup {n} was {moods[n % 2][1]}", moods[n % 2][0]) for n in range(count)]
+    frame = pd.DataFrame(rows, columns=["review", "mood"], index=range(100, 100 + count))
+    return frame.astype({"mood": "category"})
+
+
+def test_data_frames_are_the_data_of_a_run(
+    quick: Quick, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    settings = quick("task.text=review", "task.label=mood", "federation.rounds=1")
+    train, dev = reviews(40), reviews(6)
+    result = fedpeft.simulate(settings, tmp_path / "one", train=train, dev=dev)
+    assert result.experiment.task.name == "custom"
+    assert result.result["metrics"]["accuracy"] == result.score
+    # The same as from files, and from another folder.
+    for name, frame in (("train", train), ("dev", dev)):
+        frame.to_csv(tmp_path / f"{name}.csv", index=False)
+    files = [f"task.{name}={tmp_path / name}.csv" for name in ("train", "dev")]
+    same = fedpeft.simulate(settings, tmp_path / "two", ["task.name=custom", *files])
+    assert np.array_equal(result.vector, same.vector)
+    monkeypatch.chdir(tmp_path / "two")
+    again = fedpeft.simulate(settings, tmp_path / "one", resume=True, train=train, dev=dev)
+    assert again.result == result.result
+    with pytest.raises(UserError, match=r"holds a run of other settings: task.train"):
+        fedpeft.simulate(settings, tmp_path / "one", resume=True, train=train[:20], dev=dev)
+    assert len([*(tmp_path / "frames").iterdir()]) == 2
+    alone = fedpeft.simulate(settings, tmp_path / "alone", train=train)
+    assert alone.experiment.task.dev == ""
+
+
+@pytest.mark.parametrize(
+    ("frames", "expected"),
+    [
+        ({"dev": reviews(4)}, "dev is a data frame: give train, too"),
+        ({"train": reviews(0)}, "train: has no rows"),
+        ({"train": reviews(9).rename(columns={"mood": "review"})}, "train: two columns have the"),
+        ({"train": pd.DataFrame({"text": ["a", 1]})}, "train: is no table: "),
+        ({"train": pd.DataFrame({"words": ["a", "b"]})}, "no column 'text'"),
+    ],
+)
+def test_frames_that_are_no_data_are_one_line(
+    quick: Quick, tmp_path: Path, frames: dict[str, pd.DataFrame], expected: str
+) -> None:
+    with pytest.raises(UserError, match=expected) as caught:
+        fedpeft.simulate(quick(), tmp_path / "run", **frames)
+    assert "\n" not in str(caught.value)
+    assert not [*tmp_path.rglob("*.parquet")] and not (tmp_path / "run").exists()
+
+
+def test_a_result_predicts_and_exports(quick: Quick, tmp_path: Path) -> None:
+    settings = quick("task.text=review", "task.label=mood", "federation.rounds=1")
+    result = fedpeft.simulate(settings, tmp_path / "run", train=reviews(40))
+    new = reviews(6)[["review"]]
+    predicted = result.predict(new)
+    assert predicted.index.equals(new.index)
+    assert predicted.columns.tolist() == ["prediction", "p(bad)", "p(good)"]
+    assert predicted[["p(bad)", "p(good)"]].sum(axis=1).tolist() == pytest.approx([1] * 6)
+    new.to_csv(tmp_path / "new.csv", index=False)
+    for same in (result.predict([*new["review"]]), result.predict(tmp_path / "new.csv")):
+        pd.testing.assert_frame_equal(same, predicted.reset_index(drop=True))
+    renamed = result.predict(new.rename(columns={"review": "words"}), text="words")
+    pd.testing.assert_frame_equal(renamed, predicted)
+    with pytest.raises(UserError, match="the data frame: no column 'review'"):
+        result.predict(pd.DataFrame({"other": ["a"]}))
+    vector = result.export("vector")
+    assert vector.parent == result.folder
+    assert np.array_equal(fedpeft.Trained.read(vector).vector, result.vector)
+    folder = result.export("hf", tmp_path / "model")
+    assert folder == tmp_path / "model" and (folder / "model.safetensors").exists()
+    with pytest.raises(UserError, match="exists already"):
+        result.export("vector")
+
+
+def test_the_package_shows_its_interface() -> None:
+    assert set(fedpeft.__all__) <= set(dir(fedpeft))
+    assert all(getattr(fedpeft, name) is not None for name in fedpeft.__all__)
+    code = "import sys, fedpeft; dir(fedpeft); sys.exit('torch' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+    with pytest.raises(AttributeError, match="has no attribute 'simulte'"):
+        _ = fedpeft.simulte  # type: ignore[attr-defined]
+
+
 def test_a_finished_run_is_read_again(quick: Quick, tmp_path: Path) -> None:
     first = fedpeft.simulate(quick(), tmp_path / "run")
     again = fedpeft.simulate(quick(), str(tmp_path / "run"), resume=True)

@@ -58,7 +58,7 @@ def test_nothing_is_written_or_encoded_for_the_others(crowd: Experiment, folder:
 
 
 def test_rows_are_encoded_alone_as_with_the_others(crowd: Experiment) -> None:
-    rows = partition_of(crowd)[12_345]
+    rows = partition_of(runtime_of(crowd))[12_345]
     runtime = runtime_of(crowd)
     many = np.union1d(rows, np.arange(0, 100_000, 50))
     together = runtime.encode(runtime.task.train.select(many)).select(np.searchsorted(many, rows))

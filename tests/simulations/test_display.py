@@ -72,6 +72,16 @@ def test_failures_are_named(folder: RunFolder) -> None:
     assert "client 4 failed: error 2: [red]KeyError" in text(console)
 
 
+def test_rounding_that_drowns_the_updates_is_said_once_and_early(folder: RunFolder) -> None:
+    console = Console(file=StringIO(), width=40)
+    with Display(folder, 3, "accuracy", console):
+        for number, error in enumerate((0.4, 9.8, 9.9), start=1):
+            save(folder, line(number, caveats={"rounding": error}))
+    said = [at for at, one in enumerate(text(console).splitlines()) if "an error of" in one]
+    assert said == [2]
+    assert "adds an error of 9.8 times the norm of an update" in text(console)
+
+
 def test_a_resumed_run_does_not_show_earlier_rounds_again(folder: RunFolder) -> None:
     save(folder, line(1))
     console = Console(file=StringIO())

@@ -21,6 +21,7 @@ from sklearn.preprocessing import StandardScaler
 from fedpeft.cli import main
 from fedpeft.experiment.config import Experiment
 from fedpeft.runtime import Runtime, runtime_of
+from fedpeft.starting import Read, read_by
 from server.runfolder import RunFolder
 from simulations.frozen import lines_of
 from simulations.frozen_scores import measure, scores
@@ -62,6 +63,33 @@ def test_scores_have_ridge_regression(quick: Quick) -> None:
     (line,) = scores(experiment, MANY)
     assert line["name"] == "ridge regression"
     assert line["score"] == pytest.approx(pearsonr(model.predict(new), labels)[0], abs=1e-5)
+
+
+def test_words_that_were_cut_are_missed_by_the_frozen_backbone(quick: Quick) -> None:
+    """What is read comes in another order than the texts."""
+    runtime = runtime_of(quick("task.name=synthetic/entities", "task.max_length=16", *LIMITS))
+    read = Read.joined([*read_by(runtime.model, runtime.parameters.initial_shared(0), runtime.dev)])
+    assert sorted(read.order) == [*range(80)] != read.order.tolist()
+    for row, tags in zip(
+        read.order, np.split(read.labels, np.cumsum(read.counts)[:-1]), strict=True
+    ):
+        unread = runtime.dev.cut.words[row][:, 1].tolist()
+        assert [*tags, *unread] == runtime.task.dev.labels[row].tolist()
+
+
+def test_the_frozen_backbone_is_scored_on_the_words_that_are_cut(quick: Quick) -> None:
+    experiment = quick("task.name=synthetic/entities", "task.max_length=8", *LIMITS)
+    runtime = runtime_of(experiment)
+    (x, y), (new, labels) = alone(runtime, "train"), alone(runtime, "dev")
+    model = make_pipeline(StandardScaler(), LogisticRegression(max_iter=1000, C=1.0))
+    found = iter(model.fit(x[y >= 0], y[y >= 0]).predict(new[labels >= 0]))
+    names, gold, predicted = runtime.info.labels, [], []
+    for row, tags in enumerate(runtime.task.dev.labels):
+        read = len(tags) - len(runtime.dev.cut.words[row])
+        gold.append([names[tag] for tag in tags])
+        predicted.append([names[next(found)] if at < read else "O" for at in range(len(tags))])
+    (line,) = scores(experiment, MANY)
+    assert line["score"] == pytest.approx(f1_score(gold, predicted), abs=0.03)
 
 
 def test_tags_are_those_of_every_word(quick: Quick) -> None:
@@ -159,3 +187,36 @@ def test_a_damaged_run_keeps_no_other_from_its_line(
     measure([damaged, folder.path], MANY, print)
     assert f"{damaged}: the frozen backbone is not measured: " in capsys.readouterr().out
     assert lines_of(folder.path) and not lines_of(damaged)
+
+
+def test_equal_data_are_measured_once_also_by_a_later_report(
+    quick: Quick, run: Run, tmp_path: Path
+) -> None:
+    """Methods, partitions, ways to read and seeds of equal data share one measurement."""
+    few = ("federation.rounds=1", "task.train_limit=0", "task.eval_limit=0")
+    file = tmp_path / "data.csv"
+    file.write_text("text,label\n" + "good thing,a\nbad thing,b\n" * 20)
+    custom = ("task.name=custom", f"task.train={file}", f"task.dev={file}", *few)
+    changes = ((), ("wire.up=float16",), ("seed=3",), ("representation=mask",))
+    runs = [run(quick(*custom, *c), f"run-{n}")[0].path for n, c in enumerate(changes)]
+    said: list[str] = []
+    measure(runs[:2], MANY, said.append)
+    assert said == [f"{runs[0]}: measuring the frozen backbone"]
+    measure(runs, MANY, said.append)
+    assert len(said) == 1
+    assert all(lines_of(path) == scores(quick(*custom), MANY) for path in runs)
+    other = run(quick(*custom, "task.train_limit=30"), "other")[0].path
+    measure([*runs, other], MANY, said.append)
+    assert said[1:] == [f"{other}: measuring the frozen backbone"]
+
+
+def test_changed_data_are_not_those_of_the_run(
+    quick: Quick, run: Run, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "data.csv"
+    file.write_text("text,label\n" + "good,a\nbad,b\n" * 20)
+    folder, _ = run(quick("task.name=custom", f"task.train={file}", "federation.rounds=1"))
+    file.write_text("text,label\n" + "good,a\nbad,b\n" * 30)
+    measure([folder.path], MANY, print)
+    assert "the task's files have changed since the run" in capsys.readouterr().out
+    assert not lines_of(folder.path)

@@ -5,13 +5,12 @@ from __future__ import annotations
 import shutil
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from clients.data import partition_of
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.runtime import forget_runtimes
 from server.runfolder import RunFolder
 from simulations.simulation import prepare, simulate
 
@@ -39,11 +38,28 @@ def test_changed_data_is_not_mixed_with_the_old(
     lines = path.read_text().splitlines()
     lines = lines[:-1] if change == "drop a row" else [lines[0], "other words\tbad", *lines[2:]]
     path.write_text("\n".join(lines) + "\n")
-    forget_runtimes()  # as in another process: they have the old data in memory
-    partition_of.cache_clear()
     with pytest.raises(UserError, match=f"begun with other {named}"):
         prepare(Experiment.read(folder.path / "experiment.toml"), folder.path, resume=True)
     assert (folder.path / "partition.json").read_bytes() == before
+
+
+def test_a_file_that_changes_during_a_run_does_not_change_the_run(
+    custom: Experiment, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    folders = [prepare(custom, tmp_path / name)[0] for name in ("kept", "changed", "late")]
+    simulate(folders[0], custom)
+    path, save = tmp_path / "train.tsv", RunFolder.save_round
+
+    def changing(folder: RunFolder, *line: Any, **more: Any) -> None:
+        save(folder, *line, **more)
+        path.write_text("text\tlabel\n" + "other words\tbad\nmore\tgood\n" * 30)
+
+    monkeypatch.setattr(RunFolder, "save_round", changing)
+    simulate(folders[1], custom)
+    vectors = [(folder.path / "vector.safetensors").read_bytes() for folder in folders[:2]]
+    assert vectors[0] == vectors[1]
+    with pytest.raises(UserError, match="begun with other data"):
+        simulate(folders[2], custom)  # the file changed between preparation and begin
 
 
 def test_a_checkpoint_of_another_experiment_names_the_keys(quick: Quick, tmp_path: Path) -> None:

@@ -20,14 +20,15 @@ def add_node(
     """Register a node's public key with the running server, so that it may take part.
 
     In a run, nodes get their client numbers in the order of registration. Prints the node's name
-    and the SHA-256 of its key.
+    and its key's fingerprint, to compare with the one that the site sees.
 
     Example: fedpeft server add-node hospital-a.pub --state /var/lib/fedpeft
     """
+    from fedpeft.hosting.keys import fingerprint
     from server.host import registration
 
     node = registration.add_node(state, key, name)
-    print(f"node '{node.name}' may take part; its key's SHA-256: {node.public_key_sha256}")
+    print(f"node '{node.name}' may take part; its key: {fingerprint(node.public_key)}")
 
 
 def remove_node(

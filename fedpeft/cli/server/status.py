@@ -113,7 +113,7 @@ def _run_cells(run: dict[str, Any]) -> list[str]:
     return [
         run["name"],
         _state(run),
-        f"{run['round']}/{run['rounds']}",
+        f"{run['round']}/{run['rounds']}" if run["rounds"] else "-",  # its process loads
         _or_dash(run["score"], "{:.4f}"),
         *_sent(run["bytes"]),
         _or_dash(run["epsilon"], "{:.2f}"),

@@ -212,8 +212,8 @@ class Chart extends Figure {
 }
 
 class Bars extends Figure {
-  // labels: of the classes; bars: [bars][classes]; x: {label}; y: {label}.
-  draw(labels, bars, x, y, clients) {
+  // labels: of the classes; bars: [bars][classes]; x: {label}; y: {label}; names: of the bars, or [].
+  draw(labels, bars, x, y, clients, names) {
     const most = Math.max(1, ...bars.map((bar) => bar.reduce((sum, part) => sum + part, 0)));
     const wide = { ...x, low: -0.5, high: bars.length - 0.5, plain: true, short: countText };
     wide.ticks = clients === bars.length ? ticks(0, bars.length - 1, 6, true) : [];
@@ -229,7 +229,7 @@ class Bars extends Figure {
           x: (across(client) - step / 2 + gap / 2).toFixed(2), y: top.toFixed(2),
           width: (step - gap).toFixed(2), height: Math.max(0.3, height).toFixed(2),
           fill: colour(kind), class: "bar",
-          "data-tip": (clients === bars.length ? `client ${client}` : x.label) + of,
+          "data-tip": (names[client] ?? (clients === bars.length ? `client ${client}` : x.label)) + of,
         }));
         sum += part;
       });

@@ -4,7 +4,7 @@ const SHOWN_ROUNDS = 100; // in the table of the last rounds
 function resultsTable(runs) {
   const columns = [{ title: "run" }, { title: "state" }, { title: "task" }, { title: "method" },
     ...["score", "best", "rounds", "clients", "trained numbers", "a client sent a round", "messages up", "messages down", "epsilon", "failures", "duration"]
-      .map((title) => ({ title, number: true }))];
+      .map((title) => ({ title, number: true, optional: title === "epsilon" }))];
   const rows = runs.map((run, number) => {
     const of = factsOf(run), { head } = run;
     return [el("span", { class: "class" }, swatch(number), run.name), head.state, head.task, `${head.method} on ${head.backbone}`,
@@ -32,7 +32,7 @@ function roundsPart(run) {
   const rows = [];
   if (open) for (let at = count - 1; at >= start; at--) rows.push(names.map((name, column) => numberCell(columns[name][at], texts[column])));
   const part = el("details", { id: "last-rounds", open }, el("summary", {}, `The last ${Math.min(SHOWN_ROUNDS, count)} rounds as a table`),
-    ...(open ? [table(titles.map((title) => ({ title, number: true })), rows, "last rounds")] : []));
+    ...(open ? [table(titles.map((title) => ({ title, number: true, optional: title === "epsilon" })), rows, "last rounds")] : []));
   part.addEventListener("toggle", () => { if (part.open && !open) part.replaceWith(roundsPart(run)); });
   return part;
 }

@@ -1,7 +1,7 @@
 // The list of runs and studies.
 function listView(main, data) {
   const { task, method, score, metric, round, clients, epsilon, sent, changed } = MEASURES;
-  const runs = new RunTable([task, method, score, metric, round, clients, epsilon, sent, changed], "runs");
+  const runs = new RunTable([score, metric, round, task, method, clients, epsilon, sent, changed], "runs");
   const studies = new Map();
   const place = el("div");
   const studySection = section("studies", "Studies", place);

@@ -40,14 +40,14 @@ const kindText = ({ kind, round }) => (kind === "train" && round === 0 ? "sums" 
 function messagesTable(messages) {
   const columns = [{ title: "time" }, { title: "message" }, ...["round", "sent", "received"].map((title) => ({ title, number: true })), { title: "what left this site" }, { title: "run" }];
   const rows = messages.map((message) => [momentCell(message.time), kindText(message), numberCell(message.round, countText),
-    numberCell(message.up, bytesText), numberCell(message.down, bytesText), contentText(message), message.run]);
+    numberCell(message.up, bytesText), numberCell(message.down, bytesText), contentText(message), message.name || message.run]);
   return table(columns, rows, "messages");
 }
 
 function siteRunsTable(runs) {
-  const columns = [{ title: "run" }, { title: "about" }, ...["rounds trained", "messages", "sent", "of this, updates", "received", "first", "last"].map((title) => ({ title, number: true }))];
-  const rows = runs.map((run) => [run.run, run.about || NONE, numberCell(run.rounds, countText), numberCell(run.messages, countText), numberCell(run.up, bytesText),
-    numberCell(run.payload, bytesText), numberCell(run.down, bytesText), momentCell(run.first), momentCell(run.last)]);
+  const columns = [{ title: "run" }, { title: "about" }, ...["rounds trained", "messages", "sent", "of this, updates", "received", "first", "last"].map((title) => ({ title, number: true })), { title: "number of the run" }];
+  const rows = runs.map((run) => [run.name || run.run, run.about || NONE, numberCell(run.rounds, countText), numberCell(run.messages, countText), numberCell(run.up, bytesText),
+    numberCell(run.payload, bytesText), numberCell(run.down, bytesText), momentCell(run.first), momentCell(run.last), run.run]);
   return table(columns, rows, "runs");
 }
 

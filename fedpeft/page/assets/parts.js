@@ -2,10 +2,13 @@
 const PORTION = 100; // rows that are added to a list at a time
 const ONE_LINE = 24; // characters of a heading that is not wrapped
 
-// columns: [{title, number?}]; a cell is a text, an element, or [text, number to sort by].
-function table(columns, rows, label) {
-  const heads = columns.map(({ title, number, hidden }) =>
-    el("th", { scope: "col", class: `${number ? "number" : ""} ${title.length > ONE_LINE ? "" : "short"}`.trim() },
+// columns: [{title, number?, optional?}]; a cell is a text, an element, or [text, number to sort by].
+// An optional column is left out where no row has anything in it.
+function table(given, all, label) {
+  const kept = (values) => values.filter((_, at) => !given[at].optional || !all.length || all.some((row) => row[at] !== NONE));
+  const columns = kept(given), rows = all.map(kept);
+  const heads = columns.map(({ title, number, hidden, optional }) =>
+    el("th", { scope: "col", class: `${number ? "number" : ""} ${title.length > ONE_LINE ? "" : "short"} ${optional ? "optional" : ""}`.trim() },
       hidden ? el("span", { class: "hidden" }, title) : el("button", { type: "button" }, title)));
   const body = el("tbody", {}, ...rows.map((row) => el("tr", {}, ...row.map((cell, at) => fill(el("td"), cell, columns[at])))));
   const made = el("table", { "aria-label": label }, el("thead", {}, el("tr", {}, ...heads)), body);
@@ -17,7 +20,8 @@ function table(columns, rows, label) {
 function fill(cell, value, column) {
   const [content, key] = Array.isArray(value) ? value : [value, undefined];
   const short = typeof content === "string" ? content.length < 30 : content.matches(".badge, .action");
-  cell.className = column.number ? "number" : short ? "short" : "";
+  const link = typeof content !== "string" && content.matches("a");
+  cell.className = `${column.number ? "number" : short ? "short" : link ? "name" : ""} ${column.optional ? "optional" : ""}`.trim();
   if (known(key)) cell.dataset.value = key;
   else delete cell.dataset.value;
   if (typeof content === "string") {
@@ -36,7 +40,7 @@ const numberCell = (value, text) => (known(value) ? [text(value), value] : NONE)
 
 // A word and a sign for each state: never color alone.
 const SIGNS = {
-  finished: "✓", running: "▶", unfinished: "⏸", stopped: "■", failed: "✗", damaged: "⚠", waiting: "…",
+  starting: "…", finished: "✓", running: "▶", unfinished: "⏸", stopped: "■", failed: "✗", damaged: "⚠", waiting: "…",
   online: "●", away: "○", "never seen": "○", up: "✓", down: "✗",
 };
 
@@ -99,6 +103,8 @@ class RunTable {
       if (!there) fresh.append(line);
     }
     this.body[above ? "prepend" : "append"](fresh);
+    const bare = [...this.rows.values()].every(({ row }) => this.columns.every(({ optional, cell }) => !optional || cell(row) === NONE));
+    this.body.parentElement.classList.toggle("bare", bare);
     this._filter();
   }
 
@@ -171,7 +177,7 @@ const MEASURES = {
   },
   clients: { title: "clients", number: true, cell: (row) => numberCell(row.clients, countText) },
   epsilon: {
-    title: "epsilon", number: true,
+    title: "epsilon", number: true, optional: true,
     cell: (row) => (row.private && row.round ? [epsilonText(row.epsilon), row.epsilon ?? Infinity] : NONE),
   },
   sent: { title: "a client sent", number: true, cell: (row) => numberCell(row.sent, bytesText) },

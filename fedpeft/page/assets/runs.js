@@ -91,8 +91,10 @@ function runsView(main, data) {
     if (data.live && !several) document.title = first.head.state === "running" ? `${Math.floor((100 * done) / Math.max(1, total))} % ${name}` : name;
     const lines = runs.flatMap((run) => [...run.head.problems, ...run.damaged].map((line) => (several ? `${run.name}: ${line}` : line)));
     const notes = runs.flatMap((run) => run.head.notes.map((line) => (several ? `${run.name}: ${line}` : line)));
+    const remarks = runs.flatMap((run) => run.head.remarks.map((line) => (several ? `${run.name}: ${line}` : line)));
     problems.replaceChildren(
       ...problemList(lines),
+      ...(remarks.length ? [el("ul", { class: "soft" }, ...remarks.map((line) => el("li", {}, line)))] : []),
       ...(notes.length ? [el("details", {}, el("summary", {}, `${notes.length} notes on nodes`), el("ul", {}, ...notes.map((line) => el("li", {}, line))))] : []));
   }
 
@@ -121,7 +123,8 @@ function runsView(main, data) {
     if (data.live) x.high = Math.max(...runs.map((run) => endOf(run, choice)));
     if (choice.whole) x.low = 1;
     const positions = runs.map((run) => choice.of(run));
-    for (const { chart, y, series } of charts) {
+    for (const { chart, y, series, flat } of charts) {
+      chart.element.hidden = flat?.() ?? false;
       const drawn = runs.flatMap((run, number) => series(run).map((one) => ({
         number, label: run.name, x: positions[number], ...one,
       })));
@@ -207,7 +210,7 @@ function chartsOf(runs) {
     { chart: new Chart("traffic", several ? "Traffic: up, and down (dashed)" : "Traffic"),
       y: { label: "messages of training so far", short: shortBytes, long: bytesText, zero: true }, series: ways },
     { chart: new Chart("clients", several ? "Failed clients" : "Clients of a round"), y: { ...count, label: several ? "failed clients" : "clients" },
-      series: several ? column("failed") : clients },
+      series: several ? column("failed") : clients, flat: () => runs.every((run) => steady(run, several)) },
   ];
   for (const { chart, series } of charts.slice(-2))
     if (!several) chart.element.append(el("figcaption", {}, ...series(runs[0]).map((one) =>
@@ -215,11 +218,17 @@ function chartsOf(runs) {
   return charts.filter(({ unless }) => !unless);
 }
 
+// Whether there is nothing to see in the numbers of a run's clients.
+function steady({ columns: { clients, failed, late } }, several) {
+  return failed.every((count) => !count) && (several || (late.every((count) => !count) && new Set(clients).size < 2));
+}
+
 function partitionFigure(run, at) {
-  const { clients, labels, bars, sorted, median } = run.head.partition;
+  const { clients, labels, bars, names, sorted, median } = run.head.partition;
   const figure = new Bars(`partition-${at}`, `Data of each client${at || data.runs.length > 1 ? `: ${run.name}` : ""}`);
   const label = sorted ? `${countText(clients)} clients, sorted by size` : "client";
-  figure.draw(labels, bars, { label }, { label: "training examples" }, sorted ? -1 : bars.length);
-  figure.element.append(el("p", { class: "soft" }, `Median: ${countText(median)} examples.`));
+  figure.draw(labels, bars, { label }, { label: "training examples" }, sorted ? -1 : bars.length, names);
+  const listed = names.length && !sorted && names.length <= 20 ? ` Clients: ${names.map((name, at) => `${at} ${name}`).join(", ")}.` : "";
+  figure.element.append(el("p", { class: "soft" }, `Median: ${countText(median)} examples.${listed}`));
   return figure.element;
 }

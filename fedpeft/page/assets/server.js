@@ -11,7 +11,7 @@ function epsilonOf(spent) {
 
 function nodesTable(nodes) {
   const columns = [{ title: "node" }, { title: "state" }, { title: "last seen" }, { title: "version" }, { title: "latest run" },
-    ...["client", "rounds", "failed", "up", "down", "wire up", "wire down", "epsilon spent"].map((title) => ({ title, number: true })), { title: "id" }];
+    ...["client", "rounds", "failed", "up", "down", "wire up", "wire down", "epsilon spent"].map((title) => ({ title, number: true, optional: title === "epsilon spent" })), { title: "id" }];
   const rows = nodes.map((node) => [
     node.name || "(not in nodes.json)", badge(node.state), node.state === "online" ? ["now", Infinity] : momentCell(node.last_seen),
     node.version || NONE, node.run ?? NONE, numberCell(node.client, String), numberCell(node.rounds, countText), numberCell(node.failed, countText),
@@ -21,11 +21,11 @@ function nodesTable(nodes) {
 }
 
 function runsTable(runs, act) {
-  const columns = [{ title: "run" }, { title: "state" }, { title: "action", hidden: true }, ...["rounds", "clients", "score", "up", "down", "epsilon", "last change"]
-    .map((title) => ({ title, number: true })), { title: "reason" }];
+  const columns = [{ title: "run" }, { title: "state" }, { title: "score", number: true }, { title: "action", hidden: true }, ...["rounds", "clients", "up", "down", "epsilon", "last change"]
+    .map((title) => ({ title, number: true, optional: title === "epsilon" })), { title: "reason", optional: true }];
   const rows = runs.map((run) => [
-    el("a", { href: addressOf("runs", [run.name]) }, run.name), badge(run.state), actionOf(run, act),
-    [`${countText(run.round)} / ${countText(run.rounds)}`, run.round], numberCell(run.clients, countText), numberCell(run.score, scoreText),
+    run.rounds ? el("a", { href: addressOf("runs", [run.name]) }, run.name) : run.name, badge(run.state), numberCell(run.score, scoreText), actionOf(run, act),
+    run.rounds ? [`${countText(run.round)} / ${countText(run.rounds)}`, run.round] : NONE, numberCell(run.clients, countText),
     numberCell(run.sent.up, bytesText), numberCell(run.sent.down, bytesText),
     run.private ? [epsilonText(run.epsilon), run.epsilon ?? Infinity] : NONE, numberCell(run.changed, timeText), reasonOf(run)]);
   return table(columns, rows, "runs");
@@ -49,13 +49,14 @@ function actionOf(run, act) {
 function serverView(main, first) {
   const note = el("p", { id: "note", role: "status" });
   const head = el("dl", { class: "facts" });
-  const places = Object.fromEntries(["problems", "children", "nodes", "runs", "refused", "log"].map((name) => [name, el("div")]));
+  const places = Object.fromEntries(["problems", "children", "nodes", "runs", "absent", "refused", "log"].map((name) => [name, el("div")]));
   const soft = (text) => el("p", { class: "soft" }, text);
   const start = data.act ? startForm((name, text, button) => act("start", name, button, text), say) : "";
   main.replaceChildren(places.problems, head,
     section("nodes", "Nodes", soft("Rounds, bytes of messages, and the epsilon that the server knows of belong to a node's latest run; bytes on the wire count since its registration."), places.nodes),
     section("runs", "Runs", start, note, places.runs),
-    section("refused", "Refused", places.refused),
+    section("absent", "Nodes that did not take part", soft("In a run, or in some of its rounds. A node that was away is asked again when it is back."), places.absent),
+    section("refused", "Refused requests", soft("As far as the end of the log has them. A few after a restart of the server or of a node are harmless: the node repeats them by itself."), places.refused),
     section("health", "Processes", places.children),
     section("log", "End of the log", soft("Text that a client may have chosen is left out, and so is information of other programs; server.log has all of it."), places.log));
 
@@ -92,8 +93,11 @@ function serverView(main, first) {
     },
     runs: (runs) => redraw(places.runs, runs.length ? runsTable(runs, act) : el("p", {}, "No run yet.")),
     refused: (refused) => redraw(places.refused, refused.length
-      ? table([{ title: "where" }, { title: "reason" }, { title: "times", number: true }], refused.map(({ where, reason, times }) => [where, reason, numberCell(times, countText)]), "refused nodes and requests")
-      : el("p", {}, "No node and no request was refused.")),
+      ? table([{ title: "request" }, { title: "times", number: true }], refused.map(({ reason, times }) => [reason, numberCell(times, countText)]), "refused requests")
+      : el("p", {}, "No request was refused.")),
+    absent: (absent) => redraw(places.absent, absent.length
+      ? table([{ title: "run" }, { title: "round", number: true }, { title: "reason" }], absent.map(({ run, round, reason }) => [run, numberCell(round, countText), reason]), "absent nodes")
+      : el("p", {}, "All nodes that were asked took part.")),
     log: (log) => redraw(places.log, log.length
       ? table(["time", "level", "source", "run", "text"].map((title) => ({ title })), log.toReversed().map((line) => [momentCell(line.time), line.level, line.source, line.run || NONE, line.text]), "end of the log")
       : el("p", {}, "The log is empty.")),

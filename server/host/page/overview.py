@@ -17,7 +17,14 @@ from server.host.folder import ServerFolder
 from server.host.health import superlink_answers
 from server.host.page.log import REFUSED, log_tail
 from server.host.presence import Line, Presence, connected_nodes
-from server.host.runs import RUN_FILES, Run, read_run, run_folders, sent_by_client
+from server.host.runs import (
+    RUN_FILES,
+    Run,
+    read_run,
+    run_folders,
+    sent_by_client,
+    with_starting,
+)
 from server.host.status import describe_nodes
 from server.remote.connection import Connection
 from server.runfolder import BYTES
@@ -58,7 +65,8 @@ class Overview:
             "nodes": nodes,
             "problems": [problem] if problem else [],
             "runs": [_described(folder, run) for folder, run in reversed(runs.items())],
-            "refused": [*_refused_nodes(runs), *_refused_requests(log)],
+            "absent": _absent_nodes(runs),
+            "refused": _refused_requests(log),
             "log": log,
         }
 
@@ -84,7 +92,8 @@ class Overview:
             current[folder] = (now, run if run and before == now else read_run(folder))
         self._read = current
         self._sent = {folder: sent for folder, sent in self._sent.items() if folder in current}
-        return {folder: run for folder, (_, run) in current.items()}
+        read = {folder: run for folder, (_, run) in current.items()}
+        return with_starting(self._state.path, read)
 
     def _sent_by_client(self, folder: Path) -> dict[int, dict[str, int]]:
         now = signature(folder, (BYTES,))
@@ -140,7 +149,7 @@ def _version(folder: Path) -> str:
 
 
 def _described(folder: Path, run: Run) -> dict[str, Any]:
-    state = run.state if run.state == "damaged" else state_of(folder)[0]
+    state = run.state if run.state in ("damaged", "starting") else state_of(folder)[0]
     last = run.last
     return {
         "name": run.name,
@@ -157,20 +166,20 @@ def _described(folder: Path, run: Run) -> dict[str, Any]:
     }
 
 
-def _refused_nodes(runs: Mapping[Path, Run]) -> list[dict[str, Any]]:
-    """Return why nodes did not take part in the runs, the latest first."""
-    refused = []
-    for folder, run in reversed([*runs.items()]):
-        for text in _noted(folder):
-            where = f"run {run.name}"
-            refused.append({"where": where, "reason": printable(text, _LONGEST), "times": 1})
-    return refused[:_REFUSALS]
+def _absent_nodes(runs: Mapping[Path, Run]) -> list[dict[str, Any]]:
+    """Return why nodes did not take part in the runs, or not in all rounds, the latest first."""
+    return [
+        {"run": run.name, "round": entry["round"], "reason": printable(entry["message"], _LONGEST)}
+        for folder, run in reversed([*runs.items()])
+        for entry in reversed(_noted(folder))
+    ][:_REFUSALS]
 
 
-def _noted(folder: Path) -> list[str]:
+def _noted(folder: Path) -> list[dict[str, Any]]:
     try:
         lines = (folder / REFUSED_NODES).read_text(encoding="utf-8").split("\n")[:-1]
-        return [str(json.loads(line)["message"]) for line in lines[-_REFUSALS:]]
+        entries = map(json.loads, lines[-_REFUSALS:])
+        return [{"round": int(e["round"]), "message": str(e["message"])} for e in entries]
     except (OSError, ValueError, KeyError, TypeError):
         return []
 
@@ -180,6 +189,6 @@ def _refused_requests(log: list[dict[str, Any]]) -> list[dict[str, Any]]:
     lines = [line["text"] for line in log if line["source"] == "gateway"]
     counts = Counter(line for line in lines if line.startswith(REFUSED))
     return [
-        {"where": "gateway", "reason": text.removeprefix(REFUSED), "times": times}
+        {"reason": text.removeprefix(REFUSED), "times": times}
         for text, times in counts.most_common(_REFUSALS)
     ]

@@ -86,6 +86,20 @@ def test_local_folder_loads(tmp_path: Path) -> None:
     assert backbone.shape.longest == 512
 
 
+def test_a_tokenizer_with_tokens_without_an_embedding_is_refused(tmp_path: Path) -> None:
+    save_bert(tmp_path)
+    tokenizer = tiny_tokenizer()
+    rows = len(tokenizer)
+    tokenizer.add_tokens(["brandnew", "newer"])
+    tokenizer.save_pretrained(tmp_path)
+    expected = (
+        f"its tokenizer has tokens up to number {rows + 1} \\(newer\\), its embedding only {rows} "
+        f"rows, so 2 tokens have none"
+    )
+    with pytest.raises(UserError, match=expected):
+        load_backbone(str(tmp_path))
+
+
 def test_fingerprint_changes_with_weights_and_tokenizer(tmp_path: Path) -> None:
     paths = [tmp_path / name for name in ("a", "same", "weights", "tokenizer")]
     for path in paths:

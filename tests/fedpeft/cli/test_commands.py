@@ -159,10 +159,25 @@ def every_command(command: click.Command, *names: str) -> Iterator[tuple[str, ..
         yield from every_command(child, *names, name)
 
 
+def leaves_of(command: click.Command) -> Iterator[click.Command]:
+    """Yield all commands that are not groups."""
+    for child in command.commands.values() if isinstance(command, click.Group) else ():
+        yield from leaves_of(child)
+    if not isinstance(command, click.Group):
+        yield command
+
+
 def test_every_command_has_help_with_an_example(fedpeft) -> None:
     for command in every_command(typer.main.get_command(app)):
         code, printed, _ = fedpeft(*command, "--help")
         assert code == 0 and f"Example: fedpeft {' '.join(command)}" in printed
+
+
+def test_no_two_pages_or_servers_have_one_port_by_default() -> None:
+    commands = [*leaves_of(typer.main.get_command(app))]
+    options = [option for command in commands for option in command.params]
+    ports = [option.default for option in options if option.name == "port" and option.default]
+    assert len(ports) == len({*ports}) >= 3
 
 
 def test_help_says_what_arguments_are(fedpeft) -> None:

@@ -8,6 +8,7 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 from finished import finished_run, method
 from models import SMALL
@@ -46,7 +47,7 @@ def test_predictions_are_printed_as_tsv(fedpeft, texts: Path) -> None:
 def test_all_file_formats_give_the_same_predictions(fedpeft, texts: Path, tmp_path: Path) -> None:
     run = finished_run(*SLASH)
     _, printed, _ = fedpeft("predict", run, texts)
-    outs = {name: tmp_path / f"out.{name}" for name in ("tsv", "csv", "jsonl")}
+    outs = {name: tmp_path / f"out.{name}" for name in ("tsv", "csv", "jsonl", "parquet")}
     for out in outs.values():
         code, said, errors = fedpeft("predict", run, texts, "--out", out)
         assert (code, said, errors) == (0, f"written: {out} ({len(TEXTS)} rows)\n", "")
@@ -57,6 +58,11 @@ def test_all_file_formats_give_the_same_predictions(fedpeft, texts: Path, tmp_pa
     assert [line["prediction"] for line in lines] == [row[0] for row in rows_of(printed)[1:]]
     for line, row in zip(lines, rows_of(printed)[1:], strict=True):
         assert list(line["probabilities"].values()) == pytest.approx([*map(float, row[1:])], 1e-5)
+    table = pd.read_parquet(outs["parquet"])
+    assert table.columns.tolist() == rows_of(printed)[0]
+    assert table["prediction"].tolist() == [line["prediction"] for line in lines]
+    for chances, line in zip(table.iloc[:, 1:].to_numpy(), lines, strict=True):
+        assert chances.tolist() == [*line["probabilities"].values()]
 
 
 def test_scores_and_tags_are_predicted(fedpeft, texts: Path, tmp_path: Path) -> None:
@@ -77,6 +83,10 @@ def test_scores_and_tags_are_predicted(fedpeft, texts: Path, tmp_path: Path) -> 
     fedpeft("predict", run, texts, "--out", out)
     lines = [json.loads(line) for line in out.read_text().splitlines()]
     assert [line["prediction"] for line in lines] == tags
+    fedpeft("predict", run, texts, "--out", out.with_suffix(".parquet"))
+    table = pd.read_parquet(out.with_suffix(".parquet"))
+    assert [[*row] for row in table["prediction"]] == tags
+    assert [[*row] for row in table["probabilities"]] == [line["probabilities"] for line in lines]
     for line in lines:
         assert len(line["probabilities"]) == len(line["prediction"])
         assert all(0 < chance <= 1 for chance in line["probabilities"])
@@ -89,7 +99,18 @@ def test_words_that_are_cut_off_are_reported(fedpeft, tmp_path: Path) -> None:
     code, printed, errors = fedpeft("predict", run, long)
     silent = printed.split().count("null")
     assert code == 0 and silent > 50
-    assert errors.startswith(f"{silent} words have no tag (null): beyond task.max_length = ")
+    expected = "cut at task.max_length = 128 tokens: 1 of 1 texts", "words without a tag, because "
+    assert [line[: len(one)] for one, line in zip(expected, errors.splitlines(), strict=True)] == [
+        *expected
+    ]
+    assert errors.endswith(f": {silent}\n")
+
+
+def test_texts_that_are_cut_off_are_reported(fedpeft, tmp_path: Path) -> None:
+    long = tmp_path / "long.tsv"
+    long.write_text("text\n" + "great film " * 100 + "\ngood\n")
+    code, _, errors = fedpeft("predict", finished_run(*SLASH), long)
+    assert (code, errors) == (0, "cut at task.max_length = 128 tokens: 1 of 2 texts\n")
 
 
 def test_an_empty_row_is_refused_and_shifts_no_other(fedpeft, tmp_path: Path) -> None:

@@ -29,8 +29,12 @@ def test_keys_of_a_server_and_a_node_are_made_in_sequence(fedpeft, tmp_path: Pat
 
     code, printed, errors = fedpeft("keys", "node", "site-a", "--out", site)
     assert (code, errors) == (0, "")
-    secret, public, following = printed.splitlines()
+    secret, public, shown, following = printed.splitlines()
     assert secret.startswith("secret") and secret.endswith(str(site / "site-a"))
+    listed = subprocess.run(
+        ["ssh-keygen", "-l", "-f", site / "site-a.pub"], capture_output=True, text=True
+    )
+    assert listed.stdout.split()[1] == shown.split()[-1]
     assert public.endswith(str(site / "site-a.pub"))
     assert "add-node" in following and "site-a.pub" in following
 

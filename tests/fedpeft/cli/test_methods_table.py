@@ -92,6 +92,21 @@ def test_the_table_shows_what_the_json_says(capsys: pytest.CaptureFixture[str]) 
         assert f"{row['parameters']:,}" in line and f"{row['payload_bytes']:,}" in line
 
 
+@pytest.mark.parametrize("width", [60, 80, 100, 149, 150, 200])
+def test_the_table_fits_its_width_and_cuts_no_number(
+    width: int, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", str(width))
+    methods("roberta-large", 2, None, as_json=False)
+    printed = capsys.readouterr().out
+    assert max(map(len, printed.splitlines())) <= width
+    assert ("Gupta et al." in printed) == (width >= 150)
+    assert ("sites and sources: in 150 columns" in printed) == (width < 150)
+    if width >= 80:
+        for row in table("roberta-large", 2).values():
+            assert f"{row['parameters']:,} " in printed and f"{row['payload_bytes']:,} " in printed
+
+
 def test_bytes_of_each_codec_fit_120_columns(capsys: pytest.CaptureFixture[str]) -> None:
     methods("roberta-large", 3, ["method.d=2048"], as_json=False, as_bytes=True)
     printed = capsys.readouterr().out

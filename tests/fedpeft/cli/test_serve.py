@@ -123,6 +123,8 @@ def test_tokens_come_from_files_that_only_the_user_reads(fedpeft, tmp_path: Path
     path = tmp_path / "token"
     token = token_of(path, "--token")
     assert len(token) > 30 and token_of(path, "--token") == token
+    path.write_text(f"\ufeff{token}\n")
+    assert token_of(path, "--token") == token
     path.chmod(0o644)
     code, _, errors = fedpeft("serve", finished_run(*SLASH), "--token", path)
     assert code == 2 and "other users may read it; chmod 600 it" in errors

@@ -154,7 +154,7 @@ def test_a_registered_node_comes_online_and_a_removed_one_is_refused(
     given = ("--state", state.path)
     with superlink(state):
         code, out, _ = fedpeft("server", "add-node", public, *given)
-        assert code == 0 and out.startswith("node 'hospital-a' may take part; its key's SHA-256: ")
+        assert code == 0 and out.startswith("node 'hospital-a' may take part; its key: SHA256:")
         code, _, err = fedpeft("server", "add-node", private, *given)
         assert code == 2 and "is a private key" in err
         code, out, _ = fedpeft("server", "status", *given)

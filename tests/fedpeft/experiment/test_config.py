@@ -262,6 +262,12 @@ def test_unreadable_experiment_files_are_named(tmp_path: Path) -> None:
         Experiment.read(path)
 
 
+def test_a_byte_order_mark_at_the_start_of_a_file_is_skipped(tmp_path: Path) -> None:
+    path = tmp_path / "e.toml"
+    path.write_bytes(b"\xef\xbb\xbfseed = 3\r\n")
+    assert Experiment.read(path) == Experiment.load("seed = 3")
+
+
 def test_committed_experiment_files_are_valid() -> None:
     files = sorted((Path(__file__).resolve().parents[3] / "simulations").glob("*.toml"))
     assert files

@@ -5,6 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.overrides import apply_override, leaves, merged, set_key
 
 
@@ -40,3 +41,20 @@ def test_setting_a_key_below_a_value_is_refused() -> None:
         set_key({"seed": 1}, "seed.x", 2)
     with pytest.raises(UserError, match=r"^-s seed\.x=2: 'seed' is a value, not a section"):
         apply_override({"seed": 1}, "seed.x=2")
+
+
+def test_numbers_name_columns_and_other_values_are_refused_in_words() -> None:
+    experiment = Experiment.load(
+        "", ["task.name=custom", "task.text=0", "task.label=1.50", "task.labels=[0, 1.0]"]
+    )
+    assert (experiment.task.text, experiment.task.label) == ("0", "1.5")
+    assert experiment.task.labels == ("0", "1")
+    with pytest.raises(UserError, match=r"^task.text = True: expected text; put it in quotes$"):
+        Experiment.load("", ["task.text=true"])
+    assert Experiment.load("", ['task.text="true"']).task.text == "true"
+
+
+@pytest.mark.parametrize("key", ["task.text", "task.labels", "backbone"])
+def test_settings_that_no_file_can_hold_are_refused(key: str) -> None:
+    with pytest.raises(UserError, match=rf"^{key} = .*: is not valid Unicode$"):
+        Experiment.load("", [f"{key}=a,\udcff"])  # as the shell's bytes arrive

@@ -17,7 +17,13 @@ from flwr.cli.config_utils import load_and_validate
 from flwr.cli.install import install_from_fab
 from flwr.common.config import get_fused_config_from_dir
 
-from fedpeft.hosting.bundle import MAX_BYTES, ForeignBundle, check_bundle, write_bundle
+from fedpeft.hosting.bundle import (
+    MAX_BYTES,
+    ForeignBundle,
+    check_bundle,
+    run_name,
+    write_bundle,
+)
 
 # Of Flower's builder.
 pytestmark = pytest.mark.filterwarnings("ignore:GitWildMatchPattern:DeprecationWarning")
@@ -83,7 +89,9 @@ def test_flower_builds_and_installs_what_is_written(tmp_path: Path, text: str) -
 
 def test_an_unchanged_bundle_packed_by_hand_passes(valid: bytes) -> None:
     """The refusals tested below are then caused by the changes alone."""
-    assert check_bundle(packed(project_of(valid))) is None  # which raises otherwise
+    settings = check_bundle(packed(project_of(valid)))
+    assert settings == {"experiment": TEXTS[0], "out": "first", "resume": 0}
+    assert run_name(settings) == "first" and run_name({"out": "../x"}) == run_name({}) == ""
 
 
 @pytest.mark.parametrize("name", ["evil.py", "clients/relay.py", "LICENSE", "data.json"])

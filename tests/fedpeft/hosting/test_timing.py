@@ -16,7 +16,7 @@ def test_a_folder_without_a_file_has_the_defaults_and_a_written_one_is_read(tmp_
     short = Timing().scaled(0.5)
     short.write(tmp_path)
     assert Timing.read(tmp_path) == short
-    (tmp_path / FILE).write_text('{"restarts": [0.5], "pulls": 1}')
+    (tmp_path / FILE).write_text('\ufeff{"restarts": [0.5], "pulls": 1}')
     assert Timing.read(tmp_path) == Timing(restarts=(0.5,), pulls=1)
 
 

@@ -379,6 +379,13 @@ def test_openapi_describes_every_route(served: Endpoint) -> None:
         ("get", "/health"),
         ("get", "/metrics"),
     }
+    bodies = [
+        operation["requestBody"]
+        for item in described["paths"].values()
+        for method, operation in item.items()
+        if "requestBody" in operation
+    ]
+    assert len(bodies) == 2 and all(body["required"] for body in bodies)
     page = served.http.get("/docs")
     assert page.headers["content-type"].startswith("text/html")
     assert all(path in page.text for _, path in operations)

@@ -56,6 +56,13 @@ def test_conll_accepts_the_parent_folder_and_limits(conll2003):
     assert [len(words) for words in task.train.text] == [len(tags) for tags in task.train.labels]
 
 
+@pytest.mark.parametrize("first", ["", "\n", "Ann NNP B-NP B-PER\n"])
+def test_a_byte_order_mark_is_no_part_of_the_first_line(tmp_path, first):
+    plain = conll(tmp_path, train=first + FILE)
+    marked = conll(tmp_path, train=b"\xef\xbb\xbf" + (first + FILE).encode())
+    assert (marked.train.text, names(marked.train)) == (plain.train.text, names(plain.train))
+
+
 def test_sentences_end_at_blank_lines_and_documents(tmp_path):
     task = conll(tmp_path)
     assert task.train.text == [["Ann", "Lee", "ran"], ["in", "New\xa0York"]]

@@ -97,7 +97,7 @@ def test_what_is_no_file_is_refused_with_its_setting(tmp_path, monkeypatch):
             {"train": "all.csv", "path": "folder"},
             "task.train = 'all.csv': no such file; the path is relative to task.path = 'folder'",
         ),
-        ({"train": "folder"}, "task.train = 'folder': is a folder; expected a file (.tsv, .csv, "),
+        ({"train": "folder"}, "task.train = 'folder': is no file; datasets cannot read it: "),
     ):
         with pytest.raises(UserError) as caught:
             load_task(TaskSection(name="custom", **keys))
@@ -130,6 +130,16 @@ def test_given_labels_apply_to_every_file(tmp_path):
     assert custom(tmp_path, "text,label\na,ham\n", labels=("ham", "spam")).info.classes == 2
     with pytest.raises(UserError, match="label = 'ham' is none of the labels; valid: spam, news"):
         custom(tmp_path, train, labels=("spam", "news"))
+
+
+@pytest.mark.parametrize("given", ["1,2", "1.0,2.0", (1, 2.0), ("+1.00", " 2")])
+def test_whole_numbers_are_the_same_labels_in_settings_and_files(tmp_path, given):
+    section = TaskSection(name="custom", labels=given)
+    expected = ("+1", "2") if "+1.00" in given else ("1", "2")
+    assert section.labels == described(section).labels == expected
+    if expected == ("1", "2"):
+        task = custom(tmp_path, "text,label\na,1.0\nb,2\n", labels=given)
+        assert task.train.labels.tolist() == [0, 1]
 
 
 @pytest.mark.parametrize(

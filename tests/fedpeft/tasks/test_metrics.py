@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
@@ -6,6 +8,7 @@ from scipy import stats as scipy_stats
 from seqeval import metrics as seqeval_metrics
 from sklearn import metrics as oracle
 
+from fedpeft.tasks import available_tasks
 from fedpeft.tasks.metrics import (
     check_statistics,
     examples_of,
@@ -14,8 +17,10 @@ from fedpeft.tasks.metrics import (
     statistics,
     statistics_size,
     tag_statistics,
+    undefined,
     unsummable_scores,
 )
+from fedpeft.wire.formats import encode
 
 
 def logits_for(predictions, classes):
@@ -25,7 +30,7 @@ def logits_for(predictions, classes):
 
 @st.composite
 def predicted_classes(draw):
-    classes = draw(st.integers(2, 5))
+    classes = draw(st.integers(2, 5) | st.integers(6, 300))
     count = draw(st.integers(1, 60))
     column = st.lists(st.integers(0, classes - 1), min_size=count, max_size=count)
     return np.array(draw(column)), np.array(draw(column)), classes
@@ -64,7 +69,7 @@ def test_pearson_and_spearman_equal_scipy(seed, count, scale, shift):
 
 @settings(deadline=None, max_examples=50)
 @given(predicted_classes(), st.integers(0, 60))
-def test_summed_confusion_counts_equal_those_of_all_examples(drawn, cut):
+def test_summed_class_counts_equal_those_of_all_examples(drawn, cut):
     predictions, labels, classes = drawn
     logits = logits_for(predictions, classes)
     whole = statistics(logits, labels, "classes")
@@ -84,10 +89,45 @@ def test_summed_score_statistics_give_the_pearson_of_all_examples():
     assert scores(parts, "score")["pearson"] == pytest.approx(whole["pearson"], abs=1e-12)
 
 
-def test_confusion_is_label_by_prediction():
+def test_counts_of_classes_counted_by_hand():
     # two rows of class 0 taken for class 2, one row of class 1 right
     actual = statistics(logits_for([2, 2, 1], 3), np.array([0, 0, 1]), "classes")
-    assert actual.reshape(3, 3).tolist() == [[0, 0, 2], [0, 1, 0], [0, 0, 0]]
+    assert actual.tolist() == [2, 1, 0, 0, 1, 2, 1]
+
+
+@pytest.mark.parametrize("classes", [2, 77, 4000])
+def test_the_bytes_of_a_reply_are_linear_in_the_classes(classes):
+    labels = np.arange(classes) % 10
+    counts = statistics(logits_for(labels, classes), labels, "classes")
+    assert len(counts) == statistics_size("classes", classes) == 2 * classes + 1
+    assert examples_of(counts, "classes") == classes
+    assert len(encode(counts, "float64")) == 16 * classes + 8  # 64 KB for 4,000, not 128 MB
+
+
+@settings(deadline=None, max_examples=150)
+@given(predicted_classes())
+def test_statistics_of_any_classes_are_accepted(drawn):
+    predictions, labels, classes = drawn
+    counts = statistics(logits_for(predictions, classes), labels, "classes")
+    check_statistics(counts, "classes", max_length=16)  # raises nothing
+    assert examples_of(counts, "classes") == len(labels)
+
+
+def test_exactly_the_possible_counts_of_two_classes_are_accepted():
+    def accepted(counts):
+        try:
+            check_statistics(np.array(counts, float), "classes", max_length=16)
+        except ValueError:
+            return False
+        return True
+
+    possible = set()  # from confusion counts of up to three examples, the slow way
+    for a, b, c, d in itertools.product(range(4), repeat=4):
+        if 0 < a + b + c + d < 4:
+            possible.add((a + b, c + d, a + c, b + d, a + d))
+    for counts in itertools.product(range(4), repeat=5):
+        if sum(counts[:2]) < 4:
+            assert accepted(counts) == (counts in possible), counts
 
 
 def test_perfect_predictions_score_exactly_one():
@@ -199,8 +239,9 @@ def test_text_without_entities_scores_zero():
 @pytest.mark.parametrize(
     ("stats", "kind"),
     [
-        ([9.0, -5, 7, 2], "classes"),
-        ([0.0, 0, 0, 0], "classes"),
+        ([9.0, -5, 7, 2, 4], "classes"),
+        ([0.0, 0, 0, 0, 0], "classes"),
+        ([2.0, 2, 2, 2, 3], "classes"),
         ([0.0, 1, 1, 1, 1, 1], "score"),
         ([1.5, 1, 1, 1, 1, 1], "score"),
         ([0.0, 0, 0, 0, 0, 0], "tags"),
@@ -218,6 +259,30 @@ def test_statistics_with_more_correct_than_total_are_refused(stats):
         check_statistics(np.array(stats, dtype=float), "tags", max_length=16)
 
 
+@pytest.mark.parametrize(
+    ("task", "labels", "said"),
+    [
+        ("stsb", [2.5, 2.5], "every evaluation example has the score 2.5, so pearson is 0"),
+        ("stsb", [2.5, 3.0], ""),
+        ("cola", [1, 1], "every evaluation example is of class 'acceptable', so matthews is 0"),
+        ("cola", [1, 0], ""),
+        ("mrpc", [0, 0], "so f1 is 0 whatever is predicted"),
+        ("mrpc", [1, 1], ""),
+        ("sst2", [0, 0], ""),
+        ("sst2", [], ""),
+    ],
+)
+def test_metrics_that_the_labels_leave_undefined_are_said(task, labels, said):
+    (info,) = [info for info in available_tasks() if info.name == task]
+    line = undefined(info, np.array(labels))
+    assert said in line and bool(said) == bool(line)
+    if line:  # for any predictions
+        for seed in range(5):
+            outputs = np.random.default_rng(seed).normal(size=(len(labels), info.classes))
+            found = scores(statistics(outputs, np.array(labels), info.kind), info.kind)
+            assert found[info.metric] == 0.0
+
+
 def test_spearman_needs_all_outputs_in_one_place():
     outputs, labels = np.array([[1.0], [2.0], [3.0]]), np.array([1.0, 2.0, 4.0])
     assert unsummable_scores("score", outputs, labels) == {"spearman": pytest.approx(1.0)}
@@ -228,8 +293,12 @@ def test_spearman_needs_all_outputs_in_one_place():
 @pytest.mark.parametrize(
     ("kind", "stats", "reason"),
     [
-        ("classes", [1e15, 0, 0, 1], "more than 10000000 examples"),
-        ("classes", [1.7e308] * 4, "more than 10000000 examples"),
+        ("classes", [1e15, 0, 0, 1, 1], "more than 10000000 examples"),
+        ("classes", [1.7e308] * 5, "more than 10000000 examples"),
+        ("classes", [1e7, 1, 1, 1e7, 2], "more than 10000000 examples"),
+        ("classes", [5, 5, 5, 4, 8], "more than there is"),
+        ("classes", [2, 0, 4, 2, 2, 2, 5], "more than there is"),
+        ("classes", [5, 1, 0, 5, 0, 1, 3], "more than there is"),
         ("tags", [1e8, 5, 5, 0, 0, 0], "more than 10000000 examples"),
         ("tags", [1, 17, 5, 0, 0, 0], "more than 16 words in a text"),
         ("tags", [0, 5, 5, 0, 0, 0], "more than 16 words in a text"),

@@ -20,9 +20,11 @@ def words(ids: list[int]) -> str:
 
 
 def test_texts_replace_the_places_and_are_not_read_as_templates() -> None:
-    (ids,) = prompt_tokens(["{pair} film"], ["{source}"], TOKENIZER, "{pair}: {source}", 40, True)
+    ((ids,), _) = prompt_tokens(
+        ["{pair} film"], ["{source}"], TOKENIZER, "{pair}: {source}", 40, True
+    )
     assert ids == TOKENIZER("{source}: {pair} film")["input_ids"]
-    (ids,) = prompt_tokens(["film"], None, TOKENIZER, "{pair}: {source}", 40, False)
+    ((ids,), _) = prompt_tokens(["film"], None, TOKENIZER, "{pair}: {source}", 40, False)
     assert ids == TOKENIZER("{pair}: film")["input_ids"][:-1]  # a decoder continues it
 
 
@@ -34,7 +36,9 @@ def test_the_longer_text_is_cut_first_and_the_template_stays() -> None:
         (8, "<s> good , film was . it </s>"),
         (7, "<s> good , film . it </s>"),
     ]:
-        (ids,) = prompt_tokens([long], [short], TOKENIZER, "{source}, {pair}. it", longest, True)
+        ((ids,), _) = prompt_tokens(
+            [long], [short], TOKENIZER, "{source}, {pair}. it", longest, True
+        )
         if longest == 8:  # texts of equal length: either may lose a token
             assert len(ids) == 8 and words(ids).endswith(". it </s>")
         else:
@@ -53,7 +57,7 @@ def test_cutting_keeps_beginnings_and_fills_the_room(
     first: list[str], second: list[str], longest: int
 ) -> None:
     """As the tokenizer's own truncation of pairs: a token of the longer text goes, one by one."""
-    (ids,) = prompt_tokens(
+    ((ids,), _) = prompt_tokens(
         [" ".join(first)], [" ".join(second)], TOKENIZER, "{source}, {pair}. it", longest, True
     )
     left, right = words(ids).removeprefix("<s> ").removesuffix(" . it </s>").split(" , ")

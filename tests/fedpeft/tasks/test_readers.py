@@ -80,6 +80,35 @@ def test_integers_are_the_same_label_in_any_spelling(tmp_path):
     assert to_examples(read_table(path), path, columns, {"0": 0, "1": 1}).labels.tolist() == [1, 0]
 
 
+@pytest.mark.parametrize(
+    ("text", "label", "who", "wrong"),
+    [
+        ('"a"', '["b", "c"]', '"d"', "column 'label' is list, expected text or a number"),
+        ('"a"', '{"b": 1}', '"d"', "column 'label' is dict, expected text or a number"),
+        ('"a"', '"yes"', '["d"]', "column 'who' is list, expected text or a number"),
+        ('"a\\ud83d"', '"yes"', '"d"', "column 'text' is not valid Unicode"),
+        ('"a"', '"\\ude00yes"', '"d"', "column 'label' is not valid Unicode"),
+        ('"a"', '"yes"', '"\\ud83d"', "column 'who' is not valid Unicode"),
+    ],
+)
+def test_values_that_are_no_text_are_refused_with_their_row(tmp_path, text, label, who, wrong):
+    good = '{"text": "\\ud83d\\ude00", "label": "no", "who": 7}\n'
+    line = f'{{"text": {text}, "label": {label}, "who": {who}}}\n'
+    path = written(tmp_path, "a.jsonl", good + line)
+    assert refusal(path, owner="who").startswith(f"{path} row 2: {wrong}")
+    path = written(tmp_path, "a.jsonl", good)
+    columns = Columns("text", "label", owner="who")
+    examples = to_examples(read_table(path), path, columns, CODES)
+    assert (examples.text, examples.owners) == (["\U0001f600"], ["7"])
+
+
+def test_bytes_are_no_labels(tmp_path):
+    path = tmp_path / "a.parquet"
+    pd.DataFrame({"text": ["a"], "label": [b"yes"]}).to_parquet(path)
+    wrong = f"{path} row 1: column 'label' is bytes, expected text or a number"
+    assert refusal(path) == wrong
+
+
 def test_scores_are_finite_float64(tmp_path):
     path = written(tmp_path, "a.tsv", "text\tlabel\na\t5.000\nb\t3\n")
     labels = to_examples(read_table(path), path, Columns("text", "label"), None).labels

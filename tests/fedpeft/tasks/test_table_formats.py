@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -82,11 +83,52 @@ def test_any_tsv_file_is_read_or_refused_as_by_pandas(
 def test_any_csv_file_that_is_read_is_read_as_by_pandas(
     tmp_path_factory: pytest.TempPathFactory, content: str
 ) -> None:
-    """Other files with stray quotes are refused; pandas guesses at them."""
+    """Other files with stray quotes or carriage returns are refused; pandas guesses at them."""
     path = tmp_path_factory.getbasetemp() / "any.csv"
+    content = re.sub("\r+", "\r", content)  # before a line feed, csv takes any number for one
     path.write_bytes(f"text,label\n{content}".encode())
     table = read(path)
     assert table is None or table == by_pandas(path)
+
+
+@pytest.mark.parametrize("end", ["\n", "\r\n", "\r\r\n", "\r"])
+def test_rows_of_csv_files_end_as_the_header_does(tmp_path: Path, end: str) -> None:
+    path = tmp_path / "a.csv"
+    rows = ["text,label", 'a,"b\rc"', "d,e", ""]
+    path.write_bytes(end.join(rows).encode())
+    assert read(path) == {"text": ["a", "d"], "label": ["b\rc", "e"]}
+
+
+def test_a_lone_carriage_return_splits_no_row_of_a_csv_file(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_bytes(b"text,label\na,b\nc,d\re,f\n")  # three rows, or a label of two lines
+    with pytest.raises(UserError, match=r"a.csv: not a table: new-line .* row 2; check its quotes"):
+        read_table(path)
+
+
+def test_spaces_around_the_names_in_a_header_are_dropped(tmp_path: Path) -> None:
+    path = tmp_path / "a.csv"
+    path.write_text("text, label ,x y\na,b,c\n")
+    assert read(path) == {"text": ["a"], "label": ["b"], "x y": ["c"]}
+    names = ("text", " label ", "x y")  # as the settings name it
+    assert read_table(path, {" label "}) == Table(names, {" label ": ["b"]}, range(1, 2))
+    path.write_text("label, label\na,b\n")
+    with pytest.raises(UserError, match="two columns have the name 'label'"):
+        read_table(path)
+
+
+@pytest.mark.parametrize("extension", ["tsv", "csv", "jsonl"])
+def test_only_the_mark_at_the_start_of_a_file_is_none_of_its_text(
+    tmp_path: Path, extension: str
+) -> None:
+    path = tmp_path / f"a.{extension}"
+    frame = pd.DataFrame({"text": ["\ufeffa", "b"], "label": ["1", "2"]})
+    if extension == "jsonl":
+        content = frame.to_json(orient="records", lines=True)
+    else:
+        content = frame.to_csv(sep="\t" if extension == "tsv" else ",", index=False)
+    path.write_text("\ufeff" + content)
+    assert read(path) == frame.to_dict("list")
 
 
 @pytest.mark.parametrize("extension", ["tsv", "csv", "jsonl", "parquet"])

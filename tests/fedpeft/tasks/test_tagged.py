@@ -37,6 +37,53 @@ def custom(folder, train, dev=None, extension="jsonl", owner="", **keys):
     return load_task(section, owner_column=owner)
 
 
+NUMBERED = [{"text": ["Ann", "ran"], "label": [1, 0]}, {"text": ["Rome"], "label": [2]}]
+NAMES = ("O", "B-PER", "B-LOC")
+
+
+@pytest.mark.parametrize("extension", ["jsonl", "parquet"])
+def test_integer_tags_take_their_names_from_the_labels(tmp_path, extension):
+    task = custom(tmp_path, NUMBERED, extension=extension, labels=NAMES)
+    assert (task.info.labels, task.info.metric) == (NAMES, "f1")
+    assert [tags.tolist() for tags in task.dev.labels] == [[1, 0], [2]]
+    numbers = custom(tmp_path, NUMBERED, extension=extension, labels=("2", "1", "0"))
+    assert [tags.tolist() for tags in numbers.dev.labels] == [[1, 2], [0]]
+    with pytest.raises(UserError, match=r"row 2: a tag .* is 2, without a name: task.labels has 2"):
+        custom(tmp_path, NUMBERED, extension=extension, labels=NAMES[:2])
+
+
+@pytest.mark.parametrize("feature", ["List", "Sequence", "old"])
+def test_integer_tags_take_their_names_from_the_files_class_label(tmp_path, feature):
+    """As ``datasets`` writes them now, and as earlier versions did."""
+    import pyarrow.parquet as pq
+    from datasets import ClassLabel, Dataset, Features, List, Value
+
+    names = ["O", "B-LOC", "B-PER", "I-PER"]  # the file's own order; I-PER does not occur
+    features = Features({"text": List(Value("string")), "label": List(ClassLabel(names=names))})
+    rows = [
+        {"text": row["text"], "label": [int(2 / k) if k else 0 for k in row["label"]]}
+        for row in NUMBERED
+    ]
+    path = tmp_path / "train.parquet"
+    Dataset.from_list(rows, features=features).to_parquet(path)
+    if feature != "List":
+        table = pq.read_table(path)
+        about = json.loads(table.schema.metadata[b"huggingface"])
+        column = about["info"]["features"]["label"]
+        inner = column["feature"]
+        about["info"]["features"]["label"] = (
+            [inner] if feature == "old" else {"feature": inner, "_type": "Sequence"}
+        )
+        metadata = {b"huggingface": json.dumps(about).encode()}
+        pq.write_table(table.replace_schema_metadata(metadata), path)
+    section = TaskSection(name="custom", kind="tags", train=str(path), dev=str(path))
+    task = load_task(section)
+    assert task.info.labels == tuple(names)
+    assert [tags.tolist() for tags in task.train.labels] == [[2, 0], [1]]
+    chosen = load_task(section.model_copy(update={"labels": ("B-PER", "B-LOC", "O")}))
+    assert [tags.tolist() for tags in chosen.dev.labels] == [[0, 2], [1]]
+
+
 @pytest.mark.parametrize("extension", ["jsonl", "parquet"])
 def test_both_formats_give_words_and_tags(tmp_path, extension):
     task = custom(tmp_path, ROWS, extension=extension, owner="who")

@@ -98,15 +98,21 @@ def test_every_word_is_labeled_once_unless_truncated(request, name):
     kept = [label for label in last if label != IGNORED]
     assert kept == [*range(len(kept))]
     assert 0 < len(kept) < 18
+    assert cut.cut.texts.tolist() == [False, True, False, True]
+    assert cut.cut.words[3].tolist() == [[len(kept), tag] for tag in range(len(kept), 18)]
+    assert cut.select(np.array([3, 0])).cut.counts() == (1, 18 - len(kept), 0)
 
 
 def test_a_word_without_tokens_does_not_shift_the_others(bert):
-    """BERT's tokenizer drops control characters; such a word is not evaluated."""
+    """BERT's tokenizer drops control characters; such a word is listed as unread."""
     words = ["one", "\x00", "two", "\u200b", "three"]
     for examples in (words, [*words, "\x00"]):
         tags = tag_column([range(len(examples))])
         encoded = encode(Examples([examples], None, tags), bert[0], "cls", 32)
         assert encoded.labels.tolist() == [IGNORED, 0, 2, 4, IGNORED]
+        unread = [[1, 1], [2, 3], [3, 5]][: len(examples) - 3]  # words read before it, tag
+        assert encoded.cut.words[0].tolist() == unread
+        assert encoded.cut.counts() == (0, len(unread), 0)
 
 
 def test_chunked_encoding_equals_one_call(bert, monkeypatch):

@@ -10,7 +10,12 @@ from rouge_score.rouge_scorer import RougeScorer
 from sacrebleu.metrics import BLEU, CHRF
 
 from fedpeft.tasks.metrics import MAX_EXAMPLES, check_statistics, examples_of, scores
-from fedpeft.tasks.text_metrics import SIZE, generated_statistics, token_statistics
+from fedpeft.tasks.text_metrics import (
+    SIZE,
+    generated_statistics,
+    short_references,
+    token_statistics,
+)
 
 WRITTEN = [
     "the cat sat on the mat",
@@ -71,6 +76,21 @@ def test_without_generated_texts_only_tokens_are_scored() -> None:
     assert scores(token_statistics(1, 1, 0, 1e5), "text")["perplexity"] == math.inf
 
 
+def test_tokens_that_are_cut_from_targets_count_as_wrong() -> None:
+    assert scores(token_statistics(2, 10, 9, 1.0, cut=8), "text")["accuracy"] == 0.5
+
+
+def test_references_too_short_for_bleu_are_counted() -> None:
+    """Words are sacreBLEU's: a full stop is one of its own."""
+    targets = ["yes", "it is so", " a b c. ", "one two three four"]
+    assert short_references(targets) == 2
+    for target, short in zip(targets, [True, True, False, False], strict=True):
+        perfect = scores(
+            token_statistics(1, 9, 9, 0.0) + generated_statistics([target], [target]), "text"
+        )
+        assert perfect["exact"] == 1 and perfect["bleu"] == (0 if short else pytest.approx(1))
+
+
 def changed(place: int, value: float) -> np.ndarray:
     stats = whole()
     stats[place] = value
@@ -93,12 +113,13 @@ def test_possible_statistics_are_accepted() -> None:
         (1, 4, "more than there is"),  # fewer tokens than correct ones
         (2, 41, "more than there is"),
         (3, 1e9, "more than there is"),
-        (4, 4, "4 generated texts of 5"),
-        (5, 6, "more than there is"),
-        (6, 5.1, "more than there is"),
-        (9, 1e6, "more than there is"),
-        (19, 1e6, "more than there is"),
-        (16, 1e16, "more than there is"),
+        (4, 1e8, "more than there is"),
+        (5, 4, "4 generated texts of 5"),
+        (6, 6, "more than there is"),
+        (7, 5.1, "more than there is"),
+        (10, 1e6, "more than there is"),
+        (20, 1e6, "more than there is"),
+        (17, 1e16, "more than there is"),
     ],
 )
 def test_impossible_statistics_are_refused(place: int, value: float, message: str) -> None:
@@ -110,6 +131,6 @@ def test_generated_texts_nobody_asked_for_are_refused() -> None:
     with pytest.raises(ValueError, match="5 generated texts of 5 examples"):
         check_statistics(whole(), "text", 20, generates=False)
     hidden = token_statistics(5, 40, 25, 60.0)
-    hidden[20] = 3
+    hidden[21] = 3
     with pytest.raises(ValueError, match="0 generated texts of 5 examples"):
         check_statistics(hidden, "text", 20, generates=False)

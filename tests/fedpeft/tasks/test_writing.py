@@ -66,6 +66,11 @@ def test_a_long_source_is_cut_inside_the_prompt_and_a_target_keeps_its_end(famil
     labels = texts.labels[texts.labels != IGNORED]
     assert len(labels) == 9 and labels[-1] == tokenizer.eos_token_id
     assert tokenizer.decode(labels, skip_special_tokens=True).startswith("bad film")
+    whole = encode_written(examples, backbone, section(prompt=PROMPT, max_target=500))
+    lost = (whole.labels != IGNORED).sum() - 9
+    assert texts.cut is not None and whole.cut is not None
+    assert texts.cut.targets is not None and texts.cut.targets.tolist() == [lost]
+    assert texts.cut.counts() == (1, 0, 1) and whole.cut.counts()[2] == 0
 
 
 def test_a_prompt_without_room_for_a_source_is_refused() -> None:

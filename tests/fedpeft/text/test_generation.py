@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import copy
 from dataclasses import replace
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -10,11 +12,13 @@ import torch
 from models import METHODS, random_vectors
 from pairs import covering, fitting
 from small_families import WRITING, _randomized, small_language
+from text_runs import saved
 from transformers import AutoConfig, AutoModelForSeq2SeqLM
 from written_texts import encoded_texts, text_model
 
 from fedpeft.backbones.known import shape_of_config
 from fedpeft.backbones.language import caches, prepared
+from fedpeft.backbones.loading import load_backbone
 from fedpeft.batches.encoded import IGNORED
 from fedpeft.errors import UserError
 from fedpeft.modifications.fusing import fused
@@ -129,3 +133,15 @@ def test_a_cached_search_of_an_even_t5_equals_passes_without_a_cache() -> None:
             cached = generation._with_cache(model, changes, batch, SEARCH)
             plain = generation._without_cache(model, changes, batch, SEARCH)
         assert torch.equal(cached, plain)
+
+
+def test_spaces_before_punctuation_are_written_as_the_target_has_them(tmp_path: Path) -> None:
+    """Many tokenizers on the hub were saved with clean_up_tokenization_spaces = true."""
+    tokenizer = copy.deepcopy(small_language("gpt2").tokenizer)
+    tokenizer.clean_up_tokenization_spaces = True
+    folder = saved("gpt2", tmp_path)
+    tokenizer.save_pretrained(folder)
+    target = "a good film ? not , great ."
+    ids = tokenizer(target, add_special_tokens=False)["input_ids"]
+    assert tokenizer.decode(ids) == "a good film? not, great."
+    assert load_backbone(str(folder), writes=True).tokenizer.decode(ids) == target

@@ -17,6 +17,7 @@ from servers import server_folder, superlink
 from fedpeft.errors import UserError
 from fedpeft.hosting.keys import make_node
 from fedpeft.hosting.record import write_record
+from server.deployed import starting
 from server.host.folder import ServerFolder
 from server.host.registration import add_node, remove_node
 from server.host.status import describe_server
@@ -117,6 +118,23 @@ def test_a_run_that_a_process_works_on_is_running(state: ServerFolder) -> None:
     with RunFolder(folder).locked():
         (run,) = describe_server(state.path)["runs"]
     assert run["state"] == "running"
+
+
+def test_a_run_is_starting_until_its_process_opens_the_folder(state: ServerFolder) -> None:
+    def states() -> list[tuple[str, str, int]]:
+        runs = describe_server(state.path)["runs"]
+        return [(run["name"], run["state"], run["rounds"]) for run in runs]
+
+    with starting(state.path, "run", "77"):
+        assert states() == [("run", "starting", 0)]
+        folder = add_run(state, "run", 10)
+        (folder / "result.json").unlink()
+        assert states() == [("run", "starting", 1)]  # resumed: an earlier process made the folder
+        (folder / "run.json").write_text('{"run": "77"}')
+        assert states() == [("run", "unfinished", 1)]
+    (state.path / "starting" / "78").write_text("killed")
+    with starting(state.path, "", "79"):
+        assert states() == [("run", "unfinished", 1)]
 
 
 @pytest.mark.parametrize(

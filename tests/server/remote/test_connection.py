@@ -89,6 +89,12 @@ def test_error_of_a_damaged_file_is_one_line_without_the_token(
     assert TOKEN not in str(caught.value) and "\n" not in str(caught.value)
 
 
+def test_a_byte_order_mark_at_the_start_of_a_file_is_skipped(state: Path) -> None:
+    file, plain = state / "connection.toml", find_connection(str(state))
+    file.write_text("\ufeff" + file.read_text())
+    assert find_connection(str(state)) == plain
+
+
 def test_any_path_of_the_certificate_can_be_written_and_read(state: Path) -> None:
     odd = state / 'a "quoted" \\ näme.crt'
     odd.write_text("a certificate")

@@ -13,7 +13,6 @@ FEW = ["--clients", "2", "--examples", "12", "--rounds", "2"]
 FAST = {
     "codecs": [*TINY, *FEW, "--sizes", "100"],
     "cohorts": [*TINY, "--clients", "3", "--texts", "8", "--batch", "4", "--sizes", "1", "2", "3"],
-    "joint": [*TINY, "--cells", "2", *FEW],
     "overhead": [*TINY, *FEW, "--threads", "1"],
     "passes": ["--size", "tiny", "--tokens", "4", "8", "--most", "64"],
     "privacy": [*TINY, "--batch", "6", "--parts", "time", "--methods", "linear"],

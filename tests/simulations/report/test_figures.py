@@ -91,11 +91,14 @@ def test_partitions_of_few_and_of_many_clients(tmp_path: Path) -> None:
         "few": Spread([3, 1], ["no", "yes"], [[2, 1], [0, 1]]),
         "many": Spread(sizes, ["no", "yes"], [[0, n] for n in sizes]),
         "scores": Spread([3, 1], [], []),
+        "named": Spread([3, 1], [], [], names=["north", "a long $name$"]),
     }
     pictures = figures.draw_partitions(tmp_path, spreads)
-    assert [picture.name for picture in pictures] == ["partition-1", "partition-2", "partition-3"]
-    assert ["sorted by size" in picture.svg for picture in pictures] == [False, True, False]
-    assert ["yes" in picture.svg for picture in pictures] == [True, True, False]
+    assert [picture.name for picture in pictures] == [f"partition-{n}" for n in range(1, 5)]
+    assert ["sorted by size" in picture.svg for picture in pictures] == [False, True, False, False]
+    assert ["yes" in picture.svg for picture in pictures] == [True, True, False, False]
+    assert ["north" in picture.svg for picture in pictures] == [False, False, False, True]
+    assert "a long …" in pictures[3].svg
 
 
 def test_labels_of_any_kind_are_text(table: Make, tmp_path: Path) -> None:
@@ -112,12 +115,70 @@ def test_labels_of_any_kind_are_text(table: Make, tmp_path: Path) -> None:
 
 def test_series_look_different_and_share_the_colour_of_their_method(table: Make) -> None:
     names = [f"m{at}" for at in range(30)]
-    frame = table([("T", name, 0, [0.5]) for name in names for _ in range(2)])
-    frame["axis.alpha"] = ["0.1", "1"] * 30
-    styles = list(styles_of(labelled(frame)).values())
-    assert len({(style.colour, style.marker, style.dash) for style in styles}) == 60
-    assert styles[0].colour == styles[1].colour != styles[2].colour
+    styles = list(styles_of(labelled(table([("T", name, 0, [0.5]) for name in names]))).values())
+    assert len({(style.colour, style.marker, style.dash) for style in styles}) == 30
     assert len({style.colour for style in styles}) == len(COLOURS)
+    frame = table([("T", name, 0, [0.5]) for name in "aabb"])
+    frame["axis.alpha"] = ["0.1", "1"] * 2
+    styles = list(styles_of(labelled(frame)).values())
+    assert len({(style.colour, style.marker, style.dash) for style in styles}) == 4
+    assert styles[0].colour == styles[1].colour != styles[2].colour
+
+
+def grid(table: Make, *axes: str) -> pd.DataFrame:
+    """Return a table of three methods at each pair of three labels of two more axes."""
+    rows = [("T", method, seed, [0.1, 0.2 + seed / 9]) for method in "abc" for seed in (0, 1)]
+    parts = []
+    for at, label in enumerate(["0.1", "1", "iid"]):
+        part = table(rows).assign(**{f"axis.{axis}": label for axis in axes})
+        part["score"] += at / 5
+        parts.append(part.assign(cell=part["cell"] + label))
+    return labelled(pd.concat(parts, ignore_index=True))
+
+
+def test_two_axes_are_drawn_as_small_pictures_with_equal_axes(
+    table: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nine series over one another could not be told apart."""
+    limits = []
+    save = Panel.save
+
+    def saved(panel: Panel, *arguments: Path | str) -> object:
+        limits.append((panel.axes.get_title("left"), panel.axes.get_xlim(), panel.axes.get_ylim()))
+        return save(panel, *arguments)
+
+    monkeypatch.setattr(Panel, "save", saved)
+    frame = grid(table, "alpha")
+    styles = styles_of(frame)
+    assert [*styles] == ["a", "b", "c"]
+    pictures = figures.draw_curves(tmp_path, frame, styles, "round", {})
+    assert [p.name for p in pictures] == [f"curve-round-t-{name}" for name in ("0-1", "1", "iid")]
+    assert [title for title, *_ in limits] == ["T · 0.1", "T · 1", "T · iid"]
+    assert len({each[1:] for each in limits}) == 1
+    tips = [tip.partition("\n")[0] for _, tip in marks(pictures[2].svg)]
+    assert tips[::2] == ["a · iid", "b · iid", "c · iid"]
+    assert {series for series, _ in marks(pictures[2].svg)} == {"0", "1", "2"}
+    scores = figures.draw_scores(tmp_path, frame, styles, {})
+    assert [len(marks(picture.svg)) for picture in scores] == [3, 3, 3]
+
+
+def test_axes_that_would_leave_one_curve_in_each_picture_stay_together(table: Make) -> None:
+    frame = table([("T", name, 0, [0.5]) for name in "abcdef"])
+    frame["axis.setting"] = [*"uvwxyz"]
+    frame = labelled(frame)
+    assert set(frame["facet"]) == {""} and frame["curve"].equals(frame["series"])
+
+
+def test_a_target_epsilon_is_along_x_and_no_curve(table: Make, tmp_path: Path) -> None:
+    frame = pd.concat([table([("T", name, 0, [0.5]) for name in "abc"])] * 3, ignore_index=True)
+    frame["axis.epsilon"] = [label for label in ("1", "3", "none") for _ in range(3)]
+    frame["target_epsilon"] = [epsilon for epsilon in (1.0, 3.0, None) for _ in range(3)]
+    frame["cell"] = [*"abcdefghi"]
+    frame = labelled(frame)
+    assert [*styles_of(frame)] == ["a", "b", "c"]
+    (picture,) = figures.draw_epsilon(tmp_path, frame, styles_of(frame))
+    assert len(marks(picture.svg)) == 9
+    assert len(figures.draw_scores(tmp_path, frame, styles_of(frame), {})) == 3
 
 
 def test_the_same_panel_gives_the_same_bytes(table: Make, tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import html
 import json
 import re
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -14,7 +15,8 @@ from small_studies import BASE, Watched, here
 
 from fedpeft.cli import main
 from fedpeft.errors import UserError
-from simulations.report.page import write_report
+from simulations.report.page import families_of, write_report
+from simulations.report.summary import finals, labelled
 from simulations.study.execution import run_study
 from simulations.study.folder import StudyFolder
 
@@ -70,6 +72,7 @@ def test_the_results_table_holds_the_numbers_of_the_runs(reported: Path, page: s
     ]
     scores = pd.Series([result["score"] for result in results])
     assert len(scores) == 2
+    assert "chosen by the search" not in first  # there was none
     assert row["score, mean ± sd"] == f"{scores.mean():.4f} ± {scores.std():.4f}"
     assert (row["task"], row["method"], row["seeds"]) == ("feeling", "linear", "2")
     assert row["P"] == str(results[0]["vector_size"]) == row["P of the head"]
@@ -78,6 +81,28 @@ def test_the_results_table_holds_the_numbers_of_the_runs(reported: Path, page: s
     assert row["message up per client and round"] == f"{up['message']} B"
     total = sum(results[0]["bytes"][way]["message"] for way in ("up", "down"))
     assert row["messages up + down, all clients and rounds"] == f"{total / 1000:.1f} KB"
+
+
+def test_significant_differences_come_first_and_the_others_are_folded(
+    table: Callable[..., pd.DataFrame],
+) -> None:
+    spread = [0.01, -0.02, 0.03, -0.01, 0.02, 0.015]
+    scores = {"a": 0.9, "b": 0.5, "c": 0.501}
+    rows = [
+        ("T", name, seed, [score + spread[(seed + at) % 6]])
+        for at, (name, score) in enumerate(scores.items())
+        for seed in range(5)
+    ]
+    (family,) = families_of(finals(labelled(table(rows))))
+    assert {(c.one, c.other) for c in family.significant} == {("a", "b"), ("a", "c")}
+    assert [(c.one, c.other) for c in family.others] == [("b", "c")]
+
+
+def test_a_table_of_no_significant_difference_is_folded(page: str) -> None:
+    section = sections(page)["significance"]
+    assert section.count("<h3>") == section.count("0 of 1 differences are significant") == 3
+    folded = re.findall(r"<details>\n<summary>1 that is not significant</summary>", section)
+    assert len(folded) == section.count("<table>") == 3
 
 
 def test_the_frozen_backbone_of_each_cell_is_kept_in_a_table(study: Path) -> None:
@@ -206,3 +231,17 @@ method.name = "bitfit"
     ]
     assert [best.values.keys() for best in content.best.values()] == [{"local.lr"}]
     assert "local.lr = 0." in path.read_text(encoding="utf-8")
+
+
+def test_caveats_of_scores_stand_below_the_results(reported: Path, tmp_path: Path) -> None:
+    path = Path(shutil.copytree(reported, tmp_path / "study"))
+    assert "<ul" not in sections((path / "report.html").read_text())["results"]
+    for number, file in enumerate(sorted(path.glob("cells/*/result.json"))[:3]):
+        lines = ["cut: 3 of 40 texts"] if number < 2 else ["tags: <IOB2>"]
+        file.write_text(json.dumps({**json.loads(file.read_text()), "remarks": lines}))
+    write_report(path)
+    results = sections((path / "report.html").read_text())["results"]
+    assert re.findall("<li>(.*)</li>", results) == [
+        "cut: 3 of 40 texts (2 of 8 cells)",
+        "tags: &lt;IOB2&gt; (1 of 8 cells)",
+    ]

@@ -70,6 +70,12 @@ def test_overrides_win_over_the_base_and_a_run_has_one_thread() -> None:
     }
 
 
+def test_a_byte_order_mark_at_the_start_of_a_file_is_skipped(tmp_path: Path) -> None:
+    text = "[axes]\nmethod.d = [4]\n"
+    (tmp_path / "s.toml").write_text("\ufeff" + text)
+    assert read(tmp_path / "s.toml") == (parse(text), text)
+
+
 def test_a_file_that_cannot_be_read_is_named(tmp_path: Path) -> None:
     with pytest.raises(UserError, match="no study file"):
         read(tmp_path / "none.toml")

@@ -192,6 +192,58 @@ def test_the_keyboard_reads_the_points_of_a_figure(browser: Chrome, watch: Watch
     assert not tip.is_displayed()
 
 
+def visible(browser: Chrome, script: str) -> bool:
+    """Return whether an element lies within the box that scrolls its table."""
+    return bool(
+        browser.execute_script(
+            f"""const cell = {script}, box = cell.closest(".wide").getBoundingClientRect();
+            const {{left, right}} = cell.getBoundingClientRect();
+            return left >= box.left && right <= box.right + 1;"""
+        )
+    )
+
+
+def test_a_list_shows_what_it_has_on_each_screen(browser: Chrome, tmp_path: Path) -> None:
+    own = ("task.name=custom", "task.train=/data/products.tsv")
+    make_run(tmp_path / "a-run-with-a-long-name-20261129-120000", more=own)
+    make_run(tmp_path / "second", 50, 10)
+    row = "document.querySelector('#all ~ div tbody tr')"
+    with watching(tmp_path) as served:
+        browser.get(served.address)
+        until(browser, "document.querySelectorAll('#all ~ div tbody tr').length === 2")
+        assert "products.tsv" in browser.find_element("css selector", "#all ~ div tbody").text
+        assert visible(browser, f"{row}.lastElementChild")
+        head = browser.find_element("css selector", "#all ~ div thead").text
+        assert "score" in head and "last change" in head and "epsilon" not in head
+        for width in (390, 400):
+            set_screen(browser, width, "light")
+            assert visible(browser, f"{row}.cells[3]")  # the score
+            assert browser.execute_script(f"return {row}.cells[3].textContent").startswith("0.")
+        set_screen(browser, 1280, "light")
+        private = ("privacy.unit=example", "privacy.noise_multiplier=1")
+        make_run(tmp_path / "private", 5, 3, more=private)
+        until(browser, "document.querySelectorAll('#all ~ div tbody tr').length === 3")
+        until(browser, "document.querySelector('#all ~ div thead').innerText.includes('epsilon')")
+        assert visible(browser, f"{row}.lastElementChild")
+
+
+def test_failed_clients_have_a_figure_only_if_there_are_some(
+    browser: Chrome, watch: Watch, tmp_path: Path
+) -> None:
+    browser.get(f"{watch.address}runs?name=live&name=slow")  # clients of the first failed
+    assert browser.find_element("id", "clients").is_displayed()
+    for name in ("one", "two"):
+        make_run(tmp_path / name, 50, 10)
+    with watching(tmp_path) as served:
+        for names in ("name=one", "name=one&name=two"):
+            browser.get(f"{served.address}runs?{names}")
+            until(browser, "document.querySelector('#score .line')")
+            assert not browser.find_element("id", "clients").is_displayed()
+        failed = [{"client": 1, "reason": "it broke"}]
+        add_lines(tmp_path / "one", line(11, failed=failed, clients=5))
+        until(browser, "document.getElementById('clients').offsetHeight > 0")
+
+
 def test_a_page_says_when_its_server_is_gone(browser: Chrome, folder: Path) -> None:
     with watching(folder / "slow") as alone:
         browser.get(alone.address)

@@ -168,6 +168,12 @@ def test_a_partition_is_reduced_for_the_page(folder: Path) -> None:
     assert (shown["clients"], shown["sorted"], len(shown["bars"])) == (300, True, 120)
     assert shown["bars"][0] == [299, 1] and shown["bars"][-1] == [0, 1]
     assert (shown["smallest"], shown["median"], shown["largest"]) == (1, 150.5, 300)
+    assert shown["names"] == []
+    names = [f"store {n}" for n in range(1, 301)]
+    (folder / "one" / "partition.json").write_text(json.dumps({**partition, "names": names}))
+    named = Folders([folder / "one"]).feed("runs", ["one"]).whole()["runs"][0]["head"]["partition"]
+    assert [named["names"][place] for place in (0, -1)] == ["store 300", "store 1"]
+    assert named["bars"] == shown["bars"] and len(named["names"]) == 120
     (folder / "one" / "partition.json").write_text("{")
     run = Folders([folder / "one"]).feed("runs", ["one"]).whole()["runs"][0]
     assert run["head"]["partition"] is None

@@ -17,6 +17,7 @@ from visitors import Visitor
 from fedpeft.cli import main
 from fedpeft.hosting.child import Child
 from fedpeft.hosting.processes import Supervisor
+from server.deployed import starting
 from server.host.folder import ServerFolder
 from server.remote.page import PATH, act_token, page_address, page_token
 from server.runfolder import RunFolder
@@ -74,9 +75,10 @@ def test_the_overview_has_nodes_runs_refusals_and_processes(visitor: Visitor) ->
     assert (south["state"], south["last_seen"], south["version"]) == ("never seen", None, "")
     [run] = data["runs"]
     assert (run["name"], run["state"], run["round"], run["rounds"]) == ("first", "finished", 1, 1)
-    assert data["refused"] == [
-        {"where": "run first", "reason": f"refused south: its labels differ {EVIL}", "times": 1}
+    assert data["absent"] == [
+        {"run": "first", "round": 1, "reason": f"refused south: its labels differ {EVIL}"}
     ]
+    assert data["refused"] == []
     [child] = data["children"]
     assert child["name"] == "sleeper" and child["pid"] and child["restarts"] == 0
     assert data["server"]["healthy"] is False  # no SuperLink
@@ -92,6 +94,29 @@ def test_a_node_that_leaves_is_away_and_was_seen_then(visitor: Visitor) -> None:
         assert (north["state"], north["last_seen"]) == ("away", "2026-03-01T10:00:00+00:00")
     finally:
         path.write_text(before)
+
+
+def test_a_run_whose_process_loads_is_starting(visitor: Visitor) -> None:
+    with starting(visitor.state.path, "second", "77"), starting(visitor.state.path, "first", "78"):
+        threading.Event().wait(1.1)
+        first, second = visitor.data()["runs"]
+        assert (second["name"], second["state"], second["rounds"]) == ("second", "starting", 0)
+        assert (first["name"], first["state"], first["rounds"]) == ("first", "starting", 1)
+    threading.Event().wait(1.1)
+    [run] = visitor.data()["runs"]
+    assert (run["name"], run["state"]) == ("first", "finished")
+
+
+def test_refused_requests_are_apart_from_nodes(visitor: Visitor) -> None:
+    line = {"time": "t", "level": "warning", "source": "gateway", "run": ""}
+    reason = "refused 10.0.0.7 POST /v1/fleet/x: its signature is too old"
+    with visitor.state.log.open("a") as log:
+        log.write(json.dumps({**line, "message": reason}) + "\n")
+    threading.Event().wait(1.1)
+    data = visitor.data()
+    [request] = data["refused"]
+    assert request == {"reason": "a request of 10.0.0.7: its signature is too old", "times": 1}
+    assert all("signature" not in entry["reason"] for entry in data["absent"])
 
 
 def test_a_damaged_file_is_named(visitor: Visitor) -> None:
