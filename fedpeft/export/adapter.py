@@ -72,8 +72,8 @@ def _with_adapter(trained: Trained, base: Any, changes: Changes) -> PeftModel:
     }
     first = changes[0][1]
     # VeRA shares B among layers, so a layer that computes several sites gets low-rank matrices.
-    shared = isinstance(first, ScaledLowRank) and all(place.part == (0, 1) for place, _ in changes)
-    if shared:
+    alone = all(place.part == (0, 1) for place, _ in changes)
+    if isinstance(first, ScaledLowRank) and alone:
         config: Any = VeraConfig(r=first.down.rows, save_projection=True, **common)
     else:
         layers = _layers(changes)
@@ -84,7 +84,7 @@ def _with_adapter(trained: Trained, base: Any, changes: Changes) -> PeftModel:
         warnings.simplefilter("ignore", FutureWarning)
         model = get_peft_model(base, config)
     with torch.no_grad():
-        if shared:
+        if isinstance(config, VeraConfig):
             _fill_vera(base, backbone, changes)
         else:
             _fill_lora(base, backbone, layers, rank)

@@ -16,7 +16,8 @@ from models import METHODS, SMALL
 from scipy.special import softmax
 
 from fedpeft.errors import UserError
-from fedpeft.export import adapter, export
+from fedpeft.export import export
+from fedpeft.export.obstacles import ADAPTERS
 from fedpeft.export.plain import realise
 from fedpeft.modifications import LowRank, ScaledLowRank
 from fedpeft.predicting import predict
@@ -71,7 +72,7 @@ def test_an_adapter_has_the_weights_of_every_head(
 #: MiniLM's tokenizer gives the second text of a pair a type of its own.
 BERTS = [
     pytest.param("minilm", "lora", "mean-pair", marks=pytest.mark.long),
-    *(("bert", name, reading) for name in adapter.METHODS for reading in ("cls", "tags")),
+    *(("bert", name, reading) for name in ADAPTERS for reading in ("cls", "tags")),
 ]
 
 
@@ -116,7 +117,7 @@ def test_the_methods_for_peft_are_those_of_low_rank_changes(tmp_path: Path) -> N
         changes = realise(Trained.read(path)).modifications
         if changes and all(isinstance(each, LowRank | ScaledLowRank) for each in changes):
             able.append(name)
-    assert sorted(adapter.METHODS) == able
+    assert sorted(ADAPTERS) == able
 
 
 def test_peft_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -20,7 +20,7 @@ from models import GROUPED, SMALL
 
 from fedpeft.errors import UserError
 from fedpeft.export import export
-from fedpeft.export.onnx import FIXED
+from fedpeft.export.obstacles import FIXED
 from fedpeft.predicting import encode_texts
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of

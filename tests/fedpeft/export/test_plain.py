@@ -211,9 +211,9 @@ def test_the_backbone_is_not_changed(tmp_path: Path) -> None:
     ("name", "kind", "words"),
     [
         ("prompt", "hf", "method 'prompt' cannot be merged into the backbone's weights"),
-        ("houlsby", "hf", "--format hf works for linear, slash, bitfit, lora"),
-        ("slash", "peft", "method 'slash' has no adapter in peft; --format peft works for lora, "),
-        ("linear", "peft", "--format vector works for all"),
+        ("houlsby", "hf", "--format hf: method 'houlsby' cannot be merged"),
+        ("slash", "peft", "--format peft: peft has no adapter for method 'slash'; formats for "),
+        ("linear", "peft", "formats for this run: hf, onnx, sentence-transformers, vector"),
     ],
 )
 def test_a_format_that_cannot_express_a_method_is_refused(

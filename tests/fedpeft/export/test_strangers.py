@@ -58,7 +58,7 @@ def answered(folders: list[Path]) -> list[tuple[str, list[Any]]]:
 def runs(kind: Any, path: Path) -> dict[str, Trained]:
     """Return a run of every family, and one of every method, that a format can express."""
     first = "slash" if kind == "onnx" else "lora"
-    every = {family: name for family, name in cells(kind, [first, "bitfit"])[::-1]}
+    every = dict(cells(kind, [first, "bitfit"])[::-1])
     made = {family: run_of(path / family, family, name) for family, name in every.items()}
     for name in {name for _, name in cells(kind)} - {first}:
         made[name] = run_of(path / name, "bert", name)
