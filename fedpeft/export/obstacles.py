@@ -6,14 +6,16 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, get_args
 
+from fedpeft.backbones.checkpoints import backbone_shape, is_here
 from fedpeft.errors import UserError
+from fedpeft.experiment.config import Experiment
 from fedpeft.export import Format
-from fedpeft.methods import method_class
+from fedpeft.methods import build_method, method_class
+from fedpeft.tasks import described
+from fedpeft.trained import Trained, reads_of
 
 if TYPE_CHECKING:
     from fedpeft.methods.base import Method
-    from fedpeft.runtime import Runtime
-    from fedpeft.trained import Trained
 
 ADAPTERS = ("lora", "vera", "uni_lora")  # methods with an adapter in peft
 #: Methods whose graph torch 2.13 fixes to the number of texts of the example, for example because
@@ -50,12 +52,12 @@ def obstacle(kind: Format, subject: Subject) -> str:
 
 
 def _merging(subject: Subject) -> str:
-    method, family = subject.method, subject.method.shape.family
+    method = subject.method
     name = method.settings.name
     if not method_class(name).fusable:
         return f"method '{name}' cannot be merged into the backbone's weights"
     if not method.fusable:
-        return f"method '{name}' shifts states where {family} backbones have no bias"
+        return f"method '{name}' shifts states where this backbone has no bias"
     return ""
 
 
@@ -93,9 +95,8 @@ def _onnx(subject: Subject) -> str:
 def _sentences(subject: Subject) -> str:
     if subject.reads not in POOLED:
         return f"it pools whole texts, and this run reads '{subject.reads}'"
-    if subject.method.shape.sites.writes == "encoder-decoder":
-        return "it runs no decoder behind an encoder"
-    return _merging(subject)
+    behind = subject.method.shape.sites.writes == "encoder-decoder"
+    return _merging(subject) or ("it runs no decoder behind an encoder" if behind else "")
 
 
 _OBSTACLES: dict[str, Callable[[Subject], str]] = {
@@ -115,13 +116,17 @@ def check_exportable(trained: Trained, kind: Format) -> None:
         raise UserError(f"--format {kind}: {why}; formats for this run: {formats}")
 
 
-def unexportable(runtime: Runtime) -> str:
-    """Return a line on the formats in which a run will have no export, "" if there are none."""
-    from fedpeft.trained import reads_of
+def unexportable(experiment: Experiment) -> str:
+    """Return a fact on the formats to which a run cannot be exported, "" if there are none.
 
-    experiment, parts = runtime.experiment, runtime.parameters
-    reads = reads_of(experiment, runtime.info.kind)
-    subject = Subject(parts.method, reads, parts.head.apart, experiment.engine.weights)
+    Also "" if the backbone is not on this machine.
+    """
+    if not is_here(experiment.backbone):
+        return ""
+    task, shape = experiment.task, backbone_shape(experiment.backbone)
+    info, method = described(task), build_method(experiment.method, shape, experiment.seed)
+    reads = reads_of(experiment, info.kind if info else task.kind)
+    subject = Subject(method, reads, task.pairs == "apart", experiment.engine.weights)
     reasons: dict[str, list[str]] = {}
     for kind in get_args(Format):
         if why := obstacle(kind, subject):
