@@ -104,6 +104,11 @@ def _language_model(trained: Trained, changes: Mapping[str, Tensor]) -> PreTrain
     output = {f"{name}.weight" for name, module in language.named_modules() if module is kept}
     model.load_state_dict({**weights, **dict.fromkeys(output, portable(kept.weight))})
     model.generation_config = copy.deepcopy(language.generation_config)
+    task = trained.experiment.task
+    # transformers' pipeline otherwise samples, and has a length of its own.
+    model.generation_config.update(
+        do_sample=False, num_beams=task.beams, max_new_tokens=task.max_target
+    )
     return model.eval()
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedpeft.export.card import metadata, sections
 from fedpeft.export.heads import head_of
-from fedpeft.export.readme_code import head_outside, loading, reading, use_of
+from fedpeft.export.readme_code import ended, head_outside, loading, reading, use_of
 from fedpeft.trained import Trained
 from fedpeft.version import __version__
 
@@ -35,6 +35,10 @@ The adapter needs peft 0.21 or newer{vera}. The base model has to be loaded in f
 otherwise follows the precision of its files.
 """
 _VERA = ": older ones draw VeRA's projections again, and predict something else"
+_ENDED = (
+    "The tokenizer ends a text by a token that a decoder does not continue: `write` removes it, "
+    "`transformers.pipeline` does not, and therefore writes something else."
+)
 
 
 def readme(trained: Trained, kind: str) -> str:
@@ -71,7 +75,8 @@ def meaning_of(trained: Trained) -> str:
     if trained.kind == "score":
         return "`outputs` returns the score."
     if trained.kind == "text":
-        return "`write` returns the text. It does not shorten sources that are too long."
+        text = "`write` returns the text. It does not shorten sources that are too long."
+        return f"{text} {_ENDED}" if ended(trained) else text
     labels = ", ".join(f"`{label}`" for label in trained.labels)
     order = f"The labels, in the order of the outputs: {labels}."
     if trained.reads == "likelihood":

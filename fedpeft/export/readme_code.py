@@ -28,6 +28,13 @@ def word_space(trained: Trained) -> str:
     return "" if tokenizer.tokenize(" a") == tokenizer.tokenize("a") else '" " + '
 
 
+def ended(trained: Trained) -> bool:
+    """Return whether the tokenizer of a decoder ends a text by a special token."""
+    tokenizer = trained.model.backbone.tokenizer
+    last = tokenizer("a")["input_ids"][-1]
+    return not _behind_encoder(trained) and last in tokenizer.all_special_ids
+
+
 def base_name(trained: Trained) -> str:
     """Return the hub name or folder that transformers loads the backbone from."""
     return hub_name(trained.experiment.backbone) or trained.model.backbone.name

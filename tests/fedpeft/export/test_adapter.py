@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from exports import READINGS, TEXTS, assert_predicts, examples_for, said_by_read
 from finished import finished_run, made_up, method, saved_backbone, small
 from models import METHODS, SMALL
 from scipy.special import softmax
+from transformers import AutoModel
 
 from fedpeft.errors import UserError
 from fedpeft.export import export
@@ -88,6 +90,44 @@ def test_an_adapter_of_a_bert_predicts_as_the_run(
     export(trained, "peft", tmp_path / "adapter")
     chances = said_by_readme(tmp_path / "adapter", trained, monkeypatch)
     assert_predicts(chances, trained)
+
+
+@peft_warns
+@pytest.mark.parametrize("reading", ["cls", "mean-pair"])
+def test_the_readme_loads_a_16_bit_base_in_float32(
+    tmp_path: Path, reading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers 5 follows the precision of the base's files."""
+    base = tmp_path / "base"
+    shutil.copytree(saved_backbone("tiny"), base)
+    AutoModel.from_pretrained(base).to(torch.float16).save_pretrained(base)
+    assert AutoModel.from_pretrained(base).dtype == torch.float16
+    experiment = small(*READINGS[reading], f"backbone={base}", *method("lora", SMALL["lora"]))
+    trained = Trained.read(made_up(tmp_path / "vector", experiment, 0.3))
+    export(trained, "peft", tmp_path / "adapter")
+    assert_predicts(said_by_readme(tmp_path / "adapter", trained, monkeypatch), trained)
+
+
+@peft_warns
+def test_a_base_on_the_hub_is_named_by_its_hub_name(tmp_path: Path) -> None:
+    settings = ("backbone=minilm", "representation=mean", *method("vera", {"rank": 4}))
+    trained = Trained.read(made_up(tmp_path / "vector", small(*settings)))
+    export(trained, "peft", tmp_path / "out")
+    name = "sentence-transformers/all-MiniLM-L6-v2"
+    config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert config["base_model_name_or_path"] == name
+    assert f"from_pretrained('{name}', dtype=torch.float32" in readme
+    assert "peft 0.21 or newer: older ones draw VeRA's projections again" in readme
+
+
+@pytest.mark.parametrize("form", ["int8", "bfloat16"])
+def test_compact_weights_have_no_adapter(form: str, tmp_path: Path) -> None:
+    settings = (f"engine.weights={form}", *method("lora", SMALL["lora"]))
+    trained = Trained.read(made_up(tmp_path / "vector", small(*settings)))
+    with pytest.raises(UserError, match=f"float32 checkpoint, and this run has {form} weights"):
+        export(trained, "peft", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @peft_warns
