@@ -4,15 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fedpeft.errors import UserError
+from fedpeft.export.formats import Format
 from fedpeft.files import whole_folder, write_atomic
 
 if TYPE_CHECKING:
     from fedpeft.trained import Trained
 
-Format = Literal["hf", "peft", "onnx", "sentence-transformers", "vector"]
+__all__ = ["Format", "check_target", "default_target", "export"]
 
 
 def default_target(run: Path, kind: Format) -> Path:

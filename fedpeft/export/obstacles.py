@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, get_args
 from fedpeft.backbones.checkpoints import backbone_shape, is_here
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
-from fedpeft.export import Format
+from fedpeft.export.formats import Format
 from fedpeft.methods import build_method, method_class
 from fedpeft.tasks import described
 from fedpeft.trained import Trained, reads_of
