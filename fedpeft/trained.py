@@ -55,10 +55,7 @@ class Trained:
 
         "text" for a text that is written; "likelihood" for the words of classes after a prompt.
         """
-        kind = self.kind
-        if self.experiment.by_likelihood:
-            return "likelihood"
-        return kind if kind in ("tags", "text") else str(self.experiment.representation)
+        return reads_of(self.experiment, self.kind)
 
     def in_float32(self) -> Trained:
         """Return the run with frozen weights in float32, to merge changes into them.
@@ -87,6 +84,13 @@ class Trained:
         model = runtime.model
         result = _result_of(path, about) if path.is_dir() else {}
         return cls(experiment, model, vector, info.labels, info.kind, info.pair, about, result)
+
+
+def reads_of(experiment: Experiment, kind: Kind) -> str:
+    """Return what the head of an experiment reads, see ``Trained.reads``."""
+    if experiment.by_likelihood:
+        return "likelihood"
+    return kind if kind in ("tags", "text") else str(experiment.representation)
 
 
 def describe_vector(runtime: Runtime, digests: Mapping[str, str]) -> dict[str, Any]:

@@ -95,6 +95,7 @@ def _run(
     resume: bool,
     from_round: int | None,
 ) -> None:
+    from fedpeft.export.obstacles import unexportable
     from fedpeft.hosting.timing import Timing
     from server.remote.follow import follow
     from server.remote.mirror import Mirror
@@ -126,6 +127,7 @@ def _run(
                     experiment,
                     f"{federation.clients:,} clients, {experiment.clients_per_round:,} a round",
                     f"run '{name}' at {connection.control}, number {run_id}",
+                    *filter(None, [unexportable(experiment)]),
                 ),
                 soft_wrap=True,
             )

@@ -105,6 +105,7 @@ def _run(
 def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> None:
     """Print the line on the run, and warnings."""
     from fedpeft.backbones.hardware import emulated
+    from fedpeft.export.obstacles import unexportable
     from fedpeft.tasks.caveats import tags_read
     from fedpeft.tasks.metrics import undefined
 
@@ -117,6 +118,7 @@ def _introduce(console: Console, experiment: Experiment, runtime: Runtime) -> No
             _traffic(layout, experiment),
             *([f"{precision} (auto)"] if experiment.engine.autocast == "auto" else []),
             *([tags_read(runtime.info)] if runtime.info.kind == "tags" else []),
+            *filter(None, [unexportable(experiment)]),
         ),
         soft_wrap=True,
     )

@@ -4,26 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
 from fedpeft.errors import UserError
+from fedpeft.export.formats import Format
 from fedpeft.files import whole_folder, write_atomic
 
 if TYPE_CHECKING:
     from fedpeft.trained import Trained
 
-Format = Literal["hf", "peft", "onnx", "sentence-transformers", "vector"]
+__all__ = ["Format", "check_target", "default_target", "export"]
 
 
 def default_target(run: Path, kind: Format) -> Path:
-    """Return the default path of an export: in the run's folder, or beside the vector file."""
-    folder = run if run.is_dir() else run.parent
-    return folder / ("export-vector.safetensors" if kind == "vector" else f"export-{kind}")
+    """Return the default folder of an export: in the run's folder, or beside the vector file."""
+    return (run if run.is_dir() else run.parent) / f"export-{kind}"
+
+
+def is_file(out: Path, kind: Format) -> bool:
+    """Return whether a target is a file: a vector whose name ends in .safetensors."""
+    return kind == "vector" and out.suffix == ".safetensors"
 
 
 def check_target(out: Path, kind: Format) -> None:
     """Raise UserError if the target exists; an empty folder is allowed for a folder export."""
-    if kind != "vector" and out.is_dir() and not any(out.iterdir()):
+    if not is_file(out, kind) and out.is_dir() and not any(out.iterdir()):
         return
     if out.exists():
         what = "folder" if out.is_dir() else "file"
@@ -32,11 +37,9 @@ def check_target(out: Path, kind: Format) -> None:
 
 # Imports are local: a target is checked before PyTorch is loaded.
 def _save_hf(trained: Trained, folder: Path) -> None:
-    from fedpeft.export.language import save_language
     from fedpeft.export.plain import save_plain
 
-    writes = trained.reads in ("text", "likelihood")
-    (save_language if writes else save_plain)(trained, folder)
+    save_plain(trained, folder)
 
 
 def _save_peft(trained: Trained, folder: Path) -> None:
@@ -57,11 +60,18 @@ def _save_sentences(trained: Trained, folder: Path) -> None:
     save_sentences(trained, folder)
 
 
+def _save_vector(trained: Trained, folder: Path) -> None:
+    from fedpeft.vectorfile import VECTOR, vector_bytes
+
+    (folder / VECTOR).write_bytes(vector_bytes(trained.vector, trained.about))
+
+
 _FOLDERS: dict[str, Callable[[Trained, Path], None]] = {
     "hf": _save_hf,
     "peft": _save_peft,
     "onnx": _save_onnx,
     "sentence-transformers": _save_sentences,
+    "vector": _save_vector,
 }
 
 
@@ -70,13 +80,12 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
 
     Args:
         trained: the run.
-        kind: "hf", "peft", "onnx" and "sentence-transformers" write a folder (``plain``, or
-            ``language`` where output embeddings are read, ``adapter``, ``onnx``, ``sentences``),
-            "vector" a file that ``Trained.read`` reads.
-        out: the folder or file.
+        kind: see the modules ``plain``, ``adapter``, ``onnx`` and ``sentences``; ``Trained.read``
+            reads "vector".
+        out: the folder; for "vector" also a file, if its name ends in .safetensors.
 
     Raises:
-        UserError: ``out`` exists or cannot be written, or the format cannot express the method.
+        UserError: ``out`` exists or cannot be written, or the run has no such export.
     """
     from safetensors import SafetensorError
 
@@ -85,7 +94,7 @@ def export(trained: Trained, kind: Format, out: Path) -> None:
     check_target(out, kind)
     try:
         out.parent.mkdir(parents=True, exist_ok=True)
-        if kind == "vector":
+        if is_file(out, kind):
             write_atomic(out, vector_bytes(trained.vector, trained.about))
             return
         with whole_folder(out) as folder:

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedpeft.export.heads import head_of
 from fedpeft.privacy_words import privacy_words
 from fedpeft.readable import readable_bytes
 from fedpeft.tasks import conll, glue
@@ -50,7 +51,7 @@ def metadata(trained: Trained, kind: str) -> str:
 
     experiment, dataset = trained.experiment, _dataset(trained)
     results = _eval_results(trained, dataset)
-    base = _base_model(experiment.backbone)
+    base = hub_name(experiment.backbone)
     relation: dict[str, Any] = {"base_model_relation": _RELATIONS[kind]} if base else {}
     private = ["differential-privacy"] if experiment.privacy.unit != "none" else []
     data = ModelCardData(
@@ -61,7 +62,7 @@ def metadata(trained: Trained, kind: str) -> str:
         metrics=[result.metric_type for result in results] or None,
         model_name=f"{experiment.task.name}: {experiment.method.name}" if results else None,
         # A pipeline cannot use an encoder whose head is in a file of its own.
-        pipeline_tag=_pipeline(trained) if trained.reads in ("cls", "tags", "text") else None,
+        pipeline_tag=_pipeline(trained) if trained.kind == "text" or head_of(trained) else None,
         tags=["fedpeft", "federated-learning", experiment.method.name, *private],
         **relation,
     )
@@ -143,7 +144,7 @@ def _dataset(trained: Trained) -> str | None:
     return None
 
 
-def _base_model(backbone: str) -> str | None:
+def hub_name(backbone: str) -> str | None:
     """Return the hub's name of a backbone, None if it is not there."""
     if backbone == "minilm":
         return _MINILM

@@ -20,8 +20,9 @@ from torch import Tensor, nn
 from fedpeft.backbones.attention import EAGER, SDPA
 from fedpeft.batches.batch import Batch
 from fedpeft.errors import UserError
+from fedpeft.export.obstacles import check_exportable
 from fedpeft.export.onnx_readme import onnx_readme
-from fedpeft.export.plain import check_family, save_tokenizer
+from fedpeft.export.plain import save_tokenizer
 from fedpeft.heads import Labelled
 from fedpeft.heads.base import at_length
 from fedpeft.heads.states import label_weights
@@ -34,9 +35,6 @@ from fedpeft.trained import Trained
 from fedpeft.vectorfile import VECTOR, vector_bytes
 
 MODEL = "model.onnx"
-#: Methods whose graph torch 2.13 fixes to the number of texts of the example, for example because
-#: ``len`` of a tensor is a plain number.
-FIXED = ("compacter", "mam", "multihead_parallel_adapter", "prefix", "vera")
 _LARGE = 1_500_000_000  # bytes; protobuf allows 2 GB in one file
 #: Texts and tokens of the traced inputs; the graph takes any number of both.
 _EXAMPLE = (5, 7)
@@ -46,20 +44,9 @@ def save_onnx(trained: Trained, folder: Path) -> None:
     """Write model.onnx, the run's vector, the tokenizer and a README.
 
     Raises:
-        UserError: onnx is not installed, or the backbone's family or the method has no export.
+        UserError: onnx is not installed, or the run has no such export.
     """
-    check_family(trained, "onnx")
-    name = trained.experiment.method.name
-    if not trained.model.method.grouped:
-        raise UserError(
-            f"method '{name}' changes whole weights, which cannot be an input; --format hf works "
-            f"for it"
-        )
-    if name in FIXED:
-        raise UserError(
-            f"method '{name}' cannot be exported with any number of texts; --format onnx works for "
-            f"all methods but {', '.join(FIXED)}, full and said"
-        )
+    check_exportable(trained, "onnx")
     try:
         import onnx  # noqa: F401
         import onnxscript  # noqa: F401
@@ -77,7 +64,7 @@ class _Graph(nn.Module):
 
     Args:
         model: the task model, float32 on the CPU.
-        reads: the head's input: "mask", "cls", "mean", "unit" or "tags".
+        reads: the head's input, see ``Trained.reads``.
 
     Attributes:
         names: names of the inputs, in order.
@@ -109,7 +96,9 @@ class _Graph(nn.Module):
         modifications = model.method.realise(parameters, maps)
         weight, bias = model.head.realise(parameters, _any(self._head_maps), self._labels)
         nothing, types = ids[:, 0] * 0, given.get("token_type_ids", ids * 0)
-        read = given.get("read", nothing)
+        # Texts are padded at their end.
+        last = given["attention_mask"].sum(1) - 1 if self._reads == "last" else nothing
+        read = given.get("read", last)
         batch = Batch(ids, given["attention_mask"], types, read, nothing, nothing, 1)
         states, batch = self._run(modifications, batch)
         source = self._representation(states, batch)

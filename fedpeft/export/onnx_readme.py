@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from fedpeft.export.readme import meaning_of, word_space
+from fedpeft.export.readme import meaning_of
+from fedpeft.export.readme_code import use_of, word_space
 from fedpeft.trained import Trained
 from fedpeft.version import __version__
 
@@ -20,6 +21,7 @@ vector = load_file(f"{folder}/vector.safetensors")["vector"].astype(np.float32)
 def run(vector, **inputs):
     \"\"\"Return the model's outputs for one text.\"\"\"
     inputs["vectors"] = vector[None]
+    inputs.setdefault("token_type_ids", np.zeros_like(inputs["input_ids"]))
     names = [given.name for given in session.get_inputs()]
     return session.run(None, {name: inputs[name] for name in names})[0][0]
 
@@ -33,9 +35,6 @@ _WHOLE = """def outputs(text, text_pair=None, vector=vector):
 """
 
 _READ = {
-    "cls": _WHOLE,
-    "mean": _WHOLE,
-    "unit": _WHOLE,
     "mask": """def outputs(text, text_pair=None, vector=vector):
     \"\"\"Return {outputs}, [C]: the head reads the mask of "text <mask> text_pair".\"\"\"
     mask = tokenizer.mask_token
@@ -105,10 +104,11 @@ def onnx_readme(trained: Trained) -> str:
         size=model.layout.size,
         inputs=", ".join(f"`{name}` {shape}" for name, shape in inputs.items()),
         code=_LOADING
-        + _READ[trained.reads].format(
+        + _READ.get(trained.reads, _WHOLE).format(
             outputs="the score" if trained.kind == "score" else "the logits",
             max_length=experiment.task.max_length,
             space=word_space(trained),
-        ),
+        )
+        + use_of(trained),
         meaning=meaning_of(trained),
     )

@@ -1,17 +1,10 @@
 """Export as a plain transformers model, which makes the same predictions without fedpeft.
 
-The modifications are merged into the weights. The linear head is stored according to its input:
-
-- tags: ``AutoModelForTokenClassification`` has the same head; the export is exact.
-- representation "cls": the head of ``AutoModelForSequenceClassification`` is
-  ``out(tanh(dense(h)))`` on the first token (BERT's pooler and classifier, RoBERTa's classifier).
-  With ``dense = e I`` and ``out = W / e`` it is linear up to ``tanh(y) = y - y^3 / 3 + ...``: the
-  relative error is (e h)^2 / 3, for e = 2^-16 below 1e-8 up to |h| = 11, compared with 6e-8 of
-  float32. e is a power of two, so the product is exact. It needs the exponent range of float32 or
-  bfloat16; in float16 e h underflows.
-- "mask", "mean", "unit" and "last": transformers has no class with this head. The export is the
-  encoder, the head in head.safetensors (weight [C, width], bias [C]), and a README with the code
-  that joins them.
+The modifications are merged into the weights. The head of classes, scores or tags is that of
+transformers' own class where this can compute it, see the module ``heads``. Otherwise the export is
+the backbone, the head in head.safetensors (weight [C, width], bias [C]), and a README with the code
+that joins them; transformers' pipelines refuse it. A run that writes text, or classes by
+likelihood, becomes ``AutoModelForCausalLM`` or ``AutoModelForSeq2SeqLM``.
 """
 
 from __future__ import annotations
@@ -24,9 +17,9 @@ from typing import TYPE_CHECKING, Any
 import torch
 from torch import Tensor
 
-from fedpeft.errors import UserError
-from fedpeft.export.readme import OUTSIDE, readme
-from fedpeft.methods import REGISTRY, method_class
+from fedpeft.export.heads import head_of
+from fedpeft.export.obstacles import check_exportable
+from fedpeft.export.readme import readme
 from fedpeft.modifications.fusing import fused_changes
 from fedpeft.parameters import Realised
 from fedpeft.trained import Trained
@@ -35,54 +28,22 @@ if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 HEAD = "head.safetensors"
-EPSILON = 2.0**-16
-EXPORTED = ("bert", "roberta")  # families whose heads in transformers are known here
+#: transformers' pipeline for classes reports this value in an error, as there are no labels.
+REFUSAL = "this folder has no head for a pipeline; its README.md shows how to predict"
 
 
 def save_plain(trained: Trained, folder: Path) -> None:
     """Write the model, its tokenizer and a README into a folder.
 
     Raises:
-        UserError: the method cannot be merged into weights.
+        UserError: the run has no such export.
     """
-    check_family(trained, "hf")
-    check_fusable(trained)
+    check_exportable(trained, "hf")
     realised = realise(trained)
     changes = fused_changes(trained.model.method.shape, realised.modifications)
     plain_model(trained, realised, changes).save_pretrained(folder)
     save_surroundings(trained, realised, folder)
     (folder / "README.md").write_text(readme(trained, "hf"), encoding="utf-8")
-
-
-def check_fusable(trained: Trained) -> None:
-    """Raise UserError if the method cannot be merged into the backbone's weights."""
-    if not trained.model.method.fusable:
-        fusable = ", ".join(method for method in REGISTRY if method_class(method).fusable)
-        raise UserError(
-            f"method '{trained.experiment.method.name}' cannot be merged into the backbone's "
-            f"weights; --format hf works for {fusable}; --format vector works for all"
-        )
-
-
-def check_family(trained: Trained, kind: str) -> None:
-    """Raise UserError if the backbone's family or the run's pairs have no export of this kind."""
-    if trained.model.head.apart:
-        raise UserError(
-            f"--format {kind} reads one sequence, and this run reads the texts of pairs apart "
-            f"(task.pairs = 'apart'); --format sentence-transformers writes the encoder of a text, "
-            f"--format vector all"
-        )
-    check_known(trained, kind)
-
-
-def check_known(trained: Trained, kind: str) -> None:
-    """Raise UserError if the backbone's family has no export of this kind."""
-    family = trained.model.method.shape.family
-    if family not in EXPORTED:
-        raise UserError(
-            f"--format {kind} works for {' and '.join(EXPORTED)} backbones, not for {family}; "
-            f"--format vector works for all"
-        )
 
 
 def realise(trained: Trained) -> Realised:
@@ -105,32 +66,62 @@ def plain_model(
     """
     from transformers import AutoModelForSequenceClassification, AutoModelForTokenClassification
 
-    if trained.reads in OUTSIDE:
+    if trained.model.backbone.language is not None:
+        return _language_model(trained, changes)
+    head = head_of(trained)
+    if head is None:
         return encoder_of(trained, changes)
     tags = trained.reads == "tags"
     auto = AutoModelForTokenClassification if tags else AutoModelForSequenceClassification
-    model = auto.from_config(_config(trained), dtype=torch.float32)
-    prefix = model.base_model_prefix
-    changed = _changed(trained, changes)
-    weights = {f"{prefix}.{name}": weight for name, weight in changed.items()}
-    model.load_state_dict(weights | _head_weights(trained.reads, prefix, *_head(realised)))
+    config = _labelled(trained)
+    for name, value in head.configuration(trained.reads).items():
+        setattr(config, name, value)
+    model = auto.from_config(config, dtype=torch.float32)
+    merged = _merged(trained.model.backbone.model, trained, changes)
+    weights = {f"{model.base_model_prefix}.{name}": weight for name, weight in merged.items()}
+    model.load_state_dict(weights | head.weights(*_head(realised), config))
     return model.eval()
 
 
 def encoder_of(trained: Trained, changes: Mapping[str, Tensor]) -> PreTrainedModel:
-    """Return a new encoder without a head, see ``plain_model``."""
+    """Return a new backbone without a head, see ``plain_model``."""
     from transformers import AutoModel
 
-    model = AutoModel.from_config(_config(trained), dtype=torch.float32, add_pooling_layer=False)
-    model.load_state_dict(_changed(trained, changes))
+    config = _without_labels(trained.model.backbone.model)
+    options = trained.model.method.shape.sites.options
+    model = AutoModel.from_config(config, dtype=torch.float32, **options)
+    model.load_state_dict(_merged(trained.model.backbone.model, trained, changes))
     return model.eval()
 
 
-def _changed(trained: Trained, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
-    """Return the backbone's weights with the changes added, by name."""
+def _language_model(trained: Trained, changes: Mapping[str, Tensor]) -> PreTrainedModel:
+    """Return a new model with output embeddings, see ``plain_model``."""
+    language: Any = trained.model.backbone.language
+    model = type(language)(_without_labels(language))
+    weights, kept = _merged(language, trained, changes), language.get_output_embeddings()
+    # A method changes input embeddings alone. transformers does not tie two that differ.
+    model.get_output_embeddings().weight = torch.nn.Parameter(portable(kept.weight))
+    output = {f"{name}.weight" for name, module in language.named_modules() if module is kept}
+    model.load_state_dict({**weights, **dict.fromkeys(output, portable(kept.weight))})
+    model.generation_config = copy.deepcopy(language.generation_config)
+    task = trained.experiment.task
+    # transformers' pipeline otherwise samples, and has a length of its own.
+    model.generation_config.update(
+        do_sample=False, num_beams=task.beams, max_new_tokens=task.max_target
+    )
+    return model.eval()
+
+
+def _merged(model: Any, trained: Trained, changes: Mapping[str, Tensor]) -> dict[str, Tensor]:
+    """Return the weights of a model that contains the backbone, with the changes added.
+
+    Modules may share a weight, which has several names then.
+    """
+    backbone = trained.model.backbone.model
+    changed = {id(backbone.get_parameter(name)): change for name, change in changes.items()}
     return {
-        name: portable(weight + changes[name] if name in changes else weight)
-        for name, weight in trained.model.backbone.model.named_parameters()
+        name: portable(value + changed[id(value)] if id(value) in changed else value)
+        for name, value in model.state_dict(keep_vars=True).items()
     }
 
 
@@ -139,7 +130,7 @@ def save_surroundings(trained: Trained, realised: Realised, folder: Path) -> Non
     from safetensors.torch import save_file
 
     save_tokenizer(trained, folder)
-    if trained.reads in OUTSIDE:
+    if trained.model.backbone.language is None and head_of(trained) is None:
         weight, bias = _head(realised)
         save_file({"weight": weight, "bias": bias}, folder / HEAD)
 
@@ -150,6 +141,9 @@ def save_tokenizer(trained: Trained, folder: Path) -> None:
     tokenizer.backend_tokenizer.no_truncation()  # reset the options of earlier calls
     tokenizer.backend_tokenizer.no_padding()
     tokenizer.model_max_length = trained.experiment.task.max_length
+    if trained.model.backbone.shape.types <= 1:  # the model may not take them
+        names = [name for name in tokenizer.model_input_names if name != "token_type_ids"]
+        tokenizer.model_input_names = names
     tokenizer.save_pretrained(folder)
 
 
@@ -163,28 +157,17 @@ def portable(tensor: Tensor) -> Tensor:
     return tensor.detach().to("cpu", torch.float32).contiguous().clone()
 
 
-def _head_weights(reads: str, prefix: str, weight: Tensor, bias: Tensor) -> dict[str, Tensor]:
-    """Return the weights that make transformers' head equal to the run's, see the module."""
-    if reads == "tags":
-        return {"classifier.weight": weight, "classifier.bias": bias}
-    dense, out = {
-        "bert": ("bert.pooler.dense", "classifier"),
-        "roberta": ("classifier.dense", "classifier.out_proj"),
-    }[prefix]
-    width = weight.shape[1]
-    return {
-        f"{dense}.weight": EPSILON * torch.eye(width),
-        f"{dense}.bias": torch.zeros(width),
-        f"{out}.weight": weight / EPSILON,
-        f"{out}.bias": bias,
-    }
-
-
-def _config(trained: Trained) -> Any:
-    """Return the backbone's configuration with the labels and the default attention."""
-    config = copy.deepcopy(trained.model.backbone.model.config)
+def _config(model: Any) -> Any:
+    """Return a model's configuration with the default attention."""
+    config = copy.deepcopy(model.config)
     config._attn_implementation = None  # fedpeft's attention is unknown to other programs
     config.dtype = torch.float32
+    return config
+
+
+def _labelled(trained: Trained) -> Any:
+    """Return the backbone's configuration with the labels."""
+    config = _config(trained.model.backbone.model)
     if trained.kind == "score":
         config.num_labels, config.problem_type = 1, "regression"
         return config
@@ -192,4 +175,15 @@ def _config(trained: Trained) -> Any:
     config.label2id = {label: index for index, label in enumerate(trained.labels)}
     if trained.kind == "classes":
         config.problem_type = "single_label_classification"
+    return config
+
+
+def _without_labels(model: Any) -> Any:
+    """Return a model's configuration with which pipelines for classes and tags fail.
+
+    They would otherwise make a head of random weights.
+    """
+    config = _config(model)
+    config.id2label, config.label2id, config.problem_type = {}, {}, None
+    config.function_to_apply = REFUSAL
     return config

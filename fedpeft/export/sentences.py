@@ -9,8 +9,8 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
-from fedpeft.errors import UserError
-from fedpeft.export.plain import check_fusable, check_known, encoder_of, realise, save_tokenizer
+from fedpeft.export.obstacles import check_exportable
+from fedpeft.export.plain import encoder_of, realise, save_tokenizer
 from fedpeft.modifications.fusing import fused_changes
 from fedpeft.trained import Trained
 
@@ -28,15 +28,9 @@ def save_sentences(trained: Trained, folder: Path) -> None:
     """Write the encoder, its tokenizer and the description of its steps into a folder.
 
     Raises:
-        UserError: the method cannot be merged into weights, or the run reads no whole texts.
+        UserError: the run has no such export.
     """
-    check_known(trained, "sentence-transformers")
-    check_fusable(trained)
-    if trained.reads not in _POOLINGS:
-        raise UserError(
-            f"--format sentence-transformers writes an encoder of whole texts, and this run reads "
-            f"'{trained.reads}'; expected representation = {', '.join(map(repr, _POOLINGS))}"
-        )
+    check_exportable(trained, "sentence-transformers")
     changes = fused_changes(trained.model.method.shape, realise(trained).modifications)
     encoder_of(trained, changes).save_pretrained(folder)
     save_tokenizer(trained, folder)

@@ -33,7 +33,7 @@ def model_inputs(model: Any, shape: BackboneShape, batch: Batch) -> dict[str, An
     if family.reads_last:
         inputs["use_cache"] = False
     if family.starts:
-        inputs["decoder_input_ids"] = _shifted(ids, model.config.decoder_start_token_id)
+        inputs["decoder_input_ids"] = _shifted(ids, mask, model.config, family.starts)
     if family.early_mask and prompted:  # one row for all queries, whose number it does not know
         inputs["attention_mask"] = padding_mask(model, mask, 1)
     return inputs
@@ -46,6 +46,11 @@ def padding_mask(model: Any, mask: Tensor, queries: int | None = None) -> Tensor
     return create_bidirectional_mask(model.config, like, mask)
 
 
-def _shifted(ids: Tensor, start: int) -> Tensor:
-    """Return the decoder's tokens: each position sees those before it, the first one ``start``."""
-    return torch.cat([ids.new_full((len(ids), 1), start), ids[:, :-1]], dim=1)
+def _shifted(ids: Tensor, mask: Tensor, config: Any, starts: str) -> Tensor:
+    """Return the decoder's tokens: each position sees those before it, see ``Family.starts``."""
+    if starts == "last":
+        last = mask[:, -ids.shape[1] :].sum(1, keepdim=True).long() - 1
+        first = ids.gather(1, last)
+    else:
+        first = torch.full_like(ids[:, :1], config.decoder_start_token_id)
+    return torch.cat([first, ids[:, :-1]], dim=1)

@@ -11,6 +11,7 @@ from pathlib import Path
 
 import numpy as np
 from models import small_backbone
+from small_families import small_family, small_language
 
 from fedpeft.backbones.loading import load_backbone
 from fedpeft.experiment.config import Experiment
@@ -68,6 +69,18 @@ def saved_backbone(name: str) -> str:
     backbone = small_backbone(name) if name == "bert" else load_backbone(name, "cpu", "float32")
     folder = _home() / f"backbone-{name}"
     copy.deepcopy(backbone.model).float().save_pretrained(folder)
+    backbone.tokenizer.save_pretrained(folder)
+    return str(folder)
+
+
+@lru_cache
+def saved_family(family: str, writes: bool = False) -> str:
+    """Return a folder of a small backbone of a family in float32, see ``small_families``."""
+    backbone = small_language(family) if writes else small_family(family)
+    folder = _home() / f"family-{family}-{writes}"
+    model = copy.deepcopy(backbone.language if writes else backbone.model).float()
+    model.set_attn_implementation("eager")
+    model.save_pretrained(folder)
     backbone.tokenizer.save_pretrained(folder)
     return str(folder)
 

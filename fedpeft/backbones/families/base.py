@@ -87,7 +87,9 @@ class Family:
             text.
         early_mask: whether the model makes its mask before a prompt is inserted.
         embeds: whether a pass with a prompt starts from the embeddings of words.
-        starts: whether the decoder's tokens are passed to the model: the text's, shifted by one.
+        starts: the first of the decoder's tokens, which are passed to the model: "token" = the
+            configuration's start token, "last" = the text's last one. The text's follow, shifted by
+            one. "" = the model does this.
         packs: whether texts can pass through the blocks without their padding.
         resumes: whether a pass can start at any block.
         example_weights: whether Opacus can compute an example's gradient of every weight.
@@ -107,7 +109,7 @@ class Family:
     positions: bool = False
     early_mask: bool = False
     embeds: bool = False
-    starts: bool = False
+    starts: Literal["", "token", "last"] = ""
     packs: bool = False
     resumes: bool = False
     example_weights: bool = False

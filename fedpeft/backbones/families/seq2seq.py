@@ -79,6 +79,7 @@ BART = Family(
 )
 MBART = replace(
     BART,
+    starts="last",  # transformers' own code works for a fixed number of texts, which ONNX has not
     outer={
         **BART.outer,
         "encoder_norm": Site("encoder.layer_norm"),
@@ -149,7 +150,7 @@ T5 = Family(
         "relative_attention_max_distance",
         "decoder_start_token_id",
     ),
-    starts=True,
+    starts="token",
     missing={**_NO_TEMPLATE, **NORMS_FIRST},
 )
 FAMILIES = {

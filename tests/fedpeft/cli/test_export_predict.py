@@ -149,7 +149,7 @@ def test_a_vector_file_predicts_like_its_run(
 
 def test_exports_go_into_the_runs_folder(fedpeft, texts: Path, tmp_path: Path) -> None:
     folder = shutil.copytree(finished_run("representation=cls", *SLASH), tmp_path / "run")
-    for kind, name in (("hf", "export-hf"), ("vector", "export-vector.safetensors")):
+    for kind, name in (("hf", "export-hf"), ("vector", "export-vector")):
         code, printed, errors = fedpeft("export", folder, "--format", kind)
         assert code == 0 and printed == f"written: {folder / name}\n", errors
         assert (folder / name).exists()
@@ -178,7 +178,7 @@ def mistakes() -> list[tuple[list[str], str]]:
         (["export", "RUN"], "--format"),
         (["export", "RUN", "--format", "onnx"], "onnx"),
         (["export", "RUN", "--format", "hf"], "method 'prefix' cannot be merged"),
-        (["export", "RUN", "--format", "peft"], "method 'prefix' has no adapter in peft"),
+        (["export", "RUN", "--format", "peft"], "peft has no adapter for method 'prefix'"),
         (["export", "empty", "--format", "hf"], "'empty' contains no run"),
         ([*vector, "in.tsv"], "--out in.tsv: the file exists already"),
         ([*vector, "in.tsv/vector"], "--out in.tsv/vector: cannot be written"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import shutil
 import sys
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,12 @@ from exports import READINGS, TEXTS, assert_predicts, examples_for, said_by_read
 from finished import finished_run, made_up, method, saved_backbone, small
 from models import METHODS, SMALL
 from scipy.special import softmax
+from transformers import AutoModel
 
+from fedpeft.backbones.checkpoints import checkpoint
 from fedpeft.errors import UserError
-from fedpeft.export import adapter, export
+from fedpeft.export import export
+from fedpeft.export.obstacles import ADAPTERS
 from fedpeft.export.plain import realise
 from fedpeft.modifications import LowRank, ScaledLowRank
 from fedpeft.predicting import predict
@@ -71,7 +75,7 @@ def test_an_adapter_has_the_weights_of_every_head(
 #: MiniLM's tokenizer gives the second text of a pair a type of its own.
 BERTS = [
     pytest.param("minilm", "lora", "mean-pair", marks=pytest.mark.long),
-    *(("bert", name, reading) for name in adapter.METHODS for reading in ("cls", "tags")),
+    *(("bert", name, reading) for name in ADAPTERS for reading in ("cls", "tags")),
 ]
 
 
@@ -85,8 +89,50 @@ def test_an_adapter_of_a_bert_predicts_as_the_run(
     experiment = small(f"backbone={base}", *values)
     trained = Trained.read(made_up(tmp_path / "vector", experiment, 0.3))
     export(trained, "peft", tmp_path / "adapter")
+    if backbone == "minilm":  # its files are here under another name than on the hub
+        readme, here = tmp_path / "adapter" / "README.md", str(checkpoint("minilm"))
+        code = readme.read_text().replace("'sentence-transformers/all-MiniLM-L6-v2'", repr(here))
+        readme.write_text(code)
     chances = said_by_readme(tmp_path / "adapter", trained, monkeypatch)
     assert_predicts(chances, trained)
+
+
+@peft_warns
+@pytest.mark.parametrize("reading", ["cls", "mean-pair"])
+def test_the_readme_loads_a_16_bit_base_in_float32(
+    tmp_path: Path, reading: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """transformers 5 follows the precision of the base's files."""
+    base = tmp_path / "base"
+    shutil.copytree(saved_backbone("tiny"), base)
+    AutoModel.from_pretrained(base).to(torch.float16).save_pretrained(base)
+    assert AutoModel.from_pretrained(base).dtype == torch.float16
+    experiment = small(*READINGS[reading], f"backbone={base}", *method("lora", SMALL["lora"]))
+    trained = Trained.read(made_up(tmp_path / "vector", experiment, 0.3))
+    export(trained, "peft", tmp_path / "adapter")
+    assert_predicts(said_by_readme(tmp_path / "adapter", trained, monkeypatch), trained)
+
+
+@peft_warns
+def test_a_base_on_the_hub_is_named_by_its_hub_name(tmp_path: Path) -> None:
+    settings = ("backbone=minilm", "representation=mean", *method("vera", {"rank": 4}))
+    trained = Trained.read(made_up(tmp_path / "vector", small(*settings)))
+    export(trained, "peft", tmp_path / "out")
+    name = "sentence-transformers/all-MiniLM-L6-v2"
+    config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    readme = (tmp_path / "out" / "README.md").read_text()
+    assert config["base_model_name_or_path"] == name
+    assert f"from_pretrained('{name}', dtype=torch.float32" in readme
+    assert "peft 0.21 or newer: older ones draw VeRA's projections again" in readme
+
+
+@pytest.mark.parametrize("form", ["int8", "bfloat16"])
+def test_compact_weights_have_no_adapter(form: str, tmp_path: Path) -> None:
+    settings = (f"engine.weights={form}", *method("lora", SMALL["lora"]))
+    trained = Trained.read(made_up(tmp_path / "vector", small(*settings)))
+    with pytest.raises(UserError, match=f"float32 checkpoint, and this run has {form} weights"):
+        export(trained, "peft", tmp_path / "out")
+    assert not (tmp_path / "out").exists()
 
 
 @peft_warns
@@ -116,7 +162,7 @@ def test_the_methods_for_peft_are_those_of_low_rank_changes(tmp_path: Path) -> N
         changes = realise(Trained.read(path)).modifications
         if changes and all(isinstance(each, LowRank | ScaledLowRank) for each in changes):
             able.append(name)
-    assert sorted(adapter.METHODS) == able
+    assert sorted(ADAPTERS) == able
 
 
 def test_peft_is_optional(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

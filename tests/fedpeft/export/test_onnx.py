@@ -16,11 +16,10 @@ from exports import (
     said_by_readme,
 )
 from finished import finished_run, made_up, method, small
-from models import GROUPED, SMALL
+from models import SMALL
 
 from fedpeft.errors import UserError
 from fedpeft.export import export
-from fedpeft.export.onnx import FIXED
 from fedpeft.predicting import encode_texts
 from fedpeft.trained import Trained
 from fedpeft.training import outputs_of
@@ -43,17 +42,6 @@ def test_the_readme_predicts_as_the_run(
     reading: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     trained, out = exported(tmp_path, *READINGS[reading], *SLASH)
-    assert_predicts(said_by_readme(out, trained, monkeypatch), trained)
-
-
-@pytest.mark.long
-@pytest.mark.parametrize("name", sorted({*GROUPED} - {*FIXED}))
-def test_every_method_predicts_as_the_run(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    representation = "representation=mask" if name == "jr_warp" else "representation=cls"
-    settings = (representation, *method(name, SMALL[name]))
-    trained, out = exported(tmp_path, *settings, scale=0.1)
     assert_predicts(said_by_readme(out, trained, monkeypatch), trained)
 
 

@@ -29,6 +29,7 @@ from scipy.special import softmax
 
 from fedpeft.errors import UserError
 from fedpeft.export import Format, check_target, default_target, export
+from fedpeft.export.heads import head_of
 from fedpeft.export.plain import realise
 from fedpeft.methods import method_class
 from fedpeft.modifications.fusing import fused
@@ -104,8 +105,9 @@ def test_the_readme_of_a_plain_model_predicts_as_the_run(
     assert_predicts(predictions, trained)
     config = json.loads((tmp_path / "plain" / "config.json").read_text())
     assert "fedpeft" not in json.dumps(config)
-    if trained.kind != "score" and not reading.startswith("m"):
-        assert list(config["id2label"].values()) == list(trained.labels)
+    if trained.kind != "score":
+        named = trained.labels if head_of(trained) else ()
+        assert list(config["id2label"].values()) == list(named)
 
 
 @pytest.mark.long
@@ -211,9 +213,9 @@ def test_the_backbone_is_not_changed(tmp_path: Path) -> None:
     ("name", "kind", "words"),
     [
         ("prompt", "hf", "method 'prompt' cannot be merged into the backbone's weights"),
-        ("houlsby", "hf", "--format hf works for linear, slash, bitfit, lora"),
-        ("slash", "peft", "method 'slash' has no adapter in peft; --format peft works for lora, "),
-        ("linear", "peft", "--format vector works for all"),
+        ("houlsby", "hf", "--format hf: method 'houlsby' cannot be merged"),
+        ("slash", "peft", "--format peft: peft has no adapter for method 'slash'; formats for "),
+        ("linear", "peft", "formats for this run: hf, onnx, vector"),
     ],
 )
 def test_a_format_that_cannot_express_a_method_is_refused(
@@ -233,17 +235,18 @@ def test_export_targets_must_be_new_or_empty(tmp_path: Path) -> None:
     file.write_text("x")
     for kind in ("hf", "peft", "vector"):
         check_target(tmp_path / "new", kind)
-    check_target(empty, "hf")
+        check_target(empty, kind)
+    check_target(tmp_path / "new.safetensors", "vector")
     for path, kind, words in (
         (full, "hf", "the folder exists already"),
         (file, "peft", "the file exists already"),
         (file, "vector", "the file exists already"),
-        (empty, "vector", "the folder exists already"),
+        (full, "vector", "the folder exists already"),
     ):
         with pytest.raises(UserError, match=f"{words}; choose another"):
             check_target(path, kind)
     assert default_target(full, "hf") == full / "export-hf"
-    assert default_target(file, "vector") == full / "export-vector.safetensors"
+    assert default_target(file, "vector") == full / "export-vector"
 
 
 def test_an_export_goes_into_an_empty_folder_and_a_failed_one_leaves_it(

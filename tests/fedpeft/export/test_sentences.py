@@ -66,7 +66,7 @@ def test_embeddings_are_what_the_head_reads(
 
 def test_a_run_that_reads_no_whole_texts_is_refused(tmp_path: Path) -> None:
     trained = made(tmp_path / "vector", "slash", "representation=mask")
-    with pytest.raises(UserError, match="this run reads 'mask'; expected representation = 'mean'"):
+    with pytest.raises(UserError, match="it pools whole texts, and this run reads 'mask'"):
         export(trained, "sentence-transformers", tmp_path / "encoder")
     assert not (tmp_path / "encoder").exists()
 

@@ -23,6 +23,9 @@ from fedpeft.trained import Trained
 
 PRIVATE = {"privacy.unit": "example", "privacy.noise_multiplier": 0.5, "privacy.delta": 1e-3}
 
+#: peft uses names that transformers deprecated.
+pytestmark = pytest.mark.filterwarnings("ignore:.*is_gradient_checkpointing.*:FutureWarning")
+
 
 def settings(family: str, tmp_path: Path, **more: object) -> dict[str, object]:
     return {
@@ -86,23 +89,23 @@ def test_a_run_predicts_and_its_export_has_the_same_logits(family: str, tmp_path
     export(trained, "vector", tmp_path / "v.safetensors")
     again = Trained.read(tmp_path / "v.safetensors")
     assert predict(again, read_texts(again, file)) == predictions
-    for kind in ("peft", "onnx"):
-        with pytest.raises(UserError, match=f"--format {kind} works for bert and roberta"):
-            export(trained, kind, tmp_path / kind)  # type: ignore[arg-type]
+    with pytest.raises(UserError, match="--format onnx: its graph has no output embeddings"):
+        export(trained, "onnx", tmp_path / "onnx")
     with pytest.raises(UserError, match=r"a run with head\.kind = 'likelihood' is not served"):
         open_catalog(tmp_path / "run", 5).add("run", tmp_path / "run")
 
-    export(trained, "hf", tmp_path / "plain")
-    card = (tmp_path / "plain/README.md").read_text()
-    code = card.split("```python\n")[1].split("```")[0]
-    assert "fedpeft" not in code
-    names: dict[str, Any] = {}
-    exec(code.replace('"."', repr(str(tmp_path / "plain"))), names)
-    for row, prediction in zip(rows, predictions, strict=True):
-        expected = torch.softmax(names["outputs"](row["text"], row["text_pair"]).double(), 0)
-        assert isinstance(prediction.probabilities, dict)
-        actual = [prediction.probabilities[label] for label in trained.labels]
-        np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
+    for kind in ("hf", "peft"):
+        export(trained, kind, tmp_path / kind)  # type: ignore[arg-type]
+        card = (tmp_path / kind / "README.md").read_text()
+        code = card.split("```python\n")[1].split("```")[0]
+        assert "fedpeft" not in code.replace(str(tmp_path), "")
+        names: dict[str, Any] = {}
+        exec(code.replace('"."', repr(str(tmp_path / kind))), names)
+        for row, prediction in zip(rows, predictions, strict=True):
+            expected = torch.softmax(names["outputs"](row["text"], row["text_pair"]).double(), 0)
+            assert isinstance(prediction.probabilities, dict)
+            actual = [prediction.probabilities[label] for label in trained.labels]
+            np.testing.assert_allclose(actual, expected, rtol=0, atol=1e-4)
 
 
 @pytest.mark.slow
