@@ -102,7 +102,7 @@ def source_of(key: str, name: str, base: str) -> Source | None:
         base: folder to which the path of a folder is relative.
     """
     folder, _, split = name.partition(":")
-    if (Path(base) / folder).is_dir():
+    if folder and (Path(base) / folder).is_dir():
         return Source(key, str(Path(base) / folder), split=split)
     match = _NAME.fullmatch(name)
     if not match or Path(folder).suffix in READERS or (Path(base) / name).exists():

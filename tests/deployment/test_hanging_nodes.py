@@ -36,7 +36,8 @@ SETTINGS += ["local.steps=5"]
 
 def silent(client: int) -> dict[str, object]:
     """Return the entry of a round's record on a client that did not reply."""
-    return {"client": client, "reason": f"no reply within {TIMEOUT} s"}
+    name = ("north", "south")[client]
+    return {"client": client, "name": name, "reason": f"no reply within {TIMEOUT} s"}
 
 
 def test_a_node_that_hangs_misses_the_round_and_takes_part_once_it_answers(

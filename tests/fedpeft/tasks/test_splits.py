@@ -112,5 +112,22 @@ def test_names_of_data_sets_and_of_files_are_told_apart(tmp_path: Path) -> None:
     assert str(whole) == "user/set/config:test"
     folder = Source("task.train", str(tmp_path / "here"), split="test")
     assert source_of("task.train", "here:test", base) == folder
-    files = ("data/reviews.csv", "reviews.csv", "missing", "/none/a.jsonl", "a/b/file", "x/y/z/w")
+    files = (
+        "",
+        "data/reviews.csv",
+        "reviews.csv",
+        "missing",
+        "/none/a.jsonl",
+        "a/b/file",
+        "x/y/z/w",
+    )
     assert all(source_of("task.train", name, base) is None for name in files)
+
+
+def test_a_task_without_a_file_has_none_also_where_files_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As at the server of a deployment, whose current folder holds files that change."""
+    (tmp_path / "log").write_text("changes all the time")
+    monkeypatch.chdir(tmp_path)
+    assert local_files(TaskSection(name="custom")) == ()
