@@ -119,7 +119,7 @@ def check_exportable(trained: Trained, kind: Format) -> None:
 def unexportable(experiment: Experiment) -> str:
     """Return a fact on the formats to which a run cannot be exported, "" if there are none.
 
-    Also "" if the backbone is not on this machine.
+    Also "" if the backbone is not on this machine. ``fedpeft export`` says why.
     """
     if not is_here(experiment.backbone):
         return ""
@@ -127,9 +127,5 @@ def unexportable(experiment: Experiment) -> str:
     info, method = described(task), build_method(experiment.method, shape, experiment.seed)
     reads = reads_of(experiment, info.kind if info else task.kind)
     subject = Subject(method, reads, task.pairs == "apart", experiment.engine.weights)
-    reasons: dict[str, list[str]] = {}
-    for kind in get_args(Format):
-        if why := obstacle(kind, subject):
-            reasons.setdefault(why, []).append(kind)
-    said = [f"{', '.join(kinds)} ({why})" for why, kinds in reasons.items()]
-    return f"no export to {'; '.join(said)}" if said else ""
+    refused = [kind for kind in get_args(Format) if obstacle(kind, subject)]
+    return f"no export to {', '.join(refused)}" if refused else ""

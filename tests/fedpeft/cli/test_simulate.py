@@ -123,7 +123,7 @@ def test_config_says_what_a_budget_chose(fedpeft: Command) -> None:
             ["adversary.fraction=0.34", "adversary.attack=backdoor"],
             "% of other texts into its target",
         ),
-        (["representation=cls"], " · no export to peft (peft has no adapter for method 'slash')\n"),
+        (["representation=cls"], " · no export to peft\n"),
     ],
 )
 def test_a_run_says_how_it_is_set_up(
