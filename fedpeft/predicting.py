@@ -169,7 +169,10 @@ def read_texts(trained: Trained, path: Path, text: str = "", text_pair: str = ""
 def texts_of_frame(trained: Trained, frame: pd.DataFrame, text: str, text_pair: str) -> Examples:
     """Return the texts of a data frame, see ``read_texts``."""
     candidates = _candidates(trained, text, text_pair)
-    return _texts_in(trained, table_of(frame, "the data frame"), Path("the data frame"), candidates)
+    wanted = {*chain(*candidates)}
+    read = frame[[name for name in frame.columns if str(name) in wanted]]
+    table = table_of(read if read.shape[1] else frame, "the data frame")
+    return _texts_in(trained, table, Path("the data frame"), candidates)
 
 
 def _candidates(trained: Trained, text: str, text_pair: str) -> list[tuple[str, str]]:

@@ -72,9 +72,8 @@ def measure(
         for name, value in (metrics.scores(statistics, info.kind) | extra).items()
     }
     if not math.isfinite(loss_sum):  # NaN counts as the first class, or as no correlation
-        line = "the evaluation has outputs that are NaN or infinite, so there is no score"
-        log.warning("round %d: %s; try engine.autocast = 'off'", number, line)
-        run.folder.note(line, number)
+        found = {**found, caveats.NOT_FINITE: 1}
+        log.warning("round %d: %s", number, caveats.NO_SCORE)
         scores = dict.fromkeys(scores)
     count = metrics.examples_of(statistics, info.kind)
     loss = _finite(loss_sum / count)

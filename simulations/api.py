@@ -18,7 +18,7 @@ from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.overrides import apply_override, merged
 from fedpeft.export import Format, default_target, export
-from fedpeft.files import write_atomic
+from fedpeft.files import PRIVATE, write_atomic
 from fedpeft.planning import choices_kept, planned
 from fedpeft.predicting import caveats_of, frame_of, predict, read_texts, texts_of_frame
 from fedpeft.tasks.caveats import cut_remarks
@@ -58,8 +58,8 @@ class Result:
     vector: np.ndarray = field(repr=False)
 
     @property
-    def score(self) -> float:
-        """The task's metric after the last round."""
+    def score(self) -> float | None:
+        """The task's metric after the last round; None if outputs were not finite."""
         return self.result["score"]
 
     @property
@@ -133,7 +133,8 @@ class Result:
 
     def __repr__(self) -> str:
         name = f"{self.experiment.task.name}, {self.experiment.method.name}"
-        score = f"{self.result['metric']} {self.score:.4f} after {self.result['rounds']} rounds"
+        number = "undefined" if self.score is None else f"{self.score:.4f}"
+        score = f"{self.result['metric']} {number} after {self.result['rounds']} rounds"
         return f"Result({name}: {score}, '{self.folder}')"
 
 
@@ -187,7 +188,7 @@ def kept_frames(
         dev: evaluation examples, or None.
 
     Raises:
-        UserError: ``dev`` without ``train``, or a frame is no table.
+        UserError: ``dev`` without ``train``, or a frame is no table: all columns are written.
     """
     if train is None:
         if dev is not None:
@@ -202,10 +203,10 @@ def kept_frames(
         for name, content in contents.items()
     }
     new = [path for path in paths.values() if not path.exists()]
-    folder.mkdir(parents=True, exist_ok=True)
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)  # data that were in memory only
     for name, path in paths.items():
         if path in new:
-            write_atomic(path, contents[name])
+            write_atomic(path, contents[name], PRIVATE)
     named = {"train": "", "dev": "", **paths}
     try:
         yield ["task.name=custom", "task.path=", *(f"task.{n}={p}" for n, p in named.items())]

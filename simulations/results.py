@@ -65,8 +65,7 @@ def print_result(console: Console, result: dict[str, Any], folder: RunFolder, ro
         folder: of the run.
         rounds: number of rounds in the settings.
     """
-    no_score = "undefined (the evaluation has outputs that are NaN or infinite)"
-    score = no_score if result["score"] is None else f"{result['score']:.4f}"
+    score = "undefined" if result["score"] is None else f"{result['score']:.4f}"
     up, evaluated = (result["bytes"][key] for key in ("per_client_round_up", "evaluate"))
     rounds_text = "1 round" if result["rounds"] == 1 else f"{result['rounds']} rounds"
     lines = [
@@ -95,11 +94,12 @@ def _start(result: dict[str, Any]) -> str:
     return "" if start["score"] is None else f" ({start['score']:.4f} before the first)"
 
 
-def _backdoor(metrics: dict[str, float]) -> list[str]:
-    """Return a line about the success of a backdoor, if there is one."""
-    if "attack_success" not in metrics:
+def _backdoor(metrics: dict[str, float | None]) -> list[str]:
+    """Return a line about the success of a backdoor, if there is one and it was measured."""
+    success = metrics.get("attack_success")
+    if success is None:
         return []
-    return [f"the backdoor turned {metrics['attack_success']:.1%} of other texts into its target"]
+    return [f"the backdoor turned {success:.1%} of other texts into its target"]
 
 
 def _both_ways(sizes: BothWays) -> str:

@@ -26,6 +26,9 @@ COUNTS = ("texts_cut", "words_unread", "targets_cut", "targets_unwritable", "sho
 MISSING = "clients_missing"
 #: Error of rounding a mean update to levels, relative to the norm of an update.
 ROUNDING = "rounding"
+#: Whether outputs were NaN or infinite.
+NOT_FINITE = "not_finite"
+NO_SCORE = "outputs are NaN or infinite, so there is no score; try engine.autocast = 'off'"
 _MOST_WORDS = 100_000  # of a text
 _MISSED = {
     "words_unread": "; they count as missed",
@@ -66,12 +69,14 @@ def remarks(
     """Return one sentence for each caveat of a score, and the scheme of tags.
 
     Args:
-        caveats: counts by name, see ``COUNTS``, and ``MISSING`` and ``ROUNDING``.
+        caveats: counts by name, see ``COUNTS``, and ``MISSING``, ``NOT_FINITE`` and
+            ``ROUNDING``.
         experiment: all settings.
         info: description of the task.
         scored: number of evaluated examples.
     """
     result = [tags_read(info)] if info.kind == "tags" else []
+    result += [NO_SCORE] if caveats.get(NOT_FINITE) else []
     if missing := caveats.get(MISSING):
         result.append(f"clients whose evaluation failed, not in the score: {int(missing):,}")
     result += [

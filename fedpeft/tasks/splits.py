@@ -101,6 +101,8 @@ def source_of(key: str, name: str, base: str) -> Source | None:
         name: its value.
         base: folder to which the path of a folder is relative.
     """
+    if (Path(base) / name).is_file():
+        return None
     folder, _, split = name.partition(":")
     if folder and (Path(base) / folder).is_dir():
         return Source(key, str(Path(base) / folder), split=split)

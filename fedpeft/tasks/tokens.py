@@ -100,7 +100,7 @@ def by_word(
 
 def _shortened(encoding: BatchEncoding) -> np.ndarray:
     """Return whether each text lost tokens to the limit of its length, bool ``[n]``."""
-    return np.array([bool(text.overflowing) for text in encoding.encodings or ()], bool)
+    return np.array([bool(text.overflowing) for text in encoding.encodings], bool)
 
 
 def _token_labels(

@@ -37,6 +37,8 @@ def write_kit(state: ServerFolder, name: str, out: Path, experiment: Experiment 
     """
     check_name(name)
     check_folder(out)
+    if experiment is not None:
+        _check_described(experiment.task)
     files = {
         out / CA_CERTIFICATE: (state.ca.read_bytes(), PUBLIC),
         out / README: (instructions(state, name, experiment).encode(), PUBLIC),
@@ -125,6 +127,22 @@ def _command(address: str, name: str, experiment: Experiment | None) -> str:
             "--state state --wait",
         ]
     )
+
+
+def _check_described(task: TaskSection) -> None:
+    """Raise UserError if no options of a node describe the experiment's data."""
+    if task.name.startswith("synthetic/"):
+        raise UserError(f"--experiment: task '{task.name}' is made up, and has no data of sites")
+    if task.name != "custom" or task.kind not in ("classes", "tags"):
+        return
+    if not task.labels:
+        raise UserError(
+            "--experiment: task.labels is empty, and nodes need the names of the classes"
+        )
+    if found := [label for label in task.labels if "," in str(label)]:
+        raise UserError(
+            f"--experiment: label '{found[0]}' has a comma, which no node's --labels has"
+        )
 
 
 def _described(task: TaskSection) -> list[str]:

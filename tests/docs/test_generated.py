@@ -30,7 +30,7 @@ def test_every_reference_page_is_generated_or_an_index() -> None:
 def test_the_python_reference_has_signatures_members_and_docstrings() -> None:
     text = generate.fill("<!-- generated: api simulations.api.Result -->\n<!-- end -->")
     assert "### `simulations.api.Result`" in text and "    Attributes:\n" in text
-    assert "    @property\n    def score(self) -> float:\n" in text
+    assert "    @property\n    def score(self) -> float | None:\n" in text
     assert "        texts: pd.DataFrame | Sequence[str] | str | Path,\n" in text
     chosen = generate.api.api("fedpeft.experiment.config.Experiment:read,of")
     assert chosen.count("    @classmethod\n    def ") == 2

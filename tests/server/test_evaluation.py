@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import io
+import json
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -9,11 +11,14 @@ from typing import Any
 import pytest
 import torch
 from flwr.app import Message
+from rich.console import Console
 
 from fedpeft.backbones.tiny import tiny_backbone
 from fedpeft.errors import RunFailed
 from fedpeft.experiment.config import Experiment
+from fedpeft.tasks import caveats
 from server.runfolder import RunFolder
+from simulations.results import print_result
 
 Quick = Callable[..., Experiment]
 Federate = Callable[..., RunFolder]
@@ -105,6 +110,9 @@ def test_outputs_that_are_not_finite_give_no_score(
         assert line["evaluated"] == 40
         assert not {*line["metrics"].values()} - {None}
         assert line["loss"] > 0
-    assert folder.noted() == [
-        "the evaluation has outputs that are NaN or infinite, so there is no score"
-    ]
+        assert line["caveats"]["not_finite"] == 1
+    result = json.loads((folder.path / "result.json").read_text())
+    assert result["score"] is None and caveats.NO_SCORE in result["remarks"]
+    assert folder.noted() == []  # no node is absent
+    print_result(Console(file=(printed := io.StringIO())), result, folder, 2)
+    assert " undefined after 2 rounds" in printed.getvalue()

@@ -169,6 +169,8 @@ def test_a_result_predicts_and_exports(quick: Quick, tmp_path: Path) -> None:
     long = pd.DataFrame({"review": ["good " * 600, "bad"]})
     with pytest.warns(UserWarning, match=r"cut at task.max_length = \d+ tokens: 1 of 2 texts"):
         assert len(result.predict(long)) == 2
+    mixed = pd.DataFrame({"review": new["review"], "other": [1, "z", None, 2.5, "a", b"b"]})
+    pd.testing.assert_frame_equal(result.predict(mixed), predicted)
     with pytest.raises(UserError, match="the data frame: no column 'review'"):
         result.predict(pd.DataFrame({"other": ["a"]}))
     vector = result.export("vector")

@@ -112,7 +112,9 @@ def test_names_of_data_sets_and_of_files_are_told_apart(tmp_path: Path) -> None:
     assert str(whole) == "user/set/config:test"
     folder = Source("task.train", str(tmp_path / "here"), split="test")
     assert source_of("task.train", "here:test", base) == folder
+    (tmp_path / "here:there").touch()
     files = (
+        "here:there",
         "",
         "data/reviews.csv",
         "reviews.csv",

@@ -72,10 +72,27 @@ def test_a_kit_has_the_certificate_and_no_secret(tmp_path: Path) -> None:
 
 
 def test_a_kit_for_masked_sums_asks_for_a_roster(tmp_path: Path) -> None:
-    settings = ["federation.secure=true", "federation.clients=3", "task.name=custom"]
+    settings = ["federation.secure=true", "federation.clients=3", "task.name=sst2"]
     write_kit(server_folder(tmp_path), "north", tmp_path, Experiment.load("", settings))
     text = (tmp_path / "README.md").read_text()
     assert "cat *.pub > roster" in text and command_of(text).index("--roster") > 0
+
+
+@pytest.mark.parametrize(
+    ("settings", "reason"),
+    [
+        (["task.name=custom"], "task.labels is empty"),
+        (["task.name=custom", "task.labels=['a, b', 'c']"], "label 'a, b' has a comma"),
+        (["task.name=synthetic/sentiment"], "is made up"),
+    ],
+)
+def test_an_experiment_that_no_node_can_name_gets_no_kit(
+    tmp_path: Path, settings: list[str], reason: str
+) -> None:
+    state, kit = server_folder(tmp_path), tmp_path / "kit"
+    with pytest.raises(UserError, match=reason):
+        write_kit(state, "north", kit, Experiment.load("", settings))
+    assert not kit.exists()
 
 
 def test_the_command_prints_the_fingerprint_that_openssl_shows(
