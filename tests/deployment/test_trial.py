@@ -7,6 +7,8 @@ import re
 import shlex
 import signal
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -23,9 +25,17 @@ def commands_of(readme: Path) -> list[list[str]]:
     return [shlex.split(line) for line in code.splitlines() if line.startswith("    ")]
 
 
-def test_a_trial_runs_takes_a_site_with_its_kit_and_leaves_nothing(tmp_path: Path) -> None:
-    temporary, site, printed = tmp_path / "tmp", tmp_path / "site", tmp_path / "printed"
-    temporary.mkdir()
+@pytest.fixture
+def temporary() -> Iterator[Path]:
+    """A folder with a short name: a socket's path has at most 107 bytes."""
+    with tempfile.TemporaryDirectory() as folder:
+        yield Path(folder)
+
+
+def test_a_trial_runs_takes_a_site_with_its_kit_and_leaves_nothing(
+    tmp_path: Path, temporary: Path
+) -> None:
+    site, printed = tmp_path / "site", tmp_path / "printed"
     with printed.open("w") as output:
         trial = subprocess.Popen(
             command("trial", "--nodes", "2", "--backbone", "tiny"),
