@@ -134,7 +134,7 @@ def test_a_run_continues_after_ctrl_c_and_is_copied_when_resumed(
     code, printed, said = fedpeft("run", "--on", server.path, "--resume", "--out", out)
     assert (code, said) == (0, ""), printed
     lines = printed.splitlines()
-    assert lines[0].endswith(f", number {run}")  # not submitted again
+    assert f", number {run} · " in lines[0]  # not submitted again
     assert lines[1].startswith("start  accuracy 0.")
     played = [line.split()[:2] for line in lines[2 : rounds + 2]]
     assert played == [["round", f"{number}/{rounds}"] for number in range(1, rounds + 1)]
@@ -202,7 +202,7 @@ def test_a_run_whose_submission_reply_was_lost_can_be_resumed(
     (out / "submitted.json").unlink()  # as after a crash before the answer came
     with following(*on, "--resume") as process:
         assert process.stdout
-        assert process.stdout.readline().endswith(f", number {run}\n")  # not given a second time
+        assert f", number {run} · " in process.stdout.readline()  # not given a second time
         code, printed, _ = fedpeft("run", *on, "--stop")
         assert code == 0 and printed.startswith(f"stopped run {run};")
         process.communicate(timeout=PATIENCE)
