@@ -92,7 +92,11 @@ def attacked(folder: Path) -> Iterator[Running]:
 
 @contextlib.contextmanager
 def working_node(running: Running) -> Iterator[list[float]]:
-    """Send requests as the node all the time; yield the seconds that each took."""
+    """Send requests as the node all the time; yield the seconds that each took.
+
+    The block begins when the gateway knows the node's two connections: until their first request
+    they are a stranger's, and too many later ones may push them out.
+    """
     running.attacks += 1
     took: list[float] = []
     failed: list[str] = []
@@ -121,6 +125,8 @@ def working_node(running: Running) -> Iterator[list[float]]:
     for worker in workers:
         worker.start()
     try:
+        while len(took) < len(workers):
+            time.sleep(0.1)
         yield took
         while len(took) <= 10:
             time.sleep(0.1)
