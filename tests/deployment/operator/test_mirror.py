@@ -139,20 +139,25 @@ def test_update_works_again_after_a_lost_connection(
 
 
 def test_whole_run_is_copied_to_the_byte(
-    state: ServerFolder, quick: Callable[..., Experiment], tmp_path: Path
+    state: ServerFolder,
+    quick: Callable[..., Experiment],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     experiment, name = quick(), "whole-1.0_x"
     home = tmp_path / "home"
     home.mkdir()
-    mirror, seen = Mirror(state.connection(), name, home), set()
-    folder, _ = prepare(experiment, state.path / "runs" / name)
-    running = threading.Thread(target=simulate, args=(folder, experiment))
-    running.start()
-    while running.is_alive():
+    mirror, seen, save_round = Mirror(state.connection(), name, home), [], RunFolder.save_round
+
+    def followed(folder: RunFolder, *round_: Any) -> None:
+        save_round(folder, *round_)
         mirror.update()
-        seen.add(len(RunFolder(home).rounds()))
-    running.join()
-    assert len(seen) > 1  # it was followed, not fetched at the end
+        seen.append(len(RunFolder(home).rounds()))
+
+    monkeypatch.setattr(RunFolder, "save_round", followed)
+    folder, _ = prepare(experiment, state.path / "runs" / name)
+    simulate(folder, experiment)
+    assert seen == [1, 2]  # it was followed, not fetched at the end
     names = mirror.fetch()
     assert {"experiment.toml", "rounds.jsonl", "bytes.jsonl", "result.json"} < set(names)
     assert same(mirror, folder, *names)
