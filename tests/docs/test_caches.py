@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
-FOLDERS = ("fedpeft", "clients", "server", "simulations")
+FOLDERS = ("fedpeft", "clients", "server", "simulations", "deployment")
 KINDS = {"cache", "lru_cache", "WeakKeyDictionary", "WeakValueDictionary"}
 LIST = re.compile(r"^## What is cached, and by which key$(.*?)(?=^## |\Z)", re.M | re.S)
 

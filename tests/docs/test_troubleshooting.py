@@ -11,7 +11,7 @@ import pytest
 from pages import ROOT
 
 PAGE = ROOT / "docs" / "how-to" / "troubleshooting.md"
-FOLDERS = ("fedpeft", "clients", "server", "simulations")
+FOLDERS = ("fedpeft", "clients", "server", "simulations", "deployment")
 _GAP = "\0"  # a placeholder of the code
 _END = "\1"  # between two strings of the code
 _ENTRY = re.compile(r"^- (?P<messages>`.+?`)$\n\n(?P<text>(?:^    .+\n)+)", re.M)
