@@ -79,7 +79,7 @@ def _start_log() -> None:
     import logging
 
     logging.basicConfig(format="%(asctime)s %(levelname)s %(message)s", level=logging.WARNING)
-    logging.getLogger("fedpeft").setLevel(logging.INFO)
+    logging.getLogger("deployment").setLevel(logging.INFO)
 
 
 def _check_exposed(host: str, keys: Path | None, token: Path | None) -> bool:

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 # Packages whose information is logged; of all other libraries only warnings are.
-_VERBOSE = ("fedpeft", "clients", "server")
+_VERBOSE = ("fedpeft", "clients", "server", "deployment")
 _LEVELS = {"DEBUG": 10, "INFO": 20, "WARNING": 30, "WARN": 30, "ERROR": 40, "CRITICAL": 50}
 _COLORS = re.compile(r"\x1b\[[0-9;]*m")
 # Flower's ``INFO :   text``, and its web server's ``2026-01-31T12:00:00.000Z INFO [name] text``.

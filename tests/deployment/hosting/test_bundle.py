@@ -91,7 +91,7 @@ def test_an_unchanged_bundle_packed_by_hand_passes(valid: bytes) -> None:
 @pytest.mark.parametrize("name", ["evil.py", "deployment/node/relay.py", "LICENSE", "data.json"])
 def test_a_further_file_that_flower_packs_is_refused(tmp_path: Path, name: str) -> None:
     write_bundle(tmp_path, {"out": "first"})
-    (tmp_path / name).parent.mkdir(exist_ok=True)
+    (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_text("import os\n")
     assert refusal(build_fab_from_disk(tmp_path)) == f"the bundle brings its own code: {name}"
 

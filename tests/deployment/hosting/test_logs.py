@@ -209,3 +209,11 @@ def test_flowers_wrong_counts_of_nodes_are_not_logged(path: Path) -> None:
     logging.getLogger("server.x").warning("Sampled %s nodes", 2)
     messages = [line["message"] for line in lines(path)]
     assert messages == ["something else: Sampled nodes", "Sampled 2 nodes"]
+
+
+def test_the_code_of_every_package_is_logged_from_info_on(path: Path) -> None:
+    start_log(path, "run")
+    packages = ("fedpeft", "clients", "server", "deployment")
+    for package in packages:
+        logging.getLogger(f"{package}.x").info(package)
+    assert tuple(line["message"] for line in lines(path)) == packages

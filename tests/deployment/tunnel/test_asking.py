@@ -26,7 +26,7 @@ from fedpeft.errors import UserError
 
 COMPUTE = """
 import sys, pathlib
-from clients import asking
+from deployment.tunnel import asking
 from clients.folder import NodeFolder
 with asking.computing(NodeFolder(pathlib.Path(sys.argv[1]))):
     print("computes", flush=True)
