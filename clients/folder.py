@@ -40,6 +40,7 @@ _FIELDS = {
     "weights": (str,),
     "sums": (bool,),
 }
+_ADDED = {"sums": True}  # settings that folders of earlier versions lack
 
 
 @dataclass(frozen=True)
@@ -108,8 +109,9 @@ class NodeSettings:
             raise UserError(f"{path}: no such file; 'fedpeft node up' makes it") from None
         except (OSError, ValueError):
             values = None
-        if not isinstance(values, dict) or set(values) != set(_FIELDS):
+        if not isinstance(values, dict) or {*_ADDED, *values} != set(_FIELDS):
             raise UserError(f"{path}: damaged; start 'fedpeft node up' again")
+        values = {**_ADDED, **values}
         for name, kinds in _FIELDS.items():
             if type(values[name]) not in kinds:
                 raise UserError(f"{path}: damaged at '{name}'; start 'fedpeft node up' again")

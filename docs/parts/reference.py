@@ -98,9 +98,9 @@ def commands() -> str:
     """Return a section for each command, with its usage, text, arguments and options."""
     from typer.main import get_command
 
-    from fedpeft.cli.app import app
+    from fedpeft.cli.app import command_line
 
-    return "\n".join(_command_pages(get_command(app), "fedpeft"))
+    return "\n".join(_command_pages(get_command(command_line()), "fedpeft"))
 
 
 def _command_pages(command: Any, name: str) -> Iterator[str]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Callable, Sequence
 from importlib.metadata import distribution
 from typing import Annotated, Any, NoReturn
 
@@ -23,12 +23,6 @@ _ORDER = (
 )
 _HINT = " Did you mean"
 _INTERRUPTED = 130  # the shell's code for Ctrl-C
-app = typer.Typer(
-    name="fedpeft",
-    no_args_is_help=True,
-    pretty_exceptions_enable=False,
-    rich_markup_mode="markdown",
-)
 
 
 def _print_version(requested: bool) -> None:
@@ -37,8 +31,7 @@ def _print_version(requested: bool) -> None:
         raise typer.Exit
 
 
-@app.callback()
-def fedpeft(
+def _fedpeft(
     version: Annotated[
         bool,
         typer.Option(
@@ -49,31 +42,39 @@ def fedpeft(
     """Federated, parameter-efficient fine-tuning of frozen transformers."""
 
 
-def _commands() -> Iterator[tuple[str, Any]]:
-    """Yield name and function or group of each command, in the order of ``--help``.
+def command_line(arguments: Sequence[str] = ()) -> typer.Typer:
+    """Return the program with its commands, in the order of ``--help``.
 
-    Those that need simulations or a deployment are entry points of these.
+    If the first argument names a command, the program has this command alone: `fedpeft simulate`
+    needs nothing of a deployment. Commands that need simulations or a deployment are entry points
+    of these.
     """
-    found: dict[str, Any] = {
-        "predict": predict.predict,
-        "export": export.export,
-        "methods": methods.methods,
-        "tasks": tasks.tasks,
-        "config": config.config,
+    found: dict[str, Callable[[], Any]] = {
+        "predict": lambda: predict.predict,
+        "export": lambda: export.export,
+        "methods": lambda: methods.methods,
+        "tasks": lambda: tasks.tasks,
+        "config": lambda: config.config,
     }
     for point in distribution("fedpeft").entry_points.select(group=GROUP):
-        found[point.name] = point.load()
+        found[point.name] = point.load
+    wanted = set(arguments[:1]) & set(found) or set(found)
+    app = typer.Typer(
+        name="fedpeft",
+        no_args_is_help=True,
+        pretty_exceptions_enable=False,
+        rich_markup_mode="markdown",
+    )
+    app.callback()(_fedpeft)
     for name in sorted(
-        found, key=lambda name: (_ORDER.index(name) if name in _ORDER else 99, name)
+        wanted, key=lambda name: (_ORDER.index(name) if name in _ORDER else 99, name)
     ):
-        yield name, found[name]
-
-
-for _name, _command in _commands():
-    if isinstance(_command, typer.Typer):
-        app.add_typer(_command, name=_name)
-    else:
-        app.command()(_command)
+        command = found[name]()
+        if isinstance(command, typer.Typer):
+            app.add_typer(command, name=name)
+        else:
+            app.command()(command)
+    return app
 
 
 def main(arguments: list[str] | None = None) -> None:
@@ -81,9 +82,10 @@ def main(arguments: list[str] | None = None) -> None:
     # Threads that spin while waiting made small steps 100 times slower on a busy machine.
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KINETO_LOG_LEVEL", "5")  # PyTorch's profiler would print its start
+    arguments = sys.argv[1:] if arguments is None else arguments
     code = 0
     try:
-        code = app(args=arguments, standalone_mode=False)
+        code = command_line(arguments)(args=arguments, standalone_mode=False)
     except UserError as error:
         _end(f"error: {error}", 2)
     except click.UsageError as error:

@@ -1,6 +1,6 @@
 """A client checks the members of a sum: who they are, how many, and whether their keys are signed.
 
-Each test of an attack is named in ``docs/explanation/secure-aggregation.md``.
+Each test of an attack is named in ``docs/explanation/secure-aggregation-proofs.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A round is prepared and masked once, for one request: a second sum would reveal an update.
 
-Each test of an attack is named in ``docs/explanation/secure-aggregation.md``.
+Each test of an attack is named in ``docs/explanation/secure-aggregation-proofs.md``.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """A client reveals one share of each peer, once, and only to enough survivors.
 
-Each test of an attack is named in ``docs/explanation/secure-aggregation.md``.
+Each test of an attack is named in ``docs/explanation/secure-aggregation-proofs.md``.
 """
 
 from __future__ import annotations

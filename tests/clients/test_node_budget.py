@@ -81,11 +81,14 @@ def test_the_result_follows_the_ledger(tmp_path: Path) -> None:
     eventually(lambda: budget.latest(settings) == ([], ""))
     charged(opened(folder.ledger), ROUND)
     eventually(lambda: bool(budget.latest(settings)[0]))
+    units, problem = budget.latest(settings)
+    assert units == describe_units(read_ledger(folder.ledger), settings) and problem == ""
     content = bytearray(folder.ledger.read_bytes())
     content[-5] ^= 1
     folder.ledger.write_bytes(content)
     os.utime(folder.ledger)
     eventually(lambda: "is damaged" in budget.latest(settings)[1])
+    assert budget.latest(settings)[0] == []  # the earlier numbers are no longer shown
 
 
 def test_a_ledger_that_is_in_use_is_read_again(

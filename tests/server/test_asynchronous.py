@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 from flwr.app import Message
-from safetensors.numpy import load_file
+from outcomes import final_vector
 
 from clients.app import app as client_app
 from clients.data.partitioning import partition
@@ -70,10 +70,6 @@ def interrupt(reply: Message) -> Message:
     raise KeyboardInterrupt
 
 
-def vector_of(folder: RunFolder) -> np.ndarray:
-    return load_file(folder.path / "vector.safetensors")["vector"]
-
-
 @pytest.mark.parametrize(("staleness", "spread"), [(0, 1), (0.5, 1), (2, 1), (0.5, 0)])
 def test_a_run_equals_one_event_after_another(
     quick: Quick, federate: Federate, staleness: float, spread: float
@@ -89,7 +85,7 @@ def test_a_run_equals_one_event_after_another(
         if line["kind"] == "train" and "up" in line:
             up.setdefault(line["round"], []).append(line["client"])
     assert [sorted(up[number]) for number in range(1, 6)] == clients
-    np.testing.assert_allclose(vector_of(folder), vector, rtol=1e-4, atol=1e-5)
+    np.testing.assert_allclose(final_vector(folder), vector, rtol=1e-4, atol=1e-5)
 
 
 @pytest.mark.parametrize(
@@ -115,7 +111,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(
     with pytest.raises(KeyboardInterrupt):
         federate(experiment, interrupt, rounds=[4], resume=True)
     resumed = federate(experiment, resume=True)
-    assert vector_of(resumed).tobytes() == vector_of(whole).tobytes()
+    assert final_vector(resumed).tobytes() == final_vector(whole).tobytes()
     for one, other in zip(resumed.rounds(), whole.rounds(), strict=True):
         for key in ("score", "loss", "virtual", "late", "failed", "clients", "epsilon"):
             assert one[key] == other[key], key

@@ -6,11 +6,11 @@ import io
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from messaging import changed
+from outcomes import result_of
 from rich.console import Console
 
 from fedpeft.experiment.config import Experiment
@@ -40,10 +40,6 @@ def settings(tmp_path: Path) -> list[str]:
         *("task.name=custom", "task.kind=tags", f"task.train={tagged(tmp_path)}"),
         *("task.max_length=12", "task.train_limit=0", "task.eval_limit=0", "local.lr=0.05"),
     ]
-
-
-def result_of(folder: RunFolder) -> dict[str, Any]:
-    return json.loads((folder.path / "result.json").read_text())
 
 
 def test_words_beyond_the_limit_are_counted_and_missed(

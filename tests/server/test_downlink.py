@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from messaging import changed
+from outcomes import final_vector
 from safetensors.numpy import load_file
 
 from fedpeft.errors import RunFailed
@@ -31,10 +32,6 @@ SLOPES = [
     *("local.perturbations=2", "local.steps=1", "local.optimizer=sgd", "local.max_grad_norm=0"),
     *("wire.up=scalars", "wire.down=scalars"),
 ]
-
-
-def vector_of(folder: RunFolder) -> np.ndarray:
-    return load_file(folder.path / "vector.safetensors")["vector"]
 
 
 def trained(lines: list[dict[str, Any]]) -> list[tuple[int, int, int]]:
@@ -89,7 +86,7 @@ def test_a_client_gets_the_slopes_of_all_rounds_it_missed(
         held[client] = number - 1
     assert max(payload for _, _, payload in sent) > 2 * 4
     exact = federate(quick(*SLOPES, *settings, "wire.down=float32"), out="exact")
-    np.testing.assert_allclose(vector_of(folder), vector_of(exact), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(final_vector(folder), final_vector(exact), rtol=0, atol=1e-5)
 
 
 @pytest.mark.parametrize("count", [40, 41, 42])
@@ -115,7 +112,7 @@ def test_slopes_as_long_as_the_vector_are_not_taken_for_it(
     )
     payloads = [p for _, _, p in trained(read_lines(folder.path / "bytes.jsonl"))]
     assert payloads == [0] * 3 + [WHOLE] * 6
-    np.testing.assert_allclose(vector_of(folder), vector_of(exact), rtol=0, atol=1e-5)
+    np.testing.assert_allclose(final_vector(folder), final_vector(exact), rtol=0, atol=1e-5)
 
 
 def test_a_client_gets_the_whole_vector_where_that_is_shorter(quick: Quick) -> None:
@@ -156,7 +153,7 @@ def test_a_run_equals_one_written_out(quick: Quick, federate: Federate) -> None:
             When(experiment.seed, number, 3),
         ).vectors[0]
         vector = vector + (update - reference)
-    np.testing.assert_allclose(vector_of(folder), vector, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(final_vector(folder), vector, rtol=0, atol=1e-12)
 
 
 def test_a_refused_client_continues_from_what_it_holds(
@@ -199,7 +196,7 @@ def test_a_resumed_run_ends_in_the_same_bits(
     if lost:
         shutil.rmtree(kept)
     again = federate(experiment, out="again", resume=True)
-    assert vector_of(whole).tobytes() == vector_of(again).tobytes()
+    assert final_vector(whole).tobytes() == final_vector(again).tobytes()
     third = [p for n, _, p in trained(read_lines(again.path / "bytes.jsonl")) if n == 3]
     # Without a loss, clients hold the vector of the round that is repeated.
     assert third[-3:] == [repeated if lost else 0] * 3
@@ -229,6 +226,6 @@ def test_topk_sends_later_what_it_left_out(quick: Quick, federate: Federate) -> 
         rest[largest] = 0
     # bfloat16 rounds what is sent, and the unsent part takes up the difference.
     near = 2**-7 * np.linalg.norm(total - runtime.parameters.initial(experiment.seed))
-    assert np.linalg.norm(vector_of(folder) - vector) < near
-    assert np.linalg.norm(vector_of(folder) + unsent["3/vector"] - total) < near
+    assert np.linalg.norm(final_vector(folder) - vector) < near
+    assert np.linalg.norm(final_vector(folder) + unsent["3/vector"] - total) < near
     assert np.count_nonzero(rest) > SIZE // 2

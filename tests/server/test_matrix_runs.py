@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import json
 from collections.abc import Callable
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
-import numpy as np
 import pytest
 from flwr.app import Message
-from safetensors.numpy import load_file
+from outcomes import final_vector, result_of
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
@@ -37,15 +34,6 @@ def test_too_many_rounds_create_no_folder(quick: Quick, tmp_path: Path) -> None:
     with pytest.raises(UserError, match="at most 20,000 rounds"):
         prepare(quick(*settings("blt", "federation.rounds=20001")), tmp_path / "run")
     assert not (tmp_path / "run").exists()
-
-
-def result_of(folder: RunFolder) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder.path / "result.json").read_text())
-    return found
-
-
-def vector_of(folder: RunFolder) -> np.ndarray:
-    return load_file(folder.path / "vector.safetensors")["vector"]
 
 
 @each_mechanism
@@ -93,7 +81,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(
     with pytest.raises(KeyboardInterrupt):
         federate(experiment, interrupt, rounds=[6], out="again")
     again = federate(experiment, resume=True, out="again")
-    assert vector_of(again).tobytes() == vector_of(whole).tobytes()
+    assert final_vector(again).tobytes() == final_vector(whole).tobytes()
     assert result_of(again)["privacy"] == result_of(whole)["privacy"]
 
 

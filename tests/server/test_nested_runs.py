@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from safetensors.numpy import load_file
+from outcomes import final_vector
 
 from clients.data.partitioning import partition
 from fedpeft.experiment.config import Experiment
@@ -27,10 +27,6 @@ NESTED = ["nested.d=4", "federation.clients=4"]
 ONE_ROUND = [*NESTED, "federation.rounds=1", "engine.dtype=float64", "federation.max_update_norm=0"]
 EXACT, CODED = ["wire.up=float64", "wire.down=float64"], ["wire.up=eden8", "wire.down=eden8"]
 SIZE, HEAD, Z, PREFIX = 82, 66, 16, 4
-
-
-def vector_of(folder: RunFolder) -> np.ndarray:
-    return load_file(folder.path / "vector.safetensors")["vector"]
 
 
 @pytest.mark.parametrize(
@@ -74,7 +70,7 @@ def test_each_number_is_the_mean_over_the_clients_that_hold_it(
         assert len(holders) == (2 if PREFIX <= place < Z else 4)
         shares = [weights[k] for k in holders]
         expected[place] = np.average([vectors[k, place] for k in holders], weights=shares)
-    change = np.linalg.norm(vector_of(federate(experiment)) - expected)
+    change = np.linalg.norm(final_vector(federate(experiment)) - expected)
     assert change <= (0.02 if codecs == CODED else 1e-12) * np.linalg.norm(expected - start)
 
 
@@ -103,7 +99,7 @@ def test_numbers_that_no_client_of_the_round_holds_stay(
     one = [*ONE_ROUND, *codecs, "nested.share=0.75", "federation.per_round=1"]
     experiment = next(filter(asks_small, (quick(*one, f"seed={seed}") for seed in range(30))))
     start = runtime_of(experiment).parameters.initial(experiment.seed)
-    vector = vector_of(federate(experiment))
+    vector = final_vector(federate(experiment))
     np.testing.assert_allclose(vector[PREFIX:Z], start[PREFIX:Z], rtol=1e-12)
     assert (vector[:PREFIX] != start[:PREFIX]).all() and (vector[Z:] != start[Z:]).all()
 

@@ -12,7 +12,7 @@ import pytest
 from flwr.app import Context, Message
 from flwr.clientapp import ClientApp
 from messaging import changed
-from safetensors.numpy import load_file
+from outcomes import final_vector
 from scipy import stats
 
 from clients.app import app as client_app
@@ -45,10 +45,6 @@ NOISED = [
 ONE = [*NOISED, "federation.rounds=1", "engine.dtype=float64", "privacy.reproducible=true"]
 
 
-def final(folder: RunFolder) -> np.ndarray:
-    return load_file(folder.path / "vector.safetensors")["vector"].astype(np.float64)
-
-
 def lost(reply: Message) -> Message:
     raise ValueError("lost")
 
@@ -63,9 +59,8 @@ def test_the_sum_less_the_updates_is_the_noise_of_those_that_stayed(
     noised = quick(*settings, "privacy.noise_multiplier=0.8")
     exact = quick(*settings, "privacy.noise_multiplier=0")
     spoil = {"spoil": lost, "client": 2} if survivors == 4 else {}
-    vectors = [
-        final(federate(each, out=str(place), **spoil)) for place, each in enumerate((noised, exact))
-    ]
+    runs = [federate(each, out=str(place), **spoil) for place, each in enumerate((noised, exact))]
+    vectors = [final_vector(run).astype(np.float64) for run in runs]
     size = len(vectors[0])
     turned = uniform.rotated(
         (vectors[0] - vectors[1]) * survivors, generator(noised.seed, "sum-rotation", 1)
@@ -87,7 +82,8 @@ def test_without_noise_the_vector_is_that_of_a_trusted_server(
     trusted = ["federation.clients=5", "privacy.unit=client", *ONE[-3:], *exact]
     runs = [quick(*ONE, *exact, "wire.up=uniform8"), quick(*trusted)]
     start = runtime_of(runs[0]).parameters.initial_shared(0)
-    changes = [final(federate(run, out=str(place))) - start for place, run in enumerate(runs)]
+    ends = [final_vector(federate(run, out=str(place))) for place, run in enumerate(runs)]
+    changes = [end.astype(np.float64) - start for end in ends]
     assert np.linalg.norm(changes[1]) > 0.005
     assert np.linalg.norm(changes[0] - changes[1]) < 0.03 * np.linalg.norm(changes[1])
 
@@ -255,7 +251,7 @@ def test_a_repeated_request_gets_the_same_noise(
 
 def test_two_runs_have_different_noise(quick: Quick, federate: Federate) -> None:
     experiment = quick(*NOISED, "privacy.noise_multiplier=1", "federation.rounds=1")
-    one, other = (final(federate(experiment, out=out)) for out in ("one", "other"))
+    one, other = (final_vector(federate(experiment, out=out)) for out in ("one", "other"))
     assert (one != other).mean() > 0.9
 
 
@@ -272,7 +268,7 @@ def test_an_interrupted_run_ends_with_the_same_bits(
     with pytest.raises(KeyboardInterrupt):
         federate(experiment, interrupt, kind, client=3, rounds=[2])
     resumed = federate(experiment, resume=True)
-    assert final(resumed).tobytes() == final(whole).tobytes()
+    assert final_vector(resumed).tobytes() == final_vector(whole).tobytes()
     assert resumed.rounds()[-1]["epsilon"] == whole.rounds()[-1]["epsilon"]
 
 

@@ -2,17 +2,15 @@
 
 from __future__ import annotations
 
-import json
 import struct
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
 from flwr.app import Message
 from messaging import changed, content_of
-from safetensors.numpy import load_file
+from outcomes import final_vector, result_of
 
 from clients.data.client_data import simulated_ledger
 from fedpeft.errors import RunFailed, UserError
@@ -29,15 +27,6 @@ EXAMPLE = ["privacy.unit=example", "privacy.noise_multiplier=1", *SEEDED]
 CLIENT = ["privacy.unit=client", "privacy.noise_multiplier=1", *SEEDED]
 HIDDEN = [*CLIENT, "privacy.client_noise=clients"]
 BOTH = ["privacy.unit=both", "privacy.noise_multiplier=1", *SEEDED]
-
-
-def result_of(folder: RunFolder) -> dict[str, Any]:
-    found: dict[str, Any] = json.loads((folder.path / "result.json").read_text())
-    return found
-
-
-def vector_of(folder: RunFolder) -> np.ndarray:
-    return load_file(folder.path / "vector.safetensors")["vector"]
 
 
 @pytest.mark.parametrize("unit", ["example", "client", "both", "hidden"])
@@ -84,10 +73,10 @@ def test_reproducible_noise_repeats_and_secure_noise_does_not(
     quick: Quick, federate: Federate
 ) -> None:
     seeded = quick(*EXAMPLE)
-    one, other = (vector_of(federate(seeded, out=name)) for name in ("one", "other"))
+    one, other = (final_vector(federate(seeded, out=name)) for name in ("one", "other"))
     assert one.tobytes() == other.tobytes()
     secure = quick("privacy.unit=example", "privacy.noise_multiplier=1", "engine.dtype=float64")
-    one, other = (vector_of(federate(secure, out=f"secure-{name}")) for name in ("one", "other"))
+    one, other = (final_vector(federate(secure, out=f"secure-{name}")) for name in ("one", "other"))
     assert not np.allclose(one, other)
 
 
@@ -124,7 +113,7 @@ def test_an_interrupted_private_run_ends_with_the_same_bits_and_epsilon(
     with pytest.raises(KeyboardInterrupt):
         federate(experiment, interrupt, client=1, rounds=[2], out="again")
     again = federate(experiment, resume=True, out="again")
-    assert vector_of(again).tobytes() == vector_of(whole).tobytes()
+    assert final_vector(again).tobytes() == final_vector(whole).tobytes()
     assert result_of(again)["privacy"] == result_of(whole)["privacy"]
 
 
@@ -313,7 +302,7 @@ def test_a_cohort_spends_and_trains_like_single_clients(quick: Quick, tmp_path: 
         folder, _ = prepare(experiment, tmp_path / f"cohort-{cohort}")
         simulate(folder, experiment)
         found.append(folder)
-    np.testing.assert_allclose(*(vector_of(each) for each in found), rtol=0, atol=1e-9)
+    np.testing.assert_allclose(*(final_vector(each) for each in found), rtol=0, atol=1e-9)
     assert result_of(found[0])["privacy"] == result_of(found[1])["privacy"]
 
 
@@ -369,10 +358,10 @@ def test_rgp_trains_with_the_epsilon_of_dpsgd_and_says_so(federate: Federate) ->
     plain = result_of(federate(Experiment.load("", whole), out="plain"))
     experiment = Experiment.load("", [*whole, "privacy.rank=2"])
     folder = federate(experiment, out="rgp")
-    result, vector = result_of(folder), vector_of(folder)
+    result, vector = result_of(folder), final_vector(folder)
     assert result["vector_size"] == plain["vector_size"]
     said, other = (each["privacy"]["example"] for each in (result, plain))
     assert said["mechanism"].endswith("; RGP (Yu et al. 2021): gradients of carriers of rank 2")
     assert {**said, "mechanism": ""} == {**other, "mechanism": ""}
     assert 0.1 < np.mean(vector == 0) < 0.9  # embeddings
-    assert vector_of(federate(experiment, out="again")).tobytes() == vector.tobytes()
+    assert final_vector(federate(experiment, out="again")).tobytes() == vector.tobytes()

@@ -12,10 +12,9 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 from flwr.app import Message
-from safetensors.numpy import load_file
+from outcomes import final_vector
 
 from fedpeft.experiment.config import Experiment
 from fedpeft.experiment.federation import SERVER_LR
@@ -32,10 +31,6 @@ def interrupt(reply: Message) -> Message:
     raise KeyboardInterrupt
 
 
-def vector(folder: RunFolder) -> np.ndarray:
-    return load_file(folder.path / "vector.safetensors")["vector"]
-
-
 def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Return lines without what cannot be the same in two runs."""
     return [
@@ -45,7 +40,7 @@ def without_times(lines: list[dict[str, Any]]) -> list[dict[str, Any]]:
 
 
 def assert_same_run(one: RunFolder, other: RunFolder) -> None:
-    assert vector(one).tobytes() == vector(other).tobytes()
+    assert final_vector(one).tobytes() == final_vector(other).tobytes()
     assert without_times(one.rounds()) == without_times(other.rounds())
     results = [json.loads((f.path / "result.json").read_text()) for f in (one, other)]
     assert results[0]["digests"] == results[1]["digests"]
@@ -133,10 +128,10 @@ def test_resuming_a_finished_run_changes_nothing(quick: Quick, federate: Federat
     folder = federate(quick())
     names = ("rounds.jsonl", "bytes.jsonl", "result.json", "experiment.toml", "partition.json")
     before = {name: (folder.path / name).read_bytes() for name in names}
-    bits = vector(folder).tobytes()
+    bits = final_vector(folder).tobytes()
     federate(quick(), interrupt, resume=True)  # no client is asked anything
     assert {name: (folder.path / name).read_bytes() for name in names} == before
-    assert vector(folder).tobytes() == bits
+    assert final_vector(folder).tobytes() == bits
 
 
 def test_seconds_add_up_over_an_interruption(quick: Quick, federate: Federate) -> None:

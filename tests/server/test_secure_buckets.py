@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from flwr.app import Message
 from messaging import changed
-from safetensors.numpy import load_file
+from outcomes import final_vector
 
 from fedpeft.errors import UserError
 from fedpeft.experiment.config import Experiment
@@ -23,14 +23,11 @@ BUCKETS = [
 ]
 
 
-def final(folder: RunFolder) -> np.ndarray:
-    return load_file(folder.path / "vector.safetensors")["vector"]
-
-
 def distance(experiment: Experiment, one: RunFolder, other: RunFolder) -> float:
     """Return how far two vectors lie apart, in lengths of the second one's change."""
     start = runtime_of(experiment).parameters.initial_shared(0)
-    return float(np.linalg.norm(final(one) - final(other)) / np.linalg.norm(final(other) - start))
+    vector, reference = final_vector(one), final_vector(other)
+    return float(np.linalg.norm(vector - reference) / np.linalg.norm(reference - start))
 
 
 def garbage(reply: Message) -> Message:

@@ -12,6 +12,7 @@ import pytest
 import torch
 from flwr.app import Message
 from messaging import changed
+from outcomes import final_vector
 from safetensors.numpy import load_file
 
 from fedpeft.batches.encoded import IGNORED
@@ -35,10 +36,6 @@ SIGNS = [
     *("wire.up=signs", "federation.strategy=fedmedian"),
 ]
 VOTES = [*SIGNS, "local.max_grad_norm=0", "wire.down=scalars"]
-
-
-def vector_of(folder: RunFolder) -> np.ndarray:
-    return load_file(folder.path / "vector.safetensors")["vector"]
 
 
 def along(experiment: Experiment, number: int, size: int) -> np.ndarray:
@@ -85,7 +82,7 @@ def test_scalars_lead_where_vectors_lead_to_the_bit(
     quick: Quick, federate: Federate, settings: list[str]
 ) -> None:
     vectors = [
-        vector_of(federate(quick(*SCALARS, *settings, "engine.cohort=1", up), out=up))
+        final_vector(federate(quick(*SCALARS, *settings, "engine.cohort=1", up), out=up))
         for up in ("wire.up=scalars", "wire.up=float32")
     ]
     start = runtime_of(quick()).parameters.initial(0)
@@ -112,7 +109,7 @@ def test_signs_are_a_majority_vote(quick: Quick, federate: Federate, clients: in
         votes.append(int(np.sign(slopes).sum()))
         vector = vector - 0.5 * np.sign(votes[-1]) * along(experiment, number, len(vector))[0]
     assert len(set(votes)) > 2 and (0 in votes) == (clients == 4)
-    np.testing.assert_allclose(vector_of(folder), vector, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(final_vector(folder), vector, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -153,7 +150,7 @@ def test_slopes_down_lead_along_the_directions(
         moves = [slope * u for slope, u in zip(slopes, along(experiment, number, 82), strict=True)]
         vector = vector - 0.5 * sum(moves) / 5
     assert np.abs(vector - runtime.parameters.initial(0)).max() > 0.01
-    np.testing.assert_allclose(vector_of(folder), vector, rtol=0, atol=1e-10)
+    np.testing.assert_allclose(final_vector(folder), vector, rtol=0, atol=1e-10)
 
 
 @pytest.mark.parametrize(
@@ -169,7 +166,7 @@ def test_combined_slopes_lead_where_combined_vectors_lead(
 ) -> None:
     exact = ["engine.dtype=float64", "federation.rounds=3", *settings]
     slopes, vectors = (
-        vector_of(federate(quick(*COMBINED, *exact, "task.train_limit=120", down), out=down))
+        final_vector(federate(quick(*COMBINED, *exact, "task.train_limit=120", down), out=down))
         for down in ("wire.down=scalars", "wire.down=float64")
     )
     np.testing.assert_allclose(slopes, vectors, rtol=0, atol=1e-10)
@@ -191,7 +188,7 @@ def test_a_tie_of_signs_sent_down_counts_as_positive(quick: Quick, federate: Fed
         sign = 1 if votes[-1] >= 0 else -1
         vector = vector - 0.5 * sign * along(experiment, number, len(vector))[0]
     assert 0 in votes and min(votes) < 0 < max(votes)
-    np.testing.assert_allclose(vector_of(folder), vector, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(final_vector(folder), vector, rtol=0, atol=1e-12)
 
 
 def test_slopes_down_beyond_float32_end_the_run(quick: Quick, federate: Federate) -> None:
@@ -217,7 +214,7 @@ def test_fedavg_moves_by_the_mean_of_the_signs(quick: Quick, federate: Federate)
     signs = np.sign(train(runtime, folder, start, 1).slopes[:, 0])
     assert len(set(np.abs(signs.sum(0)))) == 2  # unanimous, or two to one
     moved = -0.5 * signs.mean(0) @ along(experiment, 1, len(start)) / 30
-    np.testing.assert_allclose(vector_of(folder) - start, moved, rtol=0, atol=1e-12)
+    np.testing.assert_allclose(final_vector(folder) - start, moved, rtol=0, atol=1e-12)
 
 
 @pytest.mark.parametrize(
@@ -265,14 +262,14 @@ def test_a_resumed_run_ends_in_the_same_bits(
     with pytest.raises(RunFailed, match="round 2: 0 of 3"):
         federate(experiment, broken, rounds=[2])
     resumed = federate(experiment, resume=True)
-    assert vector_of(whole).tobytes() == vector_of(resumed).tobytes()
+    assert final_vector(whole).tobytes() == final_vector(resumed).tobytes()
 
 
 def test_central_privacy_clips_replayed_updates(quick: Quick, federate: Federate) -> None:
     clip = 1e-3
     privacy = ["privacy.unit=client", "privacy.noise_multiplier=0", f"privacy.client_clip={clip}"]
     experiment = quick(*SCALARS, *privacy, "federation.rounds=1", "engine.dtype=float64")
-    moved = vector_of(federate(experiment)) - runtime_of(experiment).parameters.initial(0)
+    moved = final_vector(federate(experiment)) - runtime_of(experiment).parameters.initial(0)
     assert 0.1 * clip < np.linalg.norm(moved) <= clip * (1 + 1e-9)
 
 

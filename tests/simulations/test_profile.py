@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from typer.testing import CliRunner
 
-from fedpeft.cli.app import app
+from fedpeft.cli.app import command_line
 from simulations.profile import TRACED
 
 SETTINGS = [
@@ -27,7 +27,7 @@ SETTINGS = [
 
 def simulate(out: Path, *settings: str, options: tuple[str, ...] = ("--profile",)) -> str:
     chosen = [part for item in (*SETTINGS, *settings) for part in ("-s", item)]
-    done = CliRunner().invoke(app, ["simulate", *chosen, "--out", str(out), *options])
+    done = CliRunner().invoke(command_line(), ["simulate", *chosen, "--out", str(out), *options])
     assert done.exit_code == 0, done.output
     return done.output
 
@@ -71,6 +71,6 @@ def test_the_trace_holds_some_steps_and_the_result_is_the_same(tmp_path: Path) -
 
 def test_other_processes_cannot_be_profiled(tmp_path: Path) -> None:
     arguments = ["simulate", "-s", "engine.kind=ray", "--profile", "--out", str(tmp_path / "run")]
-    done = CliRunner().invoke(app, arguments)
+    done = CliRunner().invoke(command_line(), arguments)
     assert done.exit_code != 0
     assert not (tmp_path / "run").exists()

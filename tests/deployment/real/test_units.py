@@ -1,7 +1,7 @@
 """Units and containers, as far as they can be checked without starting them.
 
 That their commands exist with these options, that the units are closed, that the images hold what
-they name. What was really started, and how, is in docs/how-to/server.md.
+they name. What was really started, and how, is in docs/how-to/server-install.md.
 """
 
 from __future__ import annotations

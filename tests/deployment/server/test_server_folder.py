@@ -14,20 +14,11 @@ from pathlib import Path
 
 import pytest
 
-from deployment.hosting.keys import make_authority, make_server
 from deployment.operator.connection import Connection
 from deployment.server.folder import ServerFolder, locked
 from fedpeft.errors import UserError
 
 NONE = {"public": None, "control": None, "operations": None}
-
-
-@pytest.fixture(scope="module")
-def keys(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    folder = tmp_path_factory.mktemp("keys")
-    make_authority(folder)
-    make_server(folder, ["fl.example.org"], folder)
-    return folder
 
 
 def settle(path: Path, keys: Path, **ports: int) -> ServerFolder:

@@ -12,7 +12,7 @@ import click
 import pytest
 import typer
 
-from fedpeft.cli.app import app
+from fedpeft.cli.app import command_line
 from fedpeft.experiment.config import Experiment
 
 QUICK = """
@@ -168,13 +168,13 @@ def leaves_of(command: click.Command) -> Iterator[click.Command]:
 
 
 def test_every_command_has_help_with_an_example(fedpeft) -> None:
-    for command in every_command(typer.main.get_command(app)):
+    for command in every_command(typer.main.get_command(command_line())):
         code, printed, _ = fedpeft(*command, "--help")
         assert code == 0 and f"Example: fedpeft {' '.join(command)}" in printed
 
 
 def test_no_two_pages_or_servers_have_one_port_by_default() -> None:
-    commands = [*leaves_of(typer.main.get_command(app))]
+    commands = [*leaves_of(typer.main.get_command(command_line()))]
     options = [option for command in commands for option in command.params]
     ports = [option.default for option in options if option.name == "port" and option.default]
     assert len(ports) == len({*ports}) >= 3

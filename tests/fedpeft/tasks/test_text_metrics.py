@@ -98,8 +98,11 @@ def changed(place: int, value: float) -> np.ndarray:
 
 
 def test_possible_statistics_are_accepted() -> None:
-    check_statistics(whole(), "text", 20, generates=True)
-    check_statistics(token_statistics(5, 40, 25, 60.0), "text", 20, generates=False)
+    for stats, generates in ((whole(), True), (token_statistics(5, 40, 25, 60.0), False)):
+        before = stats.copy()
+        check_statistics(stats, "text", 20, generates=generates)
+        np.testing.assert_array_equal(stats, before)
+        assert examples_of(stats, "text") == 5
 
 
 @pytest.mark.parametrize(

@@ -80,7 +80,8 @@ SHAPES = {
 @pytest.mark.parametrize("name", ["xsum", "enro"])
 def test_every_method_fits_the_backbone(name: str, cells: Callable[[str], list[Cell]]) -> None:
     for cell in cells(name):
-        build_method(cell.experiment.method, SHAPES[name], 0).parameters()
+        method = build_method(cell.experiment.method, SHAPES[name], 0)
+        assert all(min(shape) > 0 for shape in method.parameters().values())
 
 
 @pytest.mark.parametrize(("name", "task"), [("xsum", "XSum"), ("enro", "en-ro")])
