@@ -20,7 +20,7 @@ import pytest
 import typer
 import yaml
 
-from fedpeft.cli.app import app
+from fedpeft.cli.app import command_line
 
 ROOT = Path(__file__).parents[3]
 UNITS = ("deployment/server/fedpeft-server.service", "deployment/node/fedpeft-node@.service")
@@ -36,7 +36,7 @@ EXPOSURE = 20  # tenths, of 100: what `systemd-analyze security` may find; 14 wi
 
 def parsed(words: Sequence[str]) -> dict[str, Any]:
     """Parse the arguments of ``fedpeft`` by the real command line, without running it."""
-    command: click.Command = typer.main.get_command(app)
+    command: click.Command = typer.main.get_command(command_line())
     context = click.Context(command)
     rest = list(words)
     while isinstance(command, click.Group):
