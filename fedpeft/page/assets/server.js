@@ -109,7 +109,7 @@ function serverView(main, first) {
       ["health", server.healthy ? "healthy" : "NOT healthy", server.superlink ? "the SuperLink answers" : "the SuperLink does not answer"],
       ["nodes online", `${countText(online)} of ${countText(nodes.length)}`, "connected to the gateway"],
       ["version", server.version, "fedpeft"],
-      ["port for nodes", server.port, `at ${deployment.server}`],
+      ["port for nodes", server.port, `at ${server.host}`],
     ]));
   }
 
