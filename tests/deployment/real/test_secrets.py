@@ -94,6 +94,7 @@ SETTINGS = [
     "federation.clients=6",
     "federation.rounds=1",
     "federation.evaluation=clients",
+    "federation.node_wait=240",  # the node without a worker starts slowly on a busy machine
     "engine.threads=1",
     "output.plots=false",
 ]
